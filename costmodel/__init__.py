@@ -1,0 +1,69 @@
+"""What a neural network costs, exact and explained: parameters, FLOPs and memory from its description alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costmodel.architectures.cnn import CNN
+    from costmodel.architectures.mlp import MLP
+    from costmodel.architectures.transformer import Transformer
+    from costmodel.errors import CostModelError
+    from costmodel.prediction import Prediction, predict
+    from costmodel.zoo import load, models
+
+    GPT = Transformer
+    GPT2Small: Transformer
+    GPT2Medium: Transformer
+    GPT2Large: Transformer
+    GPT2XL: Transformer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CNN": "costmodel.architectures.cnn",
+    "MLP": "costmodel.architectures.mlp",
+    "Transformer": "costmodel.architectures.transformer",
+    "CostModelError": "costmodel.errors",
+    "Prediction": "costmodel.prediction",
+    "predict": "costmodel.prediction",
+    "load": "costmodel.zoo",
+    "models": "costmodel.zoo",
+}
+_READY = {"GPT2Small": "gpt2-small", "GPT2Medium": "gpt2-medium", "GPT2Large": "gpt2-large", "GPT2XL": "gpt2-xl"}
+
+__all__ = [
+    "CNN",
+    "GPT",
+    "MLP",
+    "CostModelError",
+    "GPT2Large",
+    "GPT2Medium",
+    "GPT2Small",
+    "GPT2XL",
+    "Prediction",
+    "Transformer",
+    "load",
+    "models",
+    "predict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use, so that importing the package costs nothing (PEP 562)."""
+    from importlib import import_module
+
+    if name in _READY:
+        value = import_module("costmodel.zoo").load(_READY[name])
+    elif name == "GPT":
+        value = __getattr__("Transformer")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'costmodel' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

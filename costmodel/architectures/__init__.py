@@ -1,0 +1,1 @@
+"""Architectures: what a user describes, and its forward pass on paper."""

@@ -1,0 +1,109 @@
+"""What every architecture is: a frozen, strict description with a forward pass on paper tensors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from costmodel.errors import SettingError, SpecError, unknown
+from costmodel.graph import Run
+from costmodel.sizes import LARGEST_SIZE
+from costmodel.tensor import Tensor
+
+Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
+Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+LossName = Literal["cross_entropy", "mean_squared_error"]
+
+
+class Extent(NamedTuple):
+    """The sizes of one batch, which a question gives and a model's description does not."""
+
+    batch: int
+    seq: int | None = None
+    image: tuple[int, int] | None = None
+
+
+class Definition(NamedTuple):
+    """A letter of a model's formulas: what it stands for, and its value in this model."""
+
+    symbol: str
+    meaning: str
+    value: int
+
+
+class Architecture(BaseModel):
+    """Abstract: a model's description. Frozen, strict, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False)
+
+    LETTERS: ClassVar[dict[str, str]] = {}
+    """The letter that each size field has in formulas."""
+
+    name: str = Field(default="", max_length=200, description="name shown in reports")
+    notes: str = Field(default="", max_length=4000, description="where the numbers come from")
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise SpecError(explain_validation(type(self), error)) from None
+
+    @abstractmethod
+    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+        """Sizes of a batch, with the model's own where the question gives none.
+
+        Raises SettingError for a size that this kind of model does not have.
+        """
+
+    @abstractmethod
+    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+        """Run on paper; returns the prediction as (rows, classes, ...)."""
+
+    @property
+    def default_loss(self) -> LossName | None:
+        """The loss that training this model ends in, unless the question says otherwise."""
+        return "cross_entropy"
+
+    def size_fields(self) -> dict[str, Definition]:
+        """Fields that formulas have a letter for, as far as this model sets them."""
+        fields = type(self).model_fields
+        return {
+            field: Definition(symbol, fields[field].description or field, int(value))
+            for field, symbol in self.LETTERS.items()
+            if (value := getattr(self, field)) is not None
+        }
+
+    def with_sizes(self, sizes: dict[str, int]) -> Self:
+        """This model with letters for some of its sizes, of the same values."""
+        return self.model_copy(update=sizes)
+
+    @property
+    def title(self) -> str:
+        """Name for reports."""
+        return self.name or type(self).__name__
+
+
+def refuse(extent_name: str, value: object, model: Architecture, takes: str) -> None:
+    """Raise SettingError if a size is given that `model` does not have."""
+    if value is not None:
+        raise SettingError(
+            f"{extent_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
+        )
+
+
+def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
+    """The first thing wrong with a description, in one line: what, where, which value, what would be right."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or model.__name__
+    if first["type"] == "extra_forbidden":
+        return f"{model.__name__}: {unknown('field', first['loc'][-1], model.model_fields)}"
+    if first["type"] == "missing":
+        return f"{model.__name__}: field {where} is missing"
+    if first["type"] == "value_error":
+        message = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
+        return f"{model.__name__}: {message}"
+    value = repr(first["input"])
+    shown = value if len(value) <= 60 else value[:57] + "..."
+    return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown}"

@@ -1,0 +1,85 @@
+"""Multilayer perceptrons."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field
+
+from costmodel.architectures.activations import ActivationName, activation
+from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, refuse
+from costmodel.graph import Run
+from costmodel.layers.arithmetic import Dropout
+from costmodel.layers.linear import Linear
+from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
+from costmodel.tensor import Tensor
+
+NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
+
+
+def as_tuple(value: Any) -> Any:
+    """Lists are what YAML and people write."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+class MLP(Architecture):
+    """Linear → norm → activation → dropout for each hidden layer, then a bare linear (Goodfellow et al. 2016, ch. 6)."""
+
+    sizes: Annotated[tuple[Size, ...], BeforeValidator(as_tuple)] = Field(
+        min_length=2, max_length=10_000, description="features of the input, of each hidden layer and of the output"
+    )
+    activation: ActivationName = Field(default="relu", description="activation after each hidden layer")
+    bias: bool = Field(default=True, description="whether linear layers have a bias")
+    norm: Literal["none", "batchnorm", "layernorm", "rmsnorm"] = Field(
+        default="none", description="norm before activations"
+    )
+    dropout: Probability = Field(default=0.0, description="dropout probability after activations")
+
+    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+        """A batch of rows."""
+        refuse("seq", seq, self, "only batch")
+        refuse("image", image, self, "only batch")
+        return Extent(batch)
+
+    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+        """(batch, n_0) → (batch, n_last). Consecutive hidden layers of one size are a repeated block."""
+        first, *hidden, last = self.sizes
+        x = run.input((extent.batch, first))
+        for number, (width, group) in enumerate(groupby(hidden), start=1):
+            times = len(list(group))
+            x = run.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
+        return Linear(last, bias=self.bias)(x, name="output")
+
+    def _layer(self, x: Tensor, width: int) -> Tensor:
+        x = Linear(width, bias=self.bias)(x)
+        if self.norm != "none":
+            x = NORMS[self.norm](x)
+        x = activation(self.activation)(x)
+        return Dropout(self.dropout)(x) if self.dropout else x
+
+    def size_fields(self) -> dict[str, Definition]:
+        """A letter for the input, for each run of equal hidden layers, and for the output."""
+        _, *hidden, _ = self.sizes
+        runs: list[tuple[int, int]] = [(0, 0)]
+        for _, group in groupby(hidden):
+            start = runs[-1][1] + 1
+            runs.append((start, start + len(list(group)) - 1))
+        runs.append((len(self.sizes) - 1, len(self.sizes) - 1))
+        meanings = ["features of the input", *(_hidden(a, b) for a, b in runs[1:-1]), "features of the output"]
+        return {
+            f"{a}:{b}": Definition(f"n_{index}", meaning, self.sizes[a])
+            for index, ((a, b), meaning) in enumerate(zip(runs, meanings, strict=True))
+        }
+
+    def with_sizes(self, sizes: dict[str, int]) -> Self:
+        """`sizes` maps a run of layers ``first:last`` to its letter."""
+        spread: list[int] = []
+        for field, letter in sizes.items():
+            start, end = (int(part) for part in field.split(":"))
+            spread += [letter] * (end - start + 1)
+        return self.model_copy(update={"sizes": tuple(spread)})
+
+
+def _hidden(first: int, last: int) -> str:
+    return f"features of hidden layer {first}" if first == last else f"features of hidden layers {first} to {last}"

@@ -1,0 +1,37 @@
+"""What can be wrong with a question, said in one clear line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CostModelError(ValueError):
+    """Base of every error that is the asker's to mend: a bad model, setting, file or name."""
+
+
+class SpecError(CostModelError):
+    """A model description that cannot be built: wrong field, type, value or nesting."""
+
+
+class ShapeError(CostModelError):
+    """Shapes that do not fit the layer they meet."""
+
+
+class SettingError(CostModelError):
+    """A wrong argument to a verb, such as ``batch=0`` or ``seq`` for a CNN."""
+
+
+class UnknownNameError(CostModelError):
+    """A name that is not known; the message lists the nearest ones that are."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """Error for an unknown `name`, with the nearest known ones (all of them when few or none is near)."""
+    names = sorted(known)
+    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+    shown = repr(str(name)) if len(str(name)) <= 80 else repr(str(name)[:77]) + "..."
+    if near:
+        return UnknownNameError(f"unknown {what} {shown}: did you mean {' or '.join(map(repr, near))}?")
+    listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
+    return UnknownNameError(f"unknown {what} {shown}: known are {listed}")

@@ -1,0 +1,147 @@
+"""Activation functions. Each is one elementwise kernel; they differ in arithmetic and in what backward needs.
+
+Pointwise FLOPs are those of the plain formulas in the class docstrings, with every operation and elementary function
+one; what depends on constants alone (√2/2 in GELU) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import Gradient, Unary, Work, layer
+from costmodel.tensor import Storage, Tensor
+
+
+class Activation(Unary):
+    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the product with the incoming gradient."""
+
+    forward_ops: int
+    backward_ops: int
+
+    def forward(self, call: Call) -> Work:
+        """Arithmetic per element."""
+        return Work(0, self.forward_ops * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Arithmetic per element."""
+        yield Gradient(call.x, Work(0, self.backward_ops * call.x.size))
+
+
+class KeepsOutput(Activation):
+    """Abstract: the derivative is a function of the output, so that is kept."""
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The output."""
+        yield call.y
+
+
+class KeepsInput(Activation):
+    """Abstract: the derivative is a function of the input, so that is kept."""
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input."""
+        yield call.x
+
+
+@layer
+class Relu(KeepsOutput):
+    """y = max(x, 0); dx = g·[y > 0]."""
+
+    source = "max(x, 0) (torch.nn.ReLU; Nair & Hinton 2010); PyTorch's threshold_backward on the result"
+    forward_ops = 1
+    backward_ops = 2
+
+
+@layer
+class LeakyRelu(KeepsInput):
+    """y = x·(x > 0 ? 1 : slope); dx = g·(x > 0 ? 1 : slope)."""
+
+    source = "max(x, 0) + slope·min(x, 0) (torch.nn.LeakyReLU; Maas et al. 2013)"
+    forward_ops = 2
+    backward_ops = 2
+
+    slope: float = 0.01
+
+
+@layer
+class Elu(KeepsInput):
+    """y = x > 0 ? x : α(eˣ − 1); dx = g·(x > 0 ? 1 : αeˣ)."""
+
+    source = "x or α(eˣ − 1) (torch.nn.ELU; Clevert et al. 2016, eq. 15)"
+    forward_ops = 4
+    backward_ops = 4
+
+    alpha: float = 1.0
+
+
+@layer
+class Gelu(KeepsInput):
+    """y = x/2·(1 + erf(x/√2)); dx = g·(Φ(x) + x·φ(x)) with Φ = (1 + erf(x/√2))/2 and φ = c·exp(−x²/2)."""
+
+    source = "x Φ(x) with erf (torch.nn.GELU; Hendrycks & Gimpel 2016, §2)"
+    forward_ops = 5
+    backward_ops = 11
+
+
+@layer
+class GeluTanh(KeepsInput):
+    """y = x/2·(1 + tanh u), u = c·(x + a·x³); dx = g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²)) with t = tanh u."""
+
+    source = "x/2 (1 + tanh(√(2/π)(x + 0.044715 x³))) (torch.nn.GELU(approximate='tanh'); Hendrycks & Gimpel 2016, §2)"
+    forward_ops = 9
+    backward_ops = 19
+
+
+@layer
+class Silu(KeepsInput):
+    """y = x·s with s = 1/(1 + e⁻ˣ); dx = g·s·(1 + x·(1 − s))."""
+
+    source = "x σ(x) (torch.nn.SiLU; Elfwing et al. 2018, eq. 4)"
+    forward_ops = 5
+    backward_ops = 9
+
+
+@layer
+class Sigmoid(KeepsOutput):
+    """y = 1/(1 + e⁻ˣ); dx = g·y·(1 − y)."""
+
+    source = "1/(1 + e⁻ˣ) (torch.nn.Sigmoid); derivative y(1 − y)"
+    forward_ops = 4
+    backward_ops = 3
+
+
+@layer
+class Tanh(KeepsOutput):
+    """y = tanh x; dx = g·(1 − y²)."""
+
+    source = "tanh x (torch.nn.Tanh); derivative 1 − y²"
+    forward_ops = 1
+    backward_ops = 3
+
+
+@layer
+class HardSwish(KeepsInput):
+    """y = x·min(max(x + 3, 0), 6)/6; dx = g·(0, 1 or x/3 + 1/2 by comparison with ±3)."""
+
+    source = "x ReLU6(x + 3)/6 (torch.nn.Hardswish; Howard et al. 2019, §5.2)"
+    forward_ops = 5
+    backward_ops = 5
+
+
+@layer
+class HardSigmoid(KeepsInput):
+    """y = min(max(x + 3, 0), 6)/6; dx = g·1/6·[−3 < x < 3]."""
+
+    source = "ReLU6(x + 3)/6 (torch.nn.Hardsigmoid; Howard et al. 2019, §5.2)"
+    forward_ops = 4
+    backward_ops = 4
+
+
+@layer
+class Relu6(KeepsInput):
+    """y = min(max(x, 0), 6); dx = g·[0 < x < 6]."""
+
+    source = "min(max(x, 0), 6) (torch.nn.ReLU6; Howard et al. 2017); PyTorch's hardtanh_backward on the input"
+    forward_ops = 2
+    backward_ops = 3

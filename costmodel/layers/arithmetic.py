@@ -1,0 +1,190 @@
+"""Elementwise arithmetic of activations, and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
+from costmodel.tensor import Role, Storage, Tensor, broadcast
+
+
+class Elementwise(Weightless):
+    """Abstract: two inputs of one shape, or of shapes that broadcast."""
+
+    def check(self, call: Call) -> None:
+        """Shapes meet."""
+        takes(call, 2)
+        broadcast(call.inputs[0].shape, call.inputs[1].shape, call.name)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape, in the order of the input that has it."""
+        a, b = call.inputs
+        shape = broadcast(a.shape, b.shape, call.name)
+        return next((call.like(x) for x in (a, b) if x.shape == shape), None) or call.run.tensor(shape)
+
+    def forward(self, call: Call) -> Work:
+        """One operation per element."""
+        return Work(0, call.y.size)
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Add(Elementwise):
+    """y = a + b, as in residual connections."""
+
+    source = "y = a + b (torch.add); da = db = g, summed over broadcast axes (He et al. 2016, eq. 1)"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient itself; a broadcast operand sums it."""
+        for x in call.inputs:
+            whole = x.shape == call.y.shape
+            yield Gradient(x, Work(0, 0 if whole else call.y.size), shared=whole)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
+class Multiply(Elementwise):
+    """y = a·b, as in gating."""
+
+    source = "y = a·b (torch.mul); da = g·b, db = g·a, summed over broadcast axes"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """One product per element; a broadcast operand sums it."""
+        for x in call.inputs:
+            yield Gradient(x, Work(0, call.y.size if x.shape == call.y.shape else 2 * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Each operand for the other's gradient."""
+        a, b = call.inputs
+        if b.requires_grad:
+            yield a
+        if a.requires_grad:
+            yield b
+
+
+@layer
+class Scale(Unary):
+    """y = c·x with a constant c that costs nothing to know, such as 1/√d_h."""
+
+    source = "y = c·x (torch.mul by a number); dx = c·g"
+
+    def forward(self, call: Call) -> Work:
+        """One product per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """One product per element."""
+        yield Gradient(call.x, Work(0, call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
+class LayerScale(Kind):
+    """y = x·γ with a trained γ per channel, x: (batch, C, H, W), γ: (C, 1, 1)."""
+
+    source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
+
+    def check(self, call: Call) -> None:
+        """Takes one input with a channel axis."""
+        takes(call, 1)
+        if len(call.x.shape) < 2:
+            raise call.fail("layer_scale takes an input of at least two axes (batch, channels, ...)")
+
+    def weights(self, call: Call) -> Weights:
+        """γ, shaped to broadcast."""
+        return {"weight": (call.x.shape[1], *(1 for _ in call.x.shape[2:]))}
+
+    def buffers(self, call: Call) -> dict[str, tuple[tuple[int, ...], Role]]:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def forward(self, call: Call) -> Work:
+        """One product per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product per element; γ's sums."""
+        yield Gradient(call.x, Work(0, call.x.size))
+        yield Gradient(call.weights["weight"], Work(0, 2 * call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input for γ's gradient."""
+        yield call.x
+        yield call.weights["weight"]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Dropout(Unary):
+    """y = x·m/(1 − p) with m random in {0, 1}; the identity in inference or for p = 0."""
+
+    source = "y = x·m/(1 − p) (torch.nn.Dropout; Srivastava et al. 2014, §4); keeps m as bool on GPU, as numbers on CPU"
+
+    p: float = 0.5
+
+    def check(self, call: Call) -> None:
+        """Takes one input; p is a probability."""
+        takes(call, 1)
+        if not 0 <= self.p < 1:
+            raise call.fail(f"dropout p={self.p} is not in [0, 1)")
+
+    def _acts(self, call: Call) -> bool:
+        return call.run.training and self.p > 0
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, or the input itself."""
+        return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
+
+    def forward(self, call: Call) -> Work:
+        """Per element: compare a random number, mask, scale."""
+        return Work(0, 3 * call.x.size if self._acts(call) else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Per element: mask, scale."""
+        acts = self._acts(call)
+        yield Gradient(call.x, Work(0, 2 * call.x.size if acts else 0), shared=not acts)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The mask."""
+        if self._acts(call):
+            yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
+
+
+@layer
+class Identity(Unary):
+    """y = x."""
+
+    source = "y = x (torch.nn.Identity)"
+
+    def output(self, call: Call) -> Tensor:
+        """The input itself."""
+        return call.x.view(call.x.shape, call.x.strides)
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()

@@ -1,0 +1,181 @@
+"""The parts of attention: softmax, masks, fused kernels, positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from costmodel.graph import Call
+from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
+from costmodel.sizes import ceil_div
+from costmodel.tensor import Storage, Tensor, broadcast
+
+FusedKernel = Literal["flash", "efficient", "cpu"]
+
+
+@layer
+class Softmax(Unary):
+    """y = exp(x − max x)/Σ exp(x − max x) over the last axis.
+
+    Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division n.
+    """
+
+    source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
+
+    def forward(self, call: Call) -> Work:
+        """5n − 2 a row."""
+        return Work(0, 5 * call.x.size - 2 * call.x.rows)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """4n − 1 a row."""
+        yield Gradient(call.x, Work(0, 4 * call.x.size - call.x.rows))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The output."""
+        yield call.y
+
+
+@layer
+class Mask(Weightless):
+    """y = x where the bool mask allows it, −∞ elsewhere; the mask broadcasts."""
+
+    source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
+
+    def check(self, call: Call) -> None:
+        """The mask fits the scores."""
+        takes(call, 2)
+        if broadcast(call.x.shape, call.inputs[1].shape, call.name) != call.x.shape:
+            raise call.fail("the mask is larger than what it masks")
+
+    def output(self, call: Call) -> Tensor:
+        """New memory."""
+        return call.like(call.x)
+
+    def forward(self, call: Call) -> Work:
+        """One selection per element."""
+        return Work(0, call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """One selection per element."""
+        yield Gradient(call.x, Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The mask, which is a buffer where it is made once."""
+        yield call.inputs[1]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class FusedAttention(Weightless):
+    """softmax(q kᵀ/√d_h) v in one kernel that never stores the scores.
+
+    q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated. Backward computes the
+    scores again: five products to the forward pass's two. `pairs`: query-key pairs counted for each head, the whole
+    square unless given.
+    """
+
+    source = (
+        "FlashAttention (Dao et al. 2022, alg. 1 and 4; backward 5 products to 2); keeps what "
+        "aten::_scaled_dot_product_{flash,efficient}_attention return: output, log-sum-exp, random state"
+    )
+
+    kernel: FusedKernel = "flash"
+    dropout: float = 0.0
+    pairs: int | None = None
+
+    def check(self, call: Call) -> None:
+        """Query, key and value agree."""
+        takes(call, 3)
+        q, k, v = (x.shape for x in call.inputs)
+        if len(q) != 4 or k != v or (q[0], q[3]) != (k[0], k[3]) or q[1] % k[1]:
+            raise call.fail("it takes q (batch, h, T, d_h) and k, v (batch, h_kv, T, d_h) with h_kv dividing h")
+
+    def output(self, call: Call) -> Tensor:
+        """(batch, h, T, d_h), in memory as (batch, T, h, d_h), so that merging the heads is free."""
+        b, h, t, d = call.x.shape
+        return call.run.tensor(call.x.shape, strides=(h * t * d, d, h * d, 1))
+
+    def _scores(self, call: Call) -> int:
+        b, h, t, _ = call.x.shape
+        return b * h * (t * call.inputs[1].shape[2] if self.pairs is None else self.pairs)
+
+    def forward(self, call: Call) -> Work:
+        """Two products; scale, softmax and, in training, dropout of each score."""
+        dropped = 3 if self.dropout and call.run.training else 0
+        scores = self._scores(call)
+        return Work(2 * 2 * scores * call.x.shape[3], (6 + dropped) * scores - 2 * call.x.rows)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to q."""
+        dropped = 4 if self.dropout else 0
+        scores = self._scores(call)
+        q, k, v = call.inputs
+        yield Gradient(q, Work(5 * 2 * scores * q.shape[3], (8 + dropped) * scores + 2 * q.size))
+        yield Gradient(k, Work(0, 0))
+        yield Gradient(v, Work(0, 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state.
+
+        The efficient kernel pads rows to a multiple of 32. Random state is a seed and an offset of 8 bytes each; flash
+        returns a pair of them and a spare scalar; the CPU kernel has none.
+        """
+        b, h, t, _ = call.x.shape
+        yield from call.inputs
+        yield call.y
+        yield call.fresh("statistic", b, h, 32 * ceil_div(t, 32) if self.kernel == "efficient" else t)
+        if self.kernel != "cpu":
+            yield call.fresh("random", 3 if self.kernel == "flash" else 2)
+
+    def scratch(self, call: Call) -> Scratch:
+        """Backward holds one sum per row (Dao et al. 2022, alg. 4, line 4)."""
+        return Scratch(0, call.x.rows)
+
+
+@layer
+class Rotary(Weightless):
+    """Rotary positions: each pair of features of the first `size` turns by an angle of its token.
+
+    x: (batch, h, T, d_h); cos and sin: buffers (T, size). Per rotated element two products and a sum.
+    """
+
+    source = "R x = x·cos + rotate(x)·sin (Su et al. 2021, RoFormer, eq. 34); dx is the inverse rotation"
+
+    size: int
+
+    def check(self, call: Call) -> None:
+        """The tables fit, the rotated part is even and within the head."""
+        takes(call, 3)
+        if self.size % 2 or self.size > call.x.shape[-1]:
+            raise call.fail(f"rotary size {self.size} must be even and at most the head size {call.x.shape[-1]}")
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def forward(self, call: Call) -> Work:
+        """Three per rotated element."""
+        return Work(0, 3 * call.x.rows * self.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Three per rotated element."""
+        yield Gradient(call.x, Work(0, 3 * call.x.rows * self.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The tables."""
+        yield from call.inputs[1:]
+
+    def scratch(self, call: Call) -> Scratch:
+        """x·cos and rotate(x)·sin before they are added."""
+        return Scratch(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
+
+
+def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
+    """Query-key pairs that a mask leaves of T²: all, the causal half, or a window of keys behind each query."""
+    if window is not None and int(window) < int(t):
+        below = window * (2 * t - window + 1) // 2
+        return below if causal else 2 * below - t
+    return t * (t + 1) // 2 if causal else t * t

@@ -1,0 +1,187 @@
+"""What a layer kind is: one final, frozen class that states everything one layer costs.
+
+A multiply-add counts as two FLOPs. Contractions (products summed over an axis: matrix products, convolutions,
+attention) are counted apart from pointwise arithmetic, in which every addition, multiplication, division, comparison
+and elementary function (exp, erf, tanh, sqrt, log) of the plain definition counts as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+
+from costmodel.graph import Call
+from costmodel.tensor import Role, Shape, Storage, Tensor
+
+if TYPE_CHECKING:
+    Kept = Iterable[Tensor | Storage]
+
+Weights = dict[str, Shape]
+Buffers = dict[str, tuple[Shape, Role]]
+
+
+class Work(NamedTuple):
+    """FLOPs of one pass. `counted` is what PyTorch's FlopCounterMode reports where that is not `contractions`."""
+
+    contractions: int
+    pointwise: int
+    counted: int | None = None
+
+
+class Gradient(NamedTuple):
+    """The backward work for one operand; `shared` if its gradient is the incoming one, in the same memory."""
+
+    operand: Tensor
+    work: Work
+    shared: bool = False
+
+
+class Scratch(NamedTuple):
+    """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
+
+    forward: int
+    backward: int
+
+
+NO_SCRATCH = Scratch(0, 0)
+
+
+class Kind(ABC):
+    """Abstract base of all layer kinds; `x` and `y` in the docstrings are the first input and the output."""
+
+    kind: ClassVar[str]
+    """Name in files, reports and errors: the class name in snake case."""
+    source: ClassVar[str]
+    """Where the formulas come from; printed to whoever asks for an explanation."""
+
+    def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Apply to paper tensors. `tied` gives weights that another layer already has.
+
+        Raises ShapeError if the shapes do not fit.
+        """
+        return inputs[0].run.record(self, inputs, name, tied)
+
+    @abstractmethod
+    def check(self, call: Call) -> None:
+        """Raise ``call.fail(...)`` if the inputs do not fit."""
+
+    @abstractmethod
+    def weights(self, call: Call) -> Weights:
+        """Trained weights by name, with their shapes."""
+
+    @abstractmethod
+    def buffers(self, call: Call) -> Buffers:
+        """Constants stored beside the weights, with their shapes and roles."""
+
+    @abstractmethod
+    def output(self, call: Call) -> Shape | Tensor:
+        """The output: a shape (new memory), or a tensor (a view, or memory in a certain order)."""
+
+    @abstractmethod
+    def forward(self, call: Call) -> Work:
+        """FLOPs of the forward pass."""
+
+    @abstractmethod
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
+
+    @abstractmethod
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """What autograd saves for backward; weights and buffers may be named, they are charged elsewhere."""
+
+    @abstractmethod
+    def scratch(self, call: Call) -> Scratch:
+        """Working memory."""
+
+
+KINDS: dict[str, type[Kind]] = {}
+"""Every kind defined so far, by name."""
+
+K = TypeVar("K", bound=type[Kind])
+
+
+@dataclass_transform(frozen_default=True)
+def layer(cls: K) -> K:
+    """Make `cls` a layer kind: a frozen dataclass, final, known by its name. Checked here, when it is defined."""
+    if missing := getattr(cls, "__abstractmethods__", None):
+        raise TypeError(f"layer kind {cls.__name__} does not say: {', '.join(sorted(missing))}")
+    if not getattr(cls, "source", "").strip():
+        raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
+    cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    if cls.kind in KINDS:
+        raise TypeError(f"two layer kinds are called {cls.kind}")
+    cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
+    KINDS[cls.kind] = cls
+    return dataclasses.dataclass(frozen=True)(cls)
+
+
+def _refuse_subclass(cls: type, **_: Any) -> None:
+    raise TypeError(f"{cls.__bases__[0].__name__} is final; derive {cls.__name__} from an abstract kind")
+
+
+class Weightless(Kind):
+    """Abstract: no weights, no buffers."""
+
+    def weights(self, call: Call) -> Weights:
+        """None."""
+        return {}
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+
+class Unary(Weightless):
+    """Abstract: one input of any shape, a result of that shape, computed element by element."""
+
+    def check(self, call: Call) -> None:
+        """Takes one input."""
+        takes(call, 1)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def scratch(self, call: Call) -> Scratch:
+        """None: one fused kernel each way."""
+        return NO_SCRATCH
+
+
+class View(Weightless):
+    """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
+
+    def check(self, call: Call) -> None:
+        """Takes one input."""
+        takes(call, 1)
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic: the gradient is seen through the inverse view."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+def takes(call: Call, inputs: int) -> None:
+    """Raise ShapeError unless the layer got this many inputs."""
+    if len(call.inputs) != inputs:
+        raise call.fail(f"{call.kind.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
+
+
+def takes_rank(call: Call, rank: int, axes: str) -> None:
+    """Raise ShapeError unless the layer got one input with this many axes."""
+    takes(call, 1)
+    if len(call.x.shape) != rank:
+        raise call.fail(f"{call.kind.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")

@@ -1,0 +1,125 @@
+"""Affine maps and products of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import (
+    NO_SCRATCH,
+    Buffers,
+    Gradient,
+    Kind,
+    Scratch,
+    Weightless,
+    Weights,
+    Work,
+    layer,
+    takes,
+)
+from costmodel.sizes import exact_div, product
+from costmodel.tensor import Shape, Storage, Tensor, show_shape
+
+
+@layer
+class Linear(Kind):
+    """y = x Wᵀ + b over the last axis.
+
+    x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
+    """
+
+    source = "y = x Wᵀ + b (torch.nn.Linear); dx = g W, dW = gᵀ x, db = Σ g (Goodfellow et al. 2016, §6.5.6)"
+
+    features: int
+    bias: bool = True
+
+    def check(self, call: Call) -> None:
+        """Takes one input with at least one axis."""
+        takes(call, 1)
+        if not call.x.shape:
+            raise call.fail("linear takes an input of at least one axis")
+
+    def weights(self, call: Call) -> Weights:
+        """W and, unless left out, b."""
+        weights = {"weight": (self.features, call.x.shape[-1])}
+        return weights | {"bias": (self.features,)} if self.bias else weights
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Shape:
+        """(..., features)."""
+        return (*call.x.shape[:-1], self.features)
+
+    def forward(self, call: Call) -> Work:
+        """One multiply-add for each row, input and output feature."""
+        return Work(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two products of the forward one's size; the bias sums the rows."""
+        same = Work(2 * call.x.size * self.features, 0)
+        yield Gradient(call.x, same)
+        yield Gradient(call.weights["weight"], same)
+        if self.bias:
+            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input, for the weight's gradient."""
+        if call.weights["weight"].requires_grad:
+            yield call.x
+        yield call.weights["weight"]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Matmul(Weightless):
+    """Batched matrix product of two activations, as in attention's scores and mixing.
+
+    a: (..., m, k), b: (..., k, n), y: (..., m, n); the leading axes agree. `visible`: the share (some, all) of each
+    product's terms that is counted, where attention's masked half is not wanted.
+    """
+
+    source = "y = a b (torch.matmul); da = g bᵀ, db = aᵀ g (Goodfellow et al. 2016, §6.5.6)"
+
+    visible: tuple[int, int] | None = None
+
+    def check(self, call: Call) -> None:
+        """Takes two inputs of equal batch whose inner sizes agree."""
+        takes(call, 2)
+        a, b = (x.shape for x in call.inputs)
+        if len(a) < 3 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+            raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}; it takes (..., m, k) by (..., k, n)")
+
+    def output(self, call: Call) -> Shape:
+        """(..., m, n)."""
+        a, b = (x.shape for x in call.inputs)
+        return (*a[:-1], b[-1])
+
+    def forward(self, call: Call) -> Work:
+        """One multiply-add for each of m, k and n in each matrix."""
+        flops = 2 * product(call.y.shape) * call.x.shape[-1]
+        if self.visible is not None:
+            some, every = self.visible
+            flops = exact_div(flops, every) * some
+        return Work(flops, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product of the forward one's size for each operand."""
+        for operand in call.inputs:
+            yield Gradient(operand, self.forward(call))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Each operand for the other's gradient, as the matrix product held it: a view if it could, else a copy."""
+        a, b = call.inputs
+        if b.requires_grad:
+            yield call.as_batch(a)
+        if a.requires_grad:
+            yield call.as_batch(b)
+
+    def scratch(self, call: Call) -> Scratch:
+        """None: copies of operands are kept ones."""
+        return NO_SCRATCH

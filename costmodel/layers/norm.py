@@ -1,0 +1,184 @@
+"""Normalisations. Statistics (mean, inverse deviation) are fp32, one of each per normalised group."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
+from costmodel.tensor import Storage, Tensor
+
+
+class Norm(Kind):
+    """Abstract: scaled (and shifted) by a weight per feature after normalising."""
+
+    def check(self, call: Call) -> None:
+        """Takes one input with a feature axis."""
+        takes(call, 1)
+        if not call.x.shape:
+            raise call.fail(f"{self.kind} takes an input of at least one axis")
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the input's shape."""
+        return call.like(call.x)
+
+    def scratch(self, call: Call) -> Scratch:
+        """None: one fused kernel each way."""
+        return NO_SCRATCH
+
+
+class Centred(Norm):
+    """Abstract: (x − μ)/√(σ² + ε)·w + b, with μ and σ over groups of elements.
+
+    Per element: mean 1, centring 1, variance 2, scaling 1, weight 1, bias 1; per group: 3 for the inverse deviation.
+    """
+
+    @abstractmethod
+    def groups_of(self, call: Call) -> int:
+        """How many means and inverse deviations there are."""
+
+    def forward(self, call: Call) -> Work:
+        """See the class."""
+        return Work(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w: ten per element; dw = Σ g·x̂, db = Σ g."""
+        n = call.x.size
+        yield Gradient(call.x, Work(0, (9 + ("weight" in call.weights)) * n))
+        for name, weight in call.weights.items():
+            yield Gradient(weight, Work(0, 2 * n if name == "weight" else n))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input, and the mean and inverse deviation of each group."""
+        yield call.x
+        yield call.fresh("statistic", self.groups_of(call))
+        yield call.fresh("statistic", self.groups_of(call))
+        yield from call.weights.values()
+
+
+@layer
+class Layernorm(Centred):
+    """Over the last axis, x: (..., d), w and b: (d)."""
+
+    source = "(x − μ)/√(σ² + ε)·w + b (torch.nn.LayerNorm; Ba et al. 2016, eq. 4); keeps x, μ and 1/σ"
+
+    affine: bool = True
+    bias: bool = True
+
+    def groups_of(self, call: Call) -> int:
+        """One a row."""
+        return call.x.rows
+
+    def weights(self, call: Call) -> Weights:
+        """Scale and shift per feature."""
+        d = call.x.shape[-1]
+        return ({"weight": (d,)} if self.affine else {}) | ({"bias": (d,)} if self.affine and self.bias else {})
+
+
+class PerChannel(Centred):
+    """Abstract: weights per channel, x: (batch, C, ...), w and b: (C)."""
+
+    affine: bool
+
+    def check(self, call: Call) -> None:
+        """Takes one input with a batch and a channel axis."""
+        takes(call, 1)
+        if len(call.x.shape) < 2:
+            raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
+
+    def weights(self, call: Call) -> Weights:
+        """Scale and shift per channel."""
+        channels = (call.x.shape[1],)
+        return {"weight": channels, "bias": channels} if self.affine else {}
+
+
+@layer
+class Batchnorm(PerChannel):
+    """Over all axes but the channels.
+
+    Training takes μ and σ from the batch and updates running ones, 7 per channel; inference only centres and scales by
+    the running ones.
+    """
+
+    source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm; Ioffe & Szegedy 2015, alg. 1 and §3)"
+
+    affine: bool = True
+
+    def groups_of(self, call: Call) -> int:
+        """One a channel."""
+        return call.x.shape[1]
+
+    def buffers(self, call: Call) -> Buffers:
+        """Running mean and variance per channel, and an int64 count of batches."""
+        channels = (call.x.shape[1],)
+        return {
+            "running_mean": (channels, "statistic"),
+            "running_var": (channels, "statistic"),
+            "num_batches_tracked": ((), "index"),
+        }
+
+    def forward(self, call: Call) -> Work:
+        """See the class."""
+        if call.run.training:
+            return Work(0, super().forward(call).pointwise + 7 * call.x.shape[1])
+        return Work(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+
+
+@layer
+class Groupnorm(PerChannel):
+    """Over each sample's groups of channels; as many groups as channels is instance norm."""
+
+    source = "(x − μ)/√(σ² + ε)·w + b per group (torch.nn.GroupNorm; Wu & He 2018, eq. 1 and 7)"
+
+    groups: int
+    affine: bool = True
+
+    def check(self, call: Call) -> None:
+        """Groups divide the channels."""
+        super().check(call)
+        if call.x.shape[1] % self.groups:
+            raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
+
+    def groups_of(self, call: Call) -> int:
+        """`groups` a sample."""
+        return call.x.shape[0] * self.groups
+
+
+@layer
+class Rmsnorm(Norm):
+    """y = x/√(mean(x²) + ε)·w over the last axis, x: (..., d), w: (d).
+
+    Per row of d: mean of squares 2d, inverse root 3, scaling d, weight d.
+    """
+
+    source = "x/√(mean(x²) + ε)·w (torch.nn.RMSNorm; Zhang & Sennrich 2019, eq. 4); fused on GPU, composed on CPU"
+
+    affine: bool = True
+
+    def weights(self, call: Call) -> Weights:
+        """Scale per feature."""
+        return {"weight": (call.x.shape[-1],)} if self.affine else {}
+
+    def forward(self, call: Call) -> Work:
+        """See the class."""
+        return Work(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """dx = (h − x̂·mean(h·x̂))/rms with h = g·w and x̂ = x/rms: seven per element; dw = Σ g·x̂."""
+        n = call.x.size
+        yield Gradient(call.x, Work(0, (6 + len(call.weights)) * n))
+        if self.affine:
+            yield Gradient(call.weights["weight"], Work(0, 2 * n))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and inverse root per row; the CPU's composed form keeps the normalised input too."""
+        yield call.x
+        yield call.fresh("statistic", call.x.rows)
+        if call.run.device == "cpu" and self.affine:
+            yield call.fresh("activation", *call.x.shape)
+        yield from call.weights.values()

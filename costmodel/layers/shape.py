@@ -1,0 +1,196 @@
+"""Shape-only kinds: they move the same numbers, and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph import Call, transposed
+from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer
+from costmodel.sizes import exact_div, product
+from costmodel.tensor import Shape, Storage, Tensor, contiguous_strides, show_shape, viewed_strides
+
+
+def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
+    """`x` in another shape: a view where memory order allows it, else a copy (``torch.reshape``)."""
+    strides = viewed_strides(x.shape, x.strides, shape)
+    return call.run.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
+
+
+@layer
+class Reshape(View):
+    """The same numbers in another shape, batch first: (batch, ...) → (batch, *shape)."""
+
+    source = "torch.reshape"
+
+    shape: tuple[int, ...]
+
+    def check(self, call: Call) -> None:
+        """Element counts agree."""
+        super().check(call)
+        if product(call.x.shape[1:]) != product(self.shape):
+            raise call.fail(f"cannot reshape {show_shape(call.x.shape[1:])} into {show_shape(self.shape)}")
+
+    def output(self, call: Call) -> Tensor:
+        """(batch, *shape)."""
+        return reshaped(call, call.x, (call.x.shape[0], *self.shape))
+
+
+@layer
+class Flatten(View):
+    """(batch, a, b, ...) → (batch, a·b·...)."""
+
+    source = "torch.nn.Flatten"
+
+    def output(self, call: Call) -> Tensor:
+        """(batch, product of the rest)."""
+        return reshaped(call, call.x, (call.x.shape[0], product(call.x.shape[1:])))
+
+
+@layer
+class Permute(View):
+    """Axes in another order; `axes` names each output axis's source, the batch (0) included."""
+
+    source = "torch.permute"
+
+    axes: tuple[int, ...]
+
+    def check(self, call: Call) -> None:
+        """`axes` is a permutation."""
+        super().check(call)
+        if sorted(self.axes) != list(range(len(call.x.shape))):
+            raise call.fail(f"axes {list(self.axes)} is not an order of the {len(call.x.shape)} axes")
+
+    def output(self, call: Call) -> Tensor:
+        """A view."""
+        x = call.x
+        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+        return x.view(tuple(x.shape[a] for a in self.axes), tuple(strides[a] for a in self.axes))
+
+
+@layer
+class Slice(View):
+    """`length` consecutive features of the last axis, as one part of a joint projection."""
+
+    source = "torch.split, one part"
+
+    length: int
+    start: int = 0
+
+    def check(self, call: Call) -> None:
+        """The part lies within."""
+        super().check(call)
+        if self.start + self.length > call.x.shape[-1]:
+            raise call.fail(f"features {self.start} to {self.start + self.length} are not within {call.x.shape[-1]}")
+
+    def output(self, call: Call) -> Tensor:
+        """A view with the whole's strides."""
+        x = call.x
+        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+        return x.view((*x.shape[:-1], self.length), strides)
+
+
+@layer
+class SplitHeads(View):
+    """(batch, T, heads·d_h) → (batch, heads, T, d_h)."""
+
+    source = "torch.Tensor.view and transpose (Vaswani et al. 2017, §3.2.2)"
+
+    heads: int
+
+    def check(self, call: Call) -> None:
+        """Heads divide the width."""
+        super().check(call)
+        if len(call.x.shape) != 3 or call.x.shape[-1] % self.heads:
+            raise call.fail(f"cannot split into {self.heads} heads: it takes (batch, T, heads × head size)")
+
+    def output(self, call: Call) -> Tensor:
+        """A view."""
+        b, t, d = call.x.shape
+        return transposed(reshaped(call, call.x, (b, t, self.heads, exact_div(d, self.heads))), 1, 2)
+
+
+@layer
+class MergeHeads(View):
+    """(batch, heads, T, d_h) → (batch, T, heads·d_h); a copy, since no stride walks heads within a token."""
+
+    source = "torch.Tensor.transpose and reshape (Vaswani et al. 2017, §3.2.2)"
+
+    def check(self, call: Call) -> None:
+        """Takes four axes."""
+        super().check(call)
+        if len(call.x.shape) != 4:
+            raise call.fail("merge_heads takes (batch, heads, T, head size)")
+
+    def output(self, call: Call) -> Tensor:
+        """(batch, T, heads·d_h)."""
+        b, h, t, d = call.x.shape
+        return reshaped(call, transposed(call.x, 1, 2), (b, t, h * d))
+
+
+@layer
+class TransposeLast(View):
+    """(..., m, n) → (..., n, m)."""
+
+    source = "torch.Tensor.transpose(-2, -1)"
+
+    def output(self, call: Call) -> Tensor:
+        """A view."""
+        return transposed(call.x, len(call.x.shape) - 2, len(call.x.shape) - 1)
+
+
+@layer
+class RepeatHeads(View):
+    """Each key or value head for `times` query heads: (batch, h_kv, T, d_h) → (batch, h_kv·times, T, d_h)."""
+
+    source = "torch.Tensor.expand and reshape (Ainslie et al. 2023, GQA, §2.2); backward sums over the repeats"
+
+    times: int
+
+    def output(self, call: Call) -> Tensor:
+        """A copy, unless a single head is seen several times."""
+        b, h, t, d = call.x.shape
+        strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
+        expanded = call.x.view((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
+        return reshaped(call, expanded, (b, h * self.times, t, d))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Sums over the repeats."""
+        yield Gradient(call.x, Work(0, call.y.size))
+
+
+@layer
+class Concat(Weightless):
+    """Tensors one after another along the channel axis (1)."""
+
+    source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
+
+    def check(self, call: Call) -> None:
+        """All axes but the channels agree."""
+        first = call.x.shape
+        for x in call.inputs[1:]:
+            if len(x.shape) != len(first) or any(
+                a != b for axis, (a, b) in enumerate(zip(first, x.shape, strict=True)) if axis != 1
+            ):
+                raise call.fail("cannot concatenate: all axes but the channels must be equal")
+
+    def output(self, call: Call) -> Shape:
+        """(batch, sum of channels, ...)."""
+        b, _, *rest = call.x.shape
+        return (b, sum(x.shape[1] for x in call.inputs), *rest)
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Each gradient is a slice of the incoming one."""
+        for x in call.inputs:
+            yield Gradient(x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH

@@ -1,0 +1,253 @@
+"""The answer to one question: exact numbers about one model, that print, tabulate and explain themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.cost import Row, rows_of
+from costmodel.errors import CostModelError, unknown
+from costmodel.graph import Run
+from costmodel.memory import Timeline, timeline_of
+from costmodel.training import OPTIMIZERS, SETTING_NAMES, Settings
+
+if TYPE_CHECKING:
+    import pandas
+    import sympy
+
+    from costmodel.architectures.base import Architecture, Extent
+    from costmodel.explanation import Explanation
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one step on the whole batch."""
+
+    forward: int
+    backward: int
+
+    @property
+    def total(self) -> int:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
+
+    temporaries is the most that short-lived tensors take at any one moment.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    inputs: int
+    activations: int
+    temporaries: int
+    peak: int
+
+
+QUANTITIES = (
+    "params",
+    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in ("forward", "backward", "total")),
+    *(f"memory.{line}" for line in Memory.__dataclass_fields__),
+)
+"""Every quantity with a formula, by the name that `formula` and `explain` take."""
+
+
+class Prediction:
+    """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for."""
+
+    def __init__(self, model: Architecture, settings: Settings, extent: Extent, run: Run) -> None:
+        self.model = model
+        self.settings = settings
+        self.extent = extent
+        self.run = run
+
+    @cached_property
+    def layers(self) -> list[Row]:
+        """A row for each layer, repeats folded; rows add up to the totals."""
+        return rows_of(self.run, self.settings.bytes_of, self.settings.flop_rule)
+
+    @cached_property
+    def params(self) -> int:
+        """Trained weights, each counted once (tied ones too)."""
+        return sum(row.params for row in self.layers)
+
+    @cached_property
+    def flops(self) -> Flops:
+        """Contraction FLOPs, a multiply-add being two."""
+        return Flops(sum(row.forward_flops for row in self.layers), sum(row.backward_flops for row in self.layers))
+
+    @cached_property
+    def pointwise_flops(self) -> Flops:
+        """All other arithmetic."""
+        return Flops(
+            sum(row.forward_pointwise_flops for row in self.layers),
+            sum(row.backward_pointwise_flops for row in self.layers),
+        )
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Bytes alive, by category, at every step of forward, backward and the optimizer."""
+        return timeline_of(self.run, self.settings)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory by purpose [bytes]."""
+        bytes_of, run = self.settings.bytes_of, self.run
+        weights = sum(s.elements * s.times for s in run.weights) * bytes_of("weight")
+        trains = self.settings.training
+        return Memory(
+            weights=weights,
+            gradients=weights if trains else 0,
+            optimizer=OPTIMIZERS[self.settings.optimizer] * self.params * 4 if trains else 0,
+            buffers=sum(s.elements * s.times * bytes_of(s.role) for s in run.buffers),
+            inputs=sum(s.elements * bytes_of(s.role) for s in run.inputs),
+            activations=sum(row.activation_bytes for row in self.layers),
+            temporaries=self.timeline.temporaries,
+            peak=self.timeline.peak,
+        )
+
+    def value(self, quantity: str) -> int:
+        """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", quantity, QUANTITIES)
+        value: Any = self
+        for part in quantity.split("."):
+            value = getattr(value, part)
+        return value
+
+    def formula(self, quantity: str) -> sympy.Expr:
+        """A quantity as a sympy expression in the model's own letters. Raises UnknownNameError."""
+        return self.explain(quantity).formula
+
+    def explain(self, quantity: str) -> Explanation:
+        """A quantity's formula, letters, numbers put in, value and sources. Raises UnknownNameError."""
+        from costmodel.explanation import explain
+
+        return explain(self, quantity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the question (model and settings), then the answer."""
+        from costmodel.files import describe
+
+        return {
+            "model": describe(self.model),
+            "settings": asdict(self.settings),
+            "params": self.params,
+            "flops": {**asdict(self.flops), "total": self.flops.total},
+            "pointwise_flops": {**asdict(self.pointwise_flops), "total": self.pointwise_flops.total},
+            "memory": asdict(self.memory),
+            "layers": [{**asdict(row), "intensity": row.intensity} for row in self.layers],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON; `from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Prediction:
+        """The prediction that `to_dict` described, worked out again.
+
+        Raises CostModelError if the data describes no prediction, or if its numbers are not what its model costs.
+        """
+        from costmodel.files import build
+
+        if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
+            raise CostModelError("this is not a prediction: it has no model and settings")
+        again = predict(build(data["model"], "prediction"), **data["settings"])
+        found = json.loads(again.to_json())
+        given = json.loads(json.dumps(data))
+        for field, value in found.items():
+            if given.get(field) != value:
+                raise CostModelError(
+                    f"the prediction's {field} is not what its model costs; it was changed or is of another version"
+                )
+        return again
+
+    @classmethod
+    def from_json(cls, text: str) -> Prediction:
+        """The prediction that `to_json` wrote. Raises CostModelError."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CostModelError(f"this is not a prediction: {error}") from None
+        return cls.from_dict(data)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each layer (needs pandas, extra `frame`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
+        return pandas.DataFrame([{**asdict(row), "intensity": row.intensity} for row in self.layers])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prediction):
+            return NotImplemented
+        return self.model == other.model and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash((self.model.title, self.settings))
+
+    def __str__(self) -> str:
+        from costmodel.report import text
+
+        return text(self)
+
+    def __repr__(self) -> str:
+        return f"<Prediction {self.model.title} {self.params:,} params>"
+
+    def _repr_html_(self) -> str:
+        from costmodel.report import html
+
+        return html(self)
+
+
+def predict(model: Architecture | str, **settings: Any) -> Prediction:
+    """What a model costs, before anyone builds it.
+
+    Args:
+        model: an architecture, or what `load` takes: a ready model's name or a file's path.
+        **settings: see `costmodel.training.Settings`: batch, seq, image, mode, optimizer, precision, attention, loss,
+            device, flop_rule, attention_pairs.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if isinstance(model, str):
+        from costmodel.zoo import load
+
+        model = load(model)
+    for name in settings:
+        if name not in SETTING_NAMES:
+            raise unknown("setting", name, SETTING_NAMES)
+    return trace(model, Settings(**settings))
+
+
+def trace(model: Architecture, settings: Settings) -> Prediction:
+    """Run the model on paper; the sizes of model and settings may be letters."""
+    extent = model.extent(settings.batch, settings.seq, settings.image)
+    run = Run(training=settings.training, device=settings.device)
+    output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
+    loss = model.default_loss if settings.loss == "default" else settings.loss
+    if loss is not None and settings.training:
+        _take_loss(run, loss, output)
+    return Prediction(model, settings, extent, run)
+
+
+def _take_loss(run: Run, loss: str, output: Any) -> None:
+    from costmodel.layers.loss import CrossEntropy, MeanSquaredError
+
+    if loss == "mean_squared_error":
+        MeanSquaredError()(output, run.input(output.shape, name="targets"), name="loss")
+    else:
+        batch, _, *rest = output.shape
+        CrossEntropy()(output, run.input((batch, *rest), "index", "targets"), name="loss")
