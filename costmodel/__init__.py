@@ -35,12 +35,12 @@ _READY = {"GPT2Small": "gpt2-small", "GPT2Medium": "gpt2-medium", "GPT2Large": "
 __all__ = [
     "CNN",
     "GPT",
+    "GPT2XL",
     "MLP",
     "CostModelError",
     "GPT2Large",
     "GPT2Medium",
     "GPT2Small",
-    "GPT2XL",
     "Prediction",
     "Transformer",
     "load",

@@ -99,7 +99,7 @@ class Call:
         return Storage(product(shape), role, "computed", self.run.block, self.name)
 
     def as_batch(self, x: Tensor) -> Storage:
-        """What a batched matrix product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
+        """What a batched product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
         *batch, rows, columns = x.shape
         viewable = viewed_strides(x.shape, x.strides, (product(batch), rows, columns)) is not False
         return x.storage if viewable else self.fresh(x.storage.role, *x.shape)
@@ -230,7 +230,7 @@ def _parent(block: Block) -> Block:
 
 
 def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) -> Tensor:
-    """The output of the last round; `entry` comes to stand for every round's input: `x`, and all outputs but the last."""
+    """The last round's output; `entry` comes to stand for every round's input: `x`, and all outputs but the last."""
     if y.storage is entry.storage:
         entry.storage.parts = (x.storage,)
         return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides)

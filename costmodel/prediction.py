@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
 from costmodel.errors import CostModelError, unknown
 from costmodel.graph import Run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
     import sympy
 
-    from costmodel.architectures.base import Architecture, Extent
+    from costmodel.architectures.base import Extent
     from costmodel.explanation import Explanation
 
 
@@ -222,7 +223,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if isinstance(model, str):
+    if not isinstance(model, Architecture):
         from costmodel.zoo import load
 
         model = load(model)

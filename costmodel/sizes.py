@@ -21,6 +21,7 @@ class Letter(int):
     expression: Any
 
     def __new__(cls, value: int, expression: Any) -> Letter:
+        """An int `value` that is `expression` in letters."""
         letter = super().__new__(cls, value)
         letter.expression = expression
         return letter

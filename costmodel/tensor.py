@@ -134,7 +134,7 @@ def dense_strides(shape: Shape, strides: Shape | None) -> Shape | None:
     return None if is_contiguous(shape, tuple(result)) else tuple(result)
 
 
-def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Shape | None | Literal[False]:
+def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Shape | Literal[False] | None:
     """Strides of `new_shape` over the same memory, None if contiguous, False if only a copy can have that shape.
 
     The rule is that of ``Tensor.view``: every group of new axes must lie within one run of old axes that is

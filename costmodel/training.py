@@ -82,10 +82,10 @@ def _check_size(name: str, value: Any) -> None:
 
 
 def _image(value: Any) -> tuple[int, int]:
-    height, width = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-    _check_size("image", height)
-    _check_size("image", width)
-    return height, width
+    sides = tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    for side in sides:
+        _check_size("image", side)
+    return sides[0], sides[1]
 
 
 def _check_name(what: str, name: Any, known: Any) -> None:

@@ -24,7 +24,10 @@ def as_tuple(value: Any) -> Any:
 
 
 class MLP(Architecture):
-    """Linear → norm → activation → dropout for each hidden layer, then a bare linear (Goodfellow et al. 2016, ch. 6)."""
+    """Linear → norm → activation → dropout for each hidden layer, then a bare linear.
+
+    Source: Goodfellow et al. 2016, ch. 6.
+    """
 
     sizes: Annotated[tuple[Size, ...], BeforeValidator(as_tuple)] = Field(
         min_length=2, max_length=10_000, description="features of the input, of each hidden layer and of the output"

@@ -14,7 +14,7 @@ from costmodel.tensor import Storage, Tensor
 
 
 class Activation(Unary):
-    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the product with the incoming gradient."""
+    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
 
     forward_ops: int
     backward_ops: int

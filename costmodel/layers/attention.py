@@ -7,7 +7,7 @@ from typing import Literal
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
-from costmodel.sizes import ceil_div
+from costmodel.sizes import ceil_div, exact_div
 from costmodel.tensor import Storage, Tensor, broadcast
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -95,7 +95,7 @@ class FusedAttention(Weightless):
 
     def output(self, call: Call) -> Tensor:
         """(batch, h, T, d_h), in memory as (batch, T, h, d_h), so that merging the heads is free."""
-        b, h, t, d = call.x.shape
+        _, h, t, d = call.x.shape
         return call.run.tensor(call.x.shape, strides=(h * t * d, d, h * d, 1))
 
     def _scores(self, call: Call) -> int:
@@ -176,6 +176,6 @@ class Rotary(Weightless):
 def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
     """Query-key pairs that a mask leaves of T²: all, the causal half, or a window of keys behind each query."""
     if window is not None and int(window) < int(t):
-        below = window * (2 * t - window + 1) // 2
+        below = exact_div(window * (2 * t - window + 1), 2)
         return below if causal else 2 * below - t
-    return t * (t + 1) // 2 if causal else t * t
+    return exact_div(t * (t + 1), 2) if causal else t * t

@@ -70,7 +70,10 @@ class Embedding(Table):
 
 @layer
 class LearnedPositions(Table):
-    """A trained vector for each position: y = W[0 … T − 1]; x: tokens (batch, T), y: (T, features), W: (context, features)."""
+    """A trained vector for each position: y = W[0 … T − 1].
+
+    x: tokens (batch, T), y: (T, features), W: (context, features).
+    """
 
     source = "y = W[0 … T − 1] (torch.nn.Embedding of arange; Gehring et al. 2017, §3.1; Radford et al. 2019)"
 
