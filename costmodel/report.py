@@ -1,0 +1,183 @@
+"""A prediction as people read it: totals, layers, and the conventions in force. One set of cells, two views."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from html import escape
+from textwrap import fill
+from typing import TYPE_CHECKING, NamedTuple
+
+from costmodel.conventions import conventions
+from costmodel.cost import Row, rows_of
+from costmodel.table import Cells, Table
+from costmodel.training import OPTIMIZERS
+from costmodel.units import show_bytes, show_count, show_exact, show_flops, show_share
+
+if TYPE_CHECKING:
+    from costmodel.prediction import Prediction
+
+MOST_ROWS = 60
+"""More layers than this are shown by scope; `Prediction.layers` always has each."""
+
+WIDTH = 110
+"""Columns that prose is wrapped to."""
+
+
+def text(p: Prediction) -> str:
+    """The whole report as aligned plain text, without a final newline."""
+    parts = [headline(p), *(table.text() for table in tables(p))]
+    parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
+    said = [fill(f"{topic}: {sentence}", WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
+    return "\n\n".join([*parts, "\n".join(said)])
+
+
+def html(p: Prediction) -> str:
+    """The same for a notebook. Everything is escaped; colours are the page's own, so that it reads in dark mode."""
+    shown = "".join(table.html() for table in tables(p))
+    notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
+    said = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
+    details = f"<details><summary>Conventions</summary><ul>{said}</ul></details>"
+    return f'<div style="overflow-x:auto"><p><b>{escape(headline(p))}</b></p>{shown}{notes}{details}</div>'
+
+
+def headline(p: Prediction) -> str:
+    """The question in one line: the model and how it is run."""
+    extent, settings = p.extent, p.settings
+    what = "one training step" if settings.training else "one forward pass (inference)"
+    sizes = [f"batch {int(extent.batch)}"]
+    if extent.seq is not None:
+        sizes.append(f"seq {int(extent.seq)}")
+    if extent.image is not None:
+        sizes.append("image {}×{}".format(*map(int, extent.image)))
+    optimizer = [settings.optimizer] if settings.training else []
+    return f"{_plain(p.model.title)}: {what}, {', '.join([*sizes, settings.precision, *optimizer])}"
+
+
+def tables(p: Prediction) -> list[Table]:
+    """Totals, memory and layers."""
+    return [_arithmetic(p), _memory(p), _layers(p)]
+
+
+def _arithmetic(p: Prediction) -> Table:
+    rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
+    passes = ("forward", "backward", "total") if p.settings.training else ("forward",)
+    for name in passes:
+        flops, pointwise = getattr(p.flops, name), getattr(p.pointwise_flops, name)
+        rows.append((f"FLOPs {name}", show_flops(flops), show_exact(flops), show_flops(pointwise)))
+    return Table(("Totals", "", "exact", "pointwise, apart"), rows)
+
+
+def _memory(p: Prediction) -> Table:
+    states = OPTIMIZERS[p.settings.optimizer]
+    remarks = {
+        "optimizer": f"{p.settings.optimizer}: {states} fp32 states a weight" if p.settings.training else "",
+        "inputs": "inputs and targets",
+        "activations": "kept for backward",
+        "temporaries": "the most at any moment",
+        "peak": "the most alive at once, not the sum",
+    }
+    lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
+    rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
+    return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
+
+
+def _layers(p: Prediction) -> Table:
+    columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
+    total = merged("total", p.layers)
+    shown = [*by_scope([row for row in p.layers if not is_free(row)]), total]
+    header = [column.header for column in columns]
+    cells = [[column.cell(row, total) for column in columns] for row in shown]
+    return Table(header, cells, words=frozenset({0, 1}), total=True)
+
+
+class Column(NamedTuple):
+    """A column of the table of layers: its heading, and its cell for a row beside the total."""
+
+    header: str
+    cell: Callable[[Row, Row], str]
+    of_training: bool = False
+
+
+COLUMNS = (
+    Column("layer", lambda row, _: _plain(row.name)),
+    Column("kind", lambda row, _: f"{row.kind} ×{row.repeat}" if row.repeat > 1 else row.kind),
+    Column("params", lambda row, _: _or_dash(show_count, row.params)),
+    Column("forward", lambda row, _: _or_dash(show_count, row.forward_flops)),
+    Column("share", lambda row, total: show_share(row.forward_flops, total.forward_flops)),
+    Column("backward", lambda row, _: _or_dash(show_count, row.backward_flops), True),
+    Column("activations", lambda row, _: _or_dash(show_bytes, row.activation_bytes), True),
+    Column("share", lambda row, total: show_share(row.activation_bytes, total.activation_bytes), True),
+    Column("FLOP/B", lambda row, _: f"{row.intensity:.1f}" if row.forward_flops else "-"),
+)
+
+
+def _plain(name: str) -> str:
+    """A name from a file without what would steer a terminal or break a line."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _or_dash(show: Callable[[int], str], value: int) -> str:
+    return show(value) if value else "-"
+
+
+def is_free(row: Row) -> bool:
+    """Whether a layer computes, stores, keeps and moves nothing."""
+    return not (
+        row.params
+        or row.forward_flops
+        or row.backward_flops
+        or row.forward_pointwise_flops
+        or row.backward_pointwise_flops
+        or row.activation_bytes
+        or row.forward_bytes
+    )
+
+
+def by_scope(rows: list[Row]) -> list[Row]:
+    """`rows`, or where there are more than `MOST_ROWS` their sums over the deepest scopes that are few enough."""
+    groups: list[list[Row]] = [[row] for row in rows]
+    depth = max((row.name.count(".") for row in rows), default=0)
+    while len(groups) > MOST_ROWS and depth > 0:
+        scopes: dict[str, list[Row]] = {}
+        for row in rows:
+            scopes.setdefault(_scope(row, depth), []).append(row)
+        groups = list(scopes.values())
+        depth -= 1
+    return [group[0] if len(group) == 1 else merged(_scope(group[0], depth + 1), group) for group in groups]
+
+
+def _scope(row: Row, depth: int) -> str:
+    return ".".join(row.name.split(".")[:depth])
+
+
+def merged(name: str, rows: list[Row]) -> Row:
+    """Several rows as one that is their sum, with a multiplicity if they all have the same."""
+    repeats = {row.repeat for row in rows}
+    repeat = repeats.pop() if len(repeats) == 1 else 1
+    layers = sum(row.repeat for row in rows) // repeat
+    figures = {f: sum(getattr(row, f) for row in rows) for f in _FIGURES}
+    return Row(name=name, kind=f"{layers:,} layers", repeat=repeat, **figures)
+
+
+_FIGURES = [field.name for field in fields(Row) if field.name not in ("name", "kind", "repeat")]
+
+
+def footnotes(p: Prediction) -> list[str]:
+    """What the table of layers leaves out, and where counted FLOPs are not what arithmetic says."""
+    notes: list[str] = []
+    free: Counter[str] = Counter()
+    for row in filter(is_free, p.layers):
+        free[row.kind] += row.repeat
+    if free:
+        listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
+        notes.append(f"{free.total():,} layers cost nothing and have no line: {listed}")
+    counts = {rule: rows_of(p.run, p.settings.bytes_of, rule) for rule in ("pytorch", "arithmetic")}
+    counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
+    if counted != plain:
+        notes.append(
+            "FlopCounterMode takes the weight gradient of a grouped convolution for that of a dense one: it counts "
+            f"{show_flops(counted)} in all; by arithmetic it is {show_flops(plain)} ({show_exact(plain)})"
+        )
+    return notes
