@@ -11,7 +11,14 @@ class CostModelError(ValueError):
 
 
 class SpecError(CostModelError):
-    """A model description that cannot be built: wrong field, type, value or nesting."""
+    """A model description that cannot be built: wrong field, type, value or nesting.
+
+    path: where in the description the value to blame is, if that is known.
+    """
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class ShapeError(CostModelError):

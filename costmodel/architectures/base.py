@@ -44,11 +44,11 @@ class Architecture(BaseModel):
     name: str = Field(default="", max_length=200, description="name shown in reports")
     notes: str = Field(default="", max_length=4000, description="where the numbers come from")
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise SpecError(explain_validation(type(self), error)) from None
+            raise SpecError(explain_validation(type(self), error), error.errors()[0]["loc"]) from None
 
     @abstractmethod
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:

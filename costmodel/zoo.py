@@ -1,0 +1,111 @@
+"""Ready models: the specs that ship with the package, by name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
+from pathlib import Path
+
+from costmodel.architectures.base import Architecture
+from costmodel.errors import SpecError, unknown
+from costmodel.files import read, shown_path
+
+SPECS = Path(__file__).parent / "specs"
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """A ready model: the name that `load` takes, and what it names, read when first asked for."""
+
+    name: str
+
+    @cached_property
+    def model(self) -> Architecture:
+        """The model itself."""
+        return load(self.name)
+
+    @property
+    def architecture(self) -> str:
+        """CNN, MLP or Transformer."""
+        return type(self.model).__name__
+
+    @property
+    def notes(self) -> str:
+        """Where the model's numbers come from."""
+        return self.model.notes
+
+    @cached_property
+    def params(self) -> int:
+        """Trained weights."""
+        from costmodel.prediction import predict
+
+        return predict(self.model, mode="inference").params
+
+
+def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
+    """A model by its name in the zoo, or from a YAML or JSON file.
+
+    Args:
+        model: a name, in any case and with "-", "_" or nothing between its parts; or a path, which is what has a
+            directory separator or ends in .yaml, .yml or .json. A model is returned as it is.
+
+    Raises:
+        SpecError: the file cannot be read or describes no model.
+        UnknownNameError: no ready model has that name; the nearest are listed.
+
+    """
+    if isinstance(model, Architecture):
+        return model
+    if isinstance(model, os.PathLike) or (isinstance(model, str) and _is_path(model)):
+        return _from_path(model)
+    if not isinstance(model, str):
+        shown = repr(model)
+        raise SpecError(
+            f"{shown if len(shown) <= 60 else shown[:57] + '...'} is not a model: give a ready model's name such as "
+            "'gpt2-small', a file's path, or an MLP, CNN or Transformer"
+        )
+    return _ready(model)
+
+
+def models() -> list[ZooEntry]:
+    """Every ready model, by name."""
+    return [ZooEntry(name) for name in _names().values()]
+
+
+def _ready(name: str) -> Architecture:
+    known = _names()
+    if _plain(name) not in known:
+        raise unknown("model", name, known.values())
+    return _spec(known[_plain(name)])
+
+
+@cache
+def _spec(name: str) -> Architecture:
+    return read(SPECS / f"{name}.yaml")
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Names by their plain form."""
+    return {_plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"))}
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _is_path(name: str) -> bool:
+    separators = {os.sep, os.altsep or os.sep}
+    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
+
+
+def _from_path(path: str | os.PathLike[str]) -> Architecture:
+    if not os.path.lexists(path):
+        stem = _plain(os.path.splitext(os.path.basename(os.fsdecode(path)))[0])
+        near = [_names()[found] for found in get_close_matches(stem, _names(), n=3, cutoff=0.6)]
+        ready = f", or a ready model: {' or '.join(map(repr, near))}" if near else ""
+        raise SpecError(f"no such file: {shown_path(path)}: give the path of a YAML or JSON file{ready}")
+    return read(path)
