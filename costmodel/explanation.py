@@ -173,6 +173,8 @@ def _counts(block: Block) -> list[sympy.Symbol]:
 def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
     """The same expression as a sum over repeats, with the batch's sizes in front of what they multiply."""
     formula = sympy.sympify(formula)
+    if formula.is_number:
+        return formula
     if isinstance(formula, sympy.Max):
         return sympy.Max(*(readable(candidate, counts) for candidate in formula.args), evaluate=False)
     collected = sympy.collect(sympy.expand(formula), counts, evaluate=False)

@@ -233,10 +233,10 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
     return trace(model, Settings(**settings))
 
 
-def trace(model: Architecture, settings: Settings) -> Prediction:
-    """Run the model on paper; the sizes of model and settings may be letters."""
+def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:
+    """Run the model on paper, recording on `run`; the sizes of model and settings may be letters."""
     extent = model.extent(settings.batch, settings.seq, settings.image)
-    run = Run(training=settings.training, device=settings.device)
+    run = run or Run(training=settings.training, device=settings.device)
     output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
     loss = model.default_loss if settings.loss == "default" else settings.loss
     if loss is not None and settings.training:

@@ -1,0 +1,80 @@
+"""Architectures and questions drawn at random, small enough to think about."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from costmodel.architectures.activations import NAMES
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+
+sizes = st.integers(1, 9)
+probabilities = st.sampled_from([0.0, 0.1])
+
+
+@st.composite
+def mlps(draw: st.DrawFn) -> MLP:
+    return MLP(
+        sizes=draw(st.lists(sizes, min_size=2, max_size=6)),
+        activation=draw(st.sampled_from(NAMES)),
+        bias=draw(st.booleans()),
+        norm=draw(st.sampled_from(["none", "batchnorm", "layernorm", "rmsnorm"])),
+        dropout=draw(probabilities),
+    )
+
+
+@st.composite
+def transformers(draw: st.DrawFn) -> Transformer:
+    key_heads, group, pairs = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    heads, head_size = key_heads * group, 2 * pairs
+    positions = draw(st.sampled_from(["learned", "rotary", "alibi", "none"]))
+    parallel = draw(st.booleans())
+    own_head_size = draw(st.booleans())
+    head = draw(st.booleans())
+    fields: dict[str, Any] = {
+        "vocab": draw(sizes),
+        "context": 16,
+        "layers": draw(st.integers(1, 5)),
+        "width": draw(sizes) if own_head_size else heads * head_size,
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([None, key_heads])),
+        "head_size": head_size if own_head_size else None,
+        "causal": draw(st.booleans()),
+        "window": draw(st.none() | sizes),
+        "positions": positions,
+        "rotary_size": draw(st.sampled_from([None, 2])) if positions == "rotary" else None,
+        "parallel": parallel,
+        "shared_norm": parallel and draw(st.booleans()),
+        "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post"])),
+        "norm": draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        "mlp": draw(st.sampled_from(["plain", "gated"])),
+        "mlp_width": draw(st.none() | sizes),
+        "activation": draw(st.sampled_from(NAMES)),
+        "head": head,
+        "tied": draw(st.booleans()),
+        "head_bias": head and draw(st.booleans()),
+        "final_norm": draw(st.none() | st.booleans()),
+    }
+    for flag in ("fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):
+        fields[flag] = draw(st.booleans())
+    for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
+        fields[dropout] = draw(probabilities)
+    return Transformer(**fields)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
+    """A model, and settings that fit it."""
+    model = draw(mlps() | transformers())
+    settings: dict[str, Any] = {
+        "batch": draw(sizes),
+        "mode": draw(st.sampled_from(["train", "inference"])),
+        "device": draw(st.sampled_from(["gpu", "cpu"])),
+        "loss": draw(st.sampled_from(["default", "mean_squared_error", None])),
+        "attention_pairs": draw(st.sampled_from(["full", "visible"])),
+        "flop_rule": draw(st.sampled_from(["pytorch", "arithmetic"])),
+    }
+    if isinstance(model, Transformer):
+        settings["seq"] = draw(st.integers(1, model.context))
+        settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
+    return model, settings

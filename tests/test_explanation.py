@@ -1,0 +1,59 @@
+"""Formulas as a reader sees them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sympy
+
+import costmodel as cm
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import UnknownNameError
+from costmodel.prediction import QUANTITIES, predict
+
+MODEL = Transformer(vocab=50257, context=1024, layers=12, width=768, heads=12)
+
+
+def test_formulas_read_as_sums_over_blocks() -> None:
+    p = predict(MODEL, batch=32, seq=512)
+    assert str(p.formula("params")) == "L*(12*d**2 + 13*d) + V*d + d*n_ctx + 2*d"
+    assert str(p.formula("flops.forward")) == "B*T*(L*(4*T*d + 24*d**2) + 2*V*d)"
+
+
+def test_an_explanation_puts_the_numbers_in() -> None:
+    explained = predict(MODEL, batch=32, seq=512).explain("params")
+    assert explained.numbers == "12*(12*768**2 + 13*768) + 50257*768 + 768*1024 + 2*768"
+    assert eval(explained.numbers) == explained.value == 124_439_808
+    text = str(explained)
+    assert "124,439,808 parameters" in text
+    assert "L     =     12  number of blocks" in text
+    assert "torch.nn.Linear" in text
+    assert "softmax" not in text
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_quantity_explains_itself(quantity: str) -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain(quantity)
+    assert explained.sources
+    assert explained.unit in ("parameters", "FLOP", "bytes")
+    assert json.loads(json.dumps(explained.to_dict()))["value"] == explained.value
+    # Max is the one function that Python does not know under sympy's name.
+    assert eval(explained.numbers, {"Max": max}) == explained.value
+
+
+def test_notebooks_get_latex() -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain("memory.activations")
+    assert explained._repr_latex_().startswith(r"$\displaystyle")
+    assert sympy.latex(explained.formula) in explained._repr_markdown_()
+
+
+def test_an_unknown_quantity_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"'memory\.activation': did you mean 'memory\.activations'"):
+        predict(MLP(sizes=[2, 2])).explain("memory.activation")
+
+
+def test_the_public_names_are_there() -> None:
+    for name in cm.__all__:
+        assert getattr(cm, name) is not None

@@ -1,0 +1,224 @@
+"""Laws that hold for every model, whatever its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.architectures.attention import AttentionSetting, Mixer
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+from costmodel.cost import Row
+from costmodel.graph import Block, Run
+from costmodel.prediction import QUANTITIES, Prediction, predict, trace
+from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
+from costmodel.tensor import Tensor
+from costmodel.training import Settings
+from tests.strategies import mlps, questions, transformers
+
+SUMMED = {
+    "params": "params",
+    "flops.forward": "forward_flops",
+    "flops.backward": "backward_flops",
+    "pointwise_flops.forward": "forward_pointwise_flops",
+    "pointwise_flops.backward": "backward_pointwise_flops",
+    "memory.activations": "activation_bytes",
+}
+
+
+@given(questions())
+@settings(max_examples=50)
+def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]]) -> None:
+    model, asked = question
+    p = predict(model, **asked)
+    for quantity in QUANTITIES:
+        explained = p.explain(quantity)
+        values = {d.symbol: d.value for d in explained.letters}
+        assert {s.name for s in explained.formula.free_symbols} == set(values)
+        put_in = {s: values[s.name] for s in explained.formula.free_symbols}
+        assert explained.formula.subs(put_in) == p.value(quantity)
+
+
+@given(transformers(), st.integers(2, 9), st.integers(2, 16), st.integers(2, 9), st.integers(2, 16))
+@settings(max_examples=40)
+def test_a_formula_holds_at_sizes_it_was_not_derived_at(
+    model: Transformer, batch: int, seq: int, other_batch: int, other_seq: int
+) -> None:
+    """From two rows and two tokens on, where no axis of size one lets a reshape be a view."""
+    model = model.model_copy(update={"window": None})
+    p, other = predict(model, batch=batch, seq=seq), predict(model, batch=other_batch, seq=other_seq)
+    for quantity in SUMMED:
+        explained = p.explain(quantity)
+        values = {d.symbol: d.value for d in explained.letters} | {"B": other_batch, "T": other_seq}
+        put_in = {s: values[s.name] for s in explained.formula.free_symbols}
+        assert explained.formula.subs(put_in) == other.value(quantity)
+
+
+@given(questions())
+def test_rows_add_up_to_totals(question: tuple[Any, dict[str, Any]]) -> None:
+    model, asked = question
+    p = predict(model, **asked)
+    assert set(SUMMED.values()) < {field.name for field in fields(Row)}
+    for quantity, column in SUMMED.items():
+        assert sum(getattr(row, column) for row in p.layers) == p.value(quantity)
+    assert p.flops.total == p.flops.forward + p.flops.backward
+    assert p.memory.weights == 4 * p.params
+
+
+class Unrolling(Run):
+    """A run that records every round of a repeated block by itself."""
+
+    def repeat(self, times: int, body: Any, x: Tensor, name: str) -> Tensor:
+        for number in range(times):
+            with self.scope(f"{name}{number}"):
+                x = body(x)
+        return x
+
+
+def costs(model: Any, asked: Settings, run: Run) -> dict[str, int]:
+    p = trace(model, asked, run)
+    return {quantity: p.value(quantity) for quantity in SUMMED} | {
+        "weights": p.memory.weights,
+        "buffers": p.memory.buffers,
+        "inputs": p.memory.inputs,
+        "traffic": sum(row.forward_bytes for row in p.layers),
+    }
+
+
+@given(questions())
+def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> None:
+    model, asked = question
+    chosen = Settings(**asked)
+    folded = Run(training=chosen.training, device=chosen.device)
+    unrolled = Unrolling(training=chosen.training, device=chosen.device)
+    assert costs(model, chosen, folded) == costs(model, chosen, unrolled)
+    assert not any(isinstance(entry, Block) for entry in unrolled.root.entries)
+
+
+@given(transformers(), st.integers(1, 9), st.integers(1, 16))
+def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
+    model = model.model_copy(update={"positions": "none", "rotary_size": None})
+    one, two = (predict(model, batch=n * batch + 1, seq=seq, loss=None) for n in (1, 2))
+    base = predict(model, batch=1 + 3 * batch, seq=seq, loss=None)
+    assert base.flops.total - two.flops.total == two.flops.total - one.flops.total > 0
+    assert base.memory.activations - two.memory.activations == two.memory.activations - one.memory.activations > 0
+
+
+def test_ten_thousand_repeats_are_one_trace() -> None:
+    def graph(layers: int) -> Prediction:
+        return predict(Transformer(vocab=11, context=8, layers=layers, width=8, heads=2))
+
+    few, many = graph(12), graph(10_000)
+    assert len(few.layers) == len(many.layers)
+    per_layer = exact_div(many.params - few.params, 10_000 - 12)
+    assert few.params - 12 * per_layer == many.params - 10_000 * per_layer
+
+
+@given(mlps() | transformers())
+def test_inference_keeps_nothing_and_has_no_backward(model: Any) -> None:
+    p = predict(model, batch=3, mode="inference")
+    assert p.memory.activations == p.memory.gradients == p.memory.optimizer == 0
+    assert p.flops.backward == p.pointwise_flops.backward == 0
+    assert p.flops.forward == predict(model, batch=3).flops.forward
+
+
+BASE = {
+    "vocab": 50,
+    "context": 8,
+    "layers": 3,
+    "width": 16,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_size": 6,
+    "mlp_width": 24,
+    "embedding_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "residual_dropout": 0.1,
+}
+VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"vocab": 51}),
+    ({}, {"context": 9}),
+    ({}, {"layers": 4}),
+    ({}, {"width": 18}),
+    ({}, {"heads": 6}),
+    ({}, {"kv_heads": 4}),
+    ({}, {"head_size": 8}),
+    ({}, {"causal": False}),
+    ({"causal": False}, {"window": 3}),
+    *(({}, {"positions": positions}) for positions in ("rotary", "alibi", "none")),
+    ({"positions": "rotary"}, {"rotary_size": 2}),
+    ({}, {"qkv_bias": False}),
+    ({}, {"attention_bias": False}),
+    ({}, {"mlp": "gated"}),
+    ({}, {"mlp_width": 25}),
+    ({}, {"mlp_bias": False}),
+    ({}, {"activation": "relu"}),
+    ({}, {"norm": "rmsnorm"}),
+    ({}, {"norm_bias": False}),
+    ({}, {"norm_placement": "post", "final_norm": True}),
+    ({}, {"parallel": True}),
+    ({"parallel": True}, {"shared_norm": True}),
+    ({}, {"embedding_norm": True}),
+    ({}, {"final_norm": False}),
+    ({}, {"embedding_dropout": 0.0}),
+    ({}, {"attention_dropout": 0.0}),
+    ({}, {"residual_dropout": 0.0}),
+    ({}, {"head": False}),
+    ({}, {"tied": False}),
+    ({}, {"head_bias": True}),
+    ({}, {"fused_qkv": False}),
+]
+
+
+def answer(model: Any, **asked: Any) -> tuple[list[Row], int, int]:
+    p = predict(model, **asked)
+    return p.layers, p.memory.buffers, p.memory.inputs
+
+
+@pytest.mark.parametrize(("given_fields", "change"), VARIATIONS, ids=lambda value: ",".join(value) or "base")
+def test_no_field_is_inert(given_fields: dict[str, Any], change: dict[str, Any]) -> None:
+    before, after = Transformer(**BASE | given_fields), Transformer(**BASE | given_fields | change)
+    assert answer(before, batch=2) != answer(after, batch=2)
+
+
+def test_every_field_is_varied() -> None:
+    varied = {name for _, change in VARIATIONS for name in change}
+    assert varied == set(Transformer.model_fields) - {"name", "notes"}
+
+
+def test_a_window_masks_and_counts() -> None:
+    """A window of a causal model changes no shape: what it changes is the pairs that are visible."""
+    wide, narrow = (Transformer(**BASE | {"window": window}) for window in (None, 3))
+    seen = [predict(model, attention_pairs="visible").flops.forward for model in (wide, narrow)]
+    assert seen[0] > seen[1]
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 5))
+def test_sizes_compute_as_their_expressions_do(a: int, b: int, m: int, n: int) -> None:
+    x, y = sympy.symbols("x y", integer=True, positive=True)
+    for size in (
+        (Letter(a, x) + 3) // m // n,
+        ceil_div(ceil_div(Letter(a, x), m) + 2, n),
+        maximum(Letter(a, x) * 2, Letter(b, y)) - minimum(Letter(a, x), Letter(b, y)),
+        exact_div(Letter(a, x) * Letter(b, y) * m, m),
+        7 - Letter(a, x) + 2 * Letter(b, y),
+    ):
+        assert expression(size).subs({x: a, y: b}) == int(size)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.booleans())
+def test_visible_pairs_are_those_a_mask_leaves(t: int, window: int, causal: bool) -> None:
+    run = Run(training=True, device="gpu")
+    model = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, window=window, causal=causal)
+    seen = sum((j <= i if causal else True) and abs(i - j) < window for i in range(t) for j in range(t))
+    assert Mixer(model, run, t, AttentionSetting()).pairs == seen
+
+
+def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:
+    explained = predict(MLP(sizes=[3, 5, 5, 5, 2])).explain("params")
+    assert [(d.symbol, d.value) for d in explained.letters] == [("n_0", 3), ("n_1", 5), ("n_2", 2)]
