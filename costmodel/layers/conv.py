@@ -1,0 +1,160 @@
+"""Convolutions over images."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import Buffers, Gradient, Weights, Work, layer
+from costmodel.layers.fields import Pair, pair
+from costmodel.layers.spatial import Spatial, check_window, slide
+from costmodel.sizes import exact_div
+from costmodel.tensor import Shape, Storage, Tensor
+
+
+class Convolution(Spatial):
+    """Abstract: weights that meet every window; `groups` of channels that do not see each other.
+
+    A gradient, of the input or of the weight, is as many multiply-adds as the forward pass. PyTorch's FlopCounterMode
+    counts the weight's as if the groups saw each other: `groups` times too many.
+    """
+
+    channels: int
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    bias: bool
+
+    @abstractmethod
+    def multiply_adds(self, call: Call) -> int:
+        """Of the forward pass."""
+
+    @abstractmethod
+    def weight_shape(self, call: Call) -> Shape:
+        """Shape of the weight."""
+
+    def check(self, call: Call) -> None:
+        """An image whose channels, and this layer's, fall into equal groups."""
+        super().check(call)
+        for channels, whose in ((call.x.shape[1], "input"), (self.channels, "output")):
+            if channels % self.groups:
+                raise call.fail(f"groups {self.groups} does not divide {channels} {whose} channels")
+
+    def span(self) -> Shape:
+        """Extent of a window, with the gaps of dilation: d(k − 1) + 1 (height, width)."""
+        (kh, kw), (dh, dw) = pair(self.kernel), pair(self.dilation)
+        return dh * (kh - 1) + 1, dw * (kw - 1) + 1
+
+    def weights(self, call: Call) -> Weights:
+        """One per pair of channels and place in the window; a bias per channel."""
+        weights = {"weight": self.weight_shape(call)}
+        return weights | {"bias": (self.channels,)} if self.bias else weights
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def forward(self, call: Call) -> Work:
+        """See the kind; the bias is an addition per element."""
+        return Work(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two contractions of the forward one's size; the bias sums over positions."""
+        flops = 2 * self.multiply_adds(call)
+        yield Gradient(call.x, Work(flops, 0))
+        yield Gradient(call.weights["weight"], Work(flops, 0, counted=self.groups * flops))
+        if self.bias:
+            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input, for the weight's gradient."""
+        yield call.x
+        yield call.weights["weight"]
+
+
+@layer
+class Conv(Convolution):
+    """y[b, o] = Σ_i W[o, i] ⋆ x[b, i] + bias[o] over a window slid by `stride`.
+
+    x: (batch, C_in, H, W), y: (batch, channels, H', W') with H' = floor((H + 2p − d(k − 1) − 1)/s) + 1,
+    W: (channels, C_in/groups, k_h, k_w).
+    """
+
+    source = "cross-correlation (torch.nn.Conv2d; LeCun et al. 1998; Dumoulin & Visin 2016, rel. 15)"
+
+    channels: int
+    kernel: Pair
+    stride: Pair = 1
+    padding: Pair = 0
+    dilation: Pair = 1
+    groups: int = 1
+    bias: bool = True
+
+    def check(self, call: Call) -> None:
+        """Windows fit."""
+        super().check(call)
+        check_window(call, call.x.shape[2:], self.span(), pair(self.padding))
+
+    def weight_shape(self, call: Call) -> Shape:
+        """(channels, C_in/groups, k_h, k_w)."""
+        return (self.channels, exact_div(call.x.shape[1], self.groups), *pair(self.kernel))
+
+    def output(self, call: Call) -> Shape:
+        """(batch, channels, H', W')."""
+        b, _, *size = call.x.shape
+        windows = zip(size, self.span(), pair(self.stride), pair(self.padding), strict=True)
+        return (b, self.channels, *(slide(*axis) for axis in windows))
+
+    def multiply_adds(self, call: Call) -> int:
+        """Each output is a sum over its window and the input channels of its group."""
+        kh, kw = pair(self.kernel)
+        return call.y.size * exact_div(call.x.shape[1], self.groups) * (kh * kw)
+
+
+@layer
+class ConvTranspose(Convolution):
+    """The transpose of a convolution's map: each input spreads a window of W over the output.
+
+    x: (batch, C_in, H, W), y: (batch, channels, H', W') with H' = s(H − 1) + d(k − 1) + 1 − 2p + p_out,
+    W: (C_in, channels/groups, k_h, k_w).
+    """
+
+    source = "transposed convolution (torch.nn.ConvTranspose2d; Dumoulin & Visin 2016, rel. 14)"
+
+    channels: int
+    kernel: Pair
+    stride: Pair = 1
+    padding: Pair = 0
+    output_padding: Pair = 0
+    dilation: Pair = 1
+    groups: int = 1
+    bias: bool = True
+
+    def check(self, call: Call) -> None:
+        """Something is left of the output, and its extra rim is less than a stride or dilation."""
+        super().check(call)
+        for extra, stride, dilation in zip(
+            pair(self.output_padding), pair(self.stride), pair(self.dilation), strict=True
+        ):
+            if extra >= max(stride, dilation):
+                raise call.fail(f"output_padding {extra} must be less than stride {stride} or dilation {dilation}")
+        if min(self.output(call)) < 1:
+            raise call.fail(f"padding {self.padding} leaves nothing of the output: use less")
+
+    def weight_shape(self, call: Call) -> Shape:
+        """(C_in, channels/groups, k_h, k_w)."""
+        return (call.x.shape[1], exact_div(self.channels, self.groups), *pair(self.kernel))
+
+    def output(self, call: Call) -> Shape:
+        """(batch, channels, H', W')."""
+        b, _, *size = call.x.shape
+        axes = zip(size, self.span(), pair(self.stride), pair(self.padding), pair(self.output_padding), strict=True)
+        return (b, self.channels, *(s * n + (span - s - 2 * p + extra) for n, span, s, p, extra in axes))
+
+    def multiply_adds(self, call: Call) -> int:
+        """Each input meets its window and the output channels of its group."""
+        kh, kw = pair(self.kernel)
+        return call.x.size * exact_div(self.channels, self.groups) * (kh * kw)

@@ -1,0 +1,76 @@
+"""Random noise on whole channels or samples: a mask smaller than what it multiplies."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import Gradient, Unary, Work, layer, takes
+from costmodel.sizes import product
+from costmodel.tensor import Shape, Storage, Tensor
+
+
+class Noise(Unary):
+    """Abstract: y = x·m/(1 − p) with m random in {0, 1}, broadcast; the identity in inference or for p = 0."""
+
+    p: float
+
+    @abstractmethod
+    def mask_shape(self, call: Call) -> Shape:
+        """Shape of m."""
+
+    def check(self, call: Call) -> None:
+        """Takes one input with batch and channels; p is a probability."""
+        takes(call, 1)
+        if len(call.x.shape) < 2:
+            raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
+        if not 0 <= self.p < 1:
+            raise call.fail(f"p={self.p} is not in [0, 1)")
+
+    def _acts(self, call: Call) -> bool:
+        return call.run.training and self.p > 0
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, or the input itself."""
+        return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
+
+    def forward(self, call: Call) -> Work:
+        """A product per element; for each number of m a comparison and a division."""
+        return Work(0, call.x.size + 2 * product(self.mask_shape(call)) if self._acts(call) else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product per element."""
+        acts = self._acts(call)
+        yield Gradient(call.x, Work(0, call.x.size if acts else 0), shared=not acts)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """m/(1 − p), as numbers."""
+        if self._acts(call):
+            yield call.fresh("activation", *self.mask_shape(call))
+
+
+@layer
+class ChannelDropout(Noise):
+    """Drops whole channels; m: (batch, C, 1, ...)."""
+
+    source = "y = x·m/(1 − p), m per channel (torch.nn.Dropout2d; Tompson et al. 2015, §3.2)"
+
+    p: float = 0.5
+
+    def mask_shape(self, call: Call) -> Shape:
+        """(batch, C)."""
+        return call.x.shape[:2]
+
+
+@layer
+class StochasticDepth(Noise):
+    """Drops a residual branch of whole samples; m: (batch, 1, ...)."""
+
+    source = "y = x·m/(1 − p), m per sample (torchvision.ops.StochasticDepth, mode 'row'; Huang et al. 2016, eq. 2)"
+
+    p: float = 0.5
+
+    def mask_shape(self, call: Call) -> Shape:
+        """(batch)."""
+        return call.x.shape[:1]

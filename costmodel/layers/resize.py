@@ -1,0 +1,114 @@
+"""Kinds that give an image another size, or its channels another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from costmodel.graph import Call
+from costmodel.layers.base import Gradient, Weightless, Work, layer
+from costmodel.layers.fields import Pair, pair
+from costmodel.layers.spatial import Spatial, arranged
+from costmodel.sizes import exact_div
+from costmodel.tensor import Shape, Storage, Tensor
+
+
+class Moves(Spatial, Weightless):
+    """Abstract: moves the same numbers into new memory, without arithmetic."""
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic: the gradient is moved back."""
+        yield Gradient(call.x, Work(0, 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
+class Upsample(Spatial, Weightless):
+    """An image `scale` times as large. x: (batch, C, H, W), y: (batch, C, scale·H, scale·W).
+
+    Nearest copies; bilinear mixes four neighbours, four products and three additions a pixel.
+    """
+
+    source = "nearest or bilinear interpolation (torch.nn.Upsample); keeps nothing"
+
+    scale: Pair
+    mode: Literal["nearest", "bilinear"] = "nearest"
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """(batch, C, scale·H, scale·W)."""
+        b, c, h, w = call.x.shape
+        up, across = pair(self.scale)
+        return arranged(call, (b, c, up * h, across * w))
+
+    def forward(self, call: Call) -> Work:
+        """See the class."""
+        return Work(0, 7 * call.y.size if self.mode == "bilinear" else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Each pixel's gradient is added to its source, or weighed and added to its four."""
+        yield Gradient(call.x, Work(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
+class PixelShuffle(Moves):
+    """Channels become pixels: (batch, C·r², H, W) → (batch, C, r·H, r·W) with r = `factor`."""
+
+    source = "sub-pixel rearrangement (torch.nn.PixelShuffle; Shi et al. 2016, eq. 4)"
+
+    factor: int
+
+    def check(self, call: Call) -> None:
+        """Channels come in squares."""
+        super().check(call)
+        if call.x.shape[1] % self.factor**2:
+            raise call.fail(f"{call.x.shape[1]} channels are not a multiple of factor² = {self.factor**2}")
+
+    def output(self, call: Call) -> Shape:
+        """(batch, C, r·H, r·W)."""
+        b, c, h, w = call.x.shape
+        return (b, exact_div(c, self.factor**2), self.factor * h, self.factor * w)
+
+
+@layer
+class ChannelShuffle(Moves):
+    """Channels dealt out over `groups` in turn: (batch, g·n, H, W) seen as (g, n), transposed."""
+
+    source = "channel shuffle (torch.nn.ChannelShuffle; Zhang et al. 2018, ShuffleNet, fig. 1)"
+
+    groups: int
+
+    def check(self, call: Call) -> None:
+        """Groups divide the channels."""
+        super().check(call)
+        if call.x.shape[1] % self.groups:
+            raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
+
+    def output(self, call: Call) -> Shape:
+        """As the input."""
+        return call.x.shape
+
+
+@layer
+class Pad(Moves):
+    """A rim of zeros: `sides` is one width for all, or (left, right, top, bottom)."""
+
+    source = "zero padding (torch.nn.ZeroPad2d)"
+
+    sides: int | tuple[int, int, int, int] = 0
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """(batch, C, top + H + bottom, left + W + right)."""
+        b, c, h, w = call.x.shape
+        left, right, top, bottom = self.sides if isinstance(self.sides, tuple) else (self.sides,) * 4
+        return arranged(call, (b, c, h + (top + bottom), w + (left + right)))

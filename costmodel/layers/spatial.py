@@ -1,0 +1,69 @@
+"""What kinds over images share: inputs (batch, channels, height, width), and windows that slide over them."""
+
+from __future__ import annotations
+
+from costmodel.graph import Call
+from costmodel.layers.base import NO_SCRATCH, Kind, Scratch, takes_rank
+from costmodel.layers.fields import check_fields
+from costmodel.sizes import ceil_div, minimum
+from costmodel.tensor import Shape, Tensor
+
+
+class Spatial(Kind):
+    """Abstract: one input x: (batch, C, H, W)."""
+
+    def __post_init__(self) -> None:
+        """Sizes are whole numbers in range. Raises SpecError."""
+        check_fields(self, self.kind)
+
+    def check(self, call: Call) -> None:
+        """Takes one image."""
+        takes_rank(call, 4, "batch, channels, height, width")
+
+    def scratch(self, call: Call) -> Scratch:
+        """None: the reference algorithm works in place; a library may trade memory for time."""
+        return NO_SCRATCH
+
+
+def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape) -> None:
+    """Raise ShapeError if a window is larger than the padded input; `size`, `kernel`, `padding` are (height, width)."""
+    for axis, n, k, p in zip(("height", "width"), size, kernel, padding, strict=True):
+        if k > n + 2 * p:
+            raise call.fail(
+                f"a window of {axis} {int(k)} is larger than the padded input of {axis} {int(n + 2 * p)}: "
+                "use a larger image, a smaller kernel or more padding"
+            )
+
+
+def slide(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Windows that lie within the padded axis: ``floor((n + 2p − k)/s) + 1`` (Dumoulin & Visin 2016, rel. 6)."""
+    return ceil_div(size + 2 * padding - (kernel - 1), stride)
+
+
+def slide_beyond(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Windows if the last may stick out (``ceil_mode``), as long as it starts before the right padding."""
+    windows = ceil_div(size + 2 * padding - kernel, stride) + 1
+    if stride + padding <= kernel:  # then no window can start there
+        return windows
+    return minimum(windows, ceil_div(size + padding, stride))
+
+
+def arranged(call: Call, shape: Shape) -> Shape | Tensor:
+    """An output of `shape` with channels last in memory if the input has them so, else contiguous."""
+    if not channels_last(call.x):
+        return shape
+    _, c, h, w = shape
+    return call.run.tensor(shape, strides=(h * w * c, 1, w * c, c))
+
+
+def channels_last(x: Tensor) -> bool:
+    """Whether memory runs over channels first, by PyTorch's rule (``is_channels_last_strides_2d``)."""
+    if x.strides is None or len(x.shape) != 4:
+        return False
+    least = 0
+    for axis in (1, 3, 2, 0):
+        stride = int(x.strides[axis])
+        if stride < least or (axis == 0 and least == int(x.strides[1])):
+            return False
+        least = stride * int(x.shape[axis])
+    return True
