@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from costmodel.graph import Call, Run
 from costmodel.layers.base import Work
@@ -13,12 +13,10 @@ from costmodel.tensor import Role, Storage, Tensor
 BytesOf = Callable[[Role], int]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One layer, all its repeats together, so that rows add up to totals.
 
-    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. intensity is contraction
-    FLOPs a byte of it.
+    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once.
     """
 
     name: str
@@ -37,6 +35,10 @@ class Row:
         """Forward contraction FLOPs a byte of compulsory forward traffic; 0 where nothing moves."""
         return float(self.forward_flops) / float(self.forward_bytes) if self.forward_bytes else 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**self._asdict(), "intensity": self.intensity}
+
 
 def rows_of(run: Run, bytes_of: BytesOf, flop_rule: str) -> list[Row]:
     """A row for each recorded call, in order."""
@@ -47,32 +49,42 @@ def rows_of(run: Run, bytes_of: BytesOf, flop_rule: str) -> list[Row]:
 def _row(call: Call, charged: set[Storage], bytes_of: BytesOf, flop_rule: str) -> Row:
     times = call.times
     forward = call.kind.forward(call)
-    needed = [gradient.work for gradient in call.kind.backward(call) if gradient.operand.requires_grad]
-    if not call.y.requires_grad:
-        needed = []
+    backward_flops = backward_pointwise_flops = 0
+    if call.y.requires_grad:
+        for operand, work, _ in call.kind.backward(call):
+            if operand.requires_grad:
+                backward_flops += _contractions(work, flop_rule)
+                backward_pointwise_flops += work.pointwise
     return Row(
-        name=call.name,
-        kind=call.kind.kind,
-        repeat=times,
-        params=sum(s.elements * s.times for s in newly(charged, (w.storage for w in call.weights.values()))),
-        forward_flops=times * _contractions(forward, flop_rule),
-        backward_flops=times * sum(_contractions(work, flop_rule) for work in needed),
-        forward_pointwise_flops=times * forward.pointwise,
-        backward_pointwise_flops=times * sum(work.pointwise for work in needed),
-        activation_bytes=sum(
-            s.elements * s.times * bytes_of(s.role)
-            for s in newly(charged, (leaf for kept in call.kept for leaf in kept.leaves()))
-            if s.origin == "computed"
-        ),
-        forward_bytes=times * traffic(call, bytes_of),
+        call.name,
+        call.kind.kind,
+        times,
+        sum(s.elements * s.times for s in _newly(charged, call.weights.values())) if call.weights else 0,
+        times * _contractions(forward, flop_rule),
+        times * backward_flops,
+        times * forward.pointwise,
+        times * backward_pointwise_flops,
+        _kept_bytes(call, charged, bytes_of) if call.kept else 0,
+        times * traffic(call, bytes_of),
     )
 
 
-def newly(charged: set[Storage], storages: Iterable[Storage]) -> list[Storage]:
-    """Those not yet charged, which then are."""
-    fresh = [s for s in dict.fromkeys(storages) if s not in charged]
-    charged.update(fresh)
-    return fresh
+def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage]:
+    for weight in weights:
+        if weight.storage not in charged:
+            charged.add(weight.storage)
+            yield weight.storage
+
+
+def _kept_bytes(call: Call, charged: set[Storage], bytes_of: BytesOf) -> int:
+    """Bytes that this call is the first to keep."""
+    kept = 0
+    for storage in call.kept:
+        for leaf in (storage,) if storage.parts is None else storage.leaves():
+            if leaf.origin == "computed" and leaf not in charged:
+                charged.add(leaf)
+                kept += leaf.elements * leaf.times * bytes_of(leaf.role)
+    return kept
 
 
 def _contractions(work: Work, flop_rule: str) -> int:
@@ -81,11 +93,15 @@ def _contractions(work: Work, flop_rule: str) -> int:
 
 def traffic(call: Call, bytes_of: BytesOf) -> int:
     """Compulsory bytes of one forward call: none for a view; a table gives only the rows looked up."""
-    operands: dict[Storage, Tensor] = {x.storage: x for x in [*call.inputs, *call.weights.values()]}
-    if call.y.storage in operands:
+    y = call.y
+    if any(x.storage is y.storage for x in call.inputs):
         return 0
-    moved = call.y.size * bytes_of(call.y.storage.role)
-    for x in operands.values():
-        looked_up = isinstance(call.kind, Table) and x.storage.origin == "weight"
-        moved = moved + (call.y.size if looked_up else x.size) * bytes_of(x.storage.role)
+    size = y.size
+    moved = size * bytes_of(y.storage.role)
+    seen: list[Storage] = []
+    for x in call.operands():
+        if x.storage not in seen:
+            seen.append(x.storage)
+            looked_up = x.storage.origin == "weight" and isinstance(call.kind, Table)
+            moved += (size if looked_up else x.size) * bytes_of(x.storage.role)
     return moved

@@ -145,7 +145,7 @@ class Prediction:
             "flops": {**asdict(self.flops), "total": self.flops.total},
             "pointwise_flops": {**asdict(self.pointwise_flops), "total": self.pointwise_flops.total},
             "memory": asdict(self.memory),
-            "layers": [{**asdict(row), "intensity": row.intensity} for row in self.layers],
+            "layers": [row.to_dict() for row in self.layers],
         }
 
     def to_json(self) -> str:
@@ -187,7 +187,7 @@ class Prediction:
             import pandas
         except ImportError:
             raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
-        return pandas.DataFrame([{**asdict(row), "intensity": row.intensity} for row in self.layers])
+        return pandas.DataFrame([row.to_dict() for row in self.layers])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prediction):

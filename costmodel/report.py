@@ -161,7 +161,7 @@ def merged(name: str, rows: list[Row]) -> Row:
     return Row(name=name, kind=f"{layers:,} layers", repeat=repeat, **figures)
 
 
-_FIGURES = [field.name for field in fields(Row) if field.name not in ("name", "kind", "repeat")]
+_FIGURES = [name for name in Row._fields if name not in ("name", "kind", "repeat")]
 
 
 def footnotes(p: Prediction) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_grouped_query_attention_shrinks_two_projections() -> None:
 def test_an_mlp_by_hand(sizes: list[int]) -> None:
     """Weights and biases, two FLOPs a weight and row forward; backward twice that, less the first input's gradient."""
     p = predict(MLP(sizes=sizes), batch=32, loss=None)
-    edges = list(zip(sizes, sizes[1:], strict=False))
+    edges = list(pairwise(sizes))
     assert p.params == sum(a * b + b for a, b in edges)
     assert p.flops.forward == 2 * 32 * sum(a * b for a, b in edges)
     assert p.flops.backward == 2 * p.flops.forward - 2 * 32 * sizes[0] * sizes[1]
