@@ -1,0 +1,79 @@
+"""Optimizer states against those that torch.optim really holds after a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.optimizers import OPTIMIZERS, Optimizer
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.oracle
+
+REAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
+    "adagrad": ("Adagrad", {}),
+    "rmsprop": ("RMSprop", {}),
+    "rmsprop-momentum": ("RMSprop", {"momentum": 0.9}),
+    "rmsprop-centered": ("RMSprop", {"momentum": 0.9, "centered": True}),
+    "adam": ("Adam", {}),
+    "adamw": ("AdamW", {}),
+    "amsgrad": ("AdamW", {"amsgrad": True}),
+    "nadam": ("NAdam", {}),
+    "adafactor": ("Adafactor", {}),
+    "muon": ("Muon", {}),
+}
+NOT_IN_TORCH = {"lion", "adam-8bit", "lamb", "shampoo"}
+
+
+def held(real: str, options: dict[str, Any], shape: tuple[int, ...], dtype: Any) -> dict[str, tuple[int, Any]]:
+    """Bytes and shape of each state after one step."""
+    if real == "Muon" and len(shape) != 2:
+        real = "AdamW"
+    weight = torch.nn.Parameter(torch.zeros(shape, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    optimizer = getattr(torch.optim, real)([weight], lr=0.1, **options)
+    optimizer.step()
+    state = optimizer.state[weight]
+    return {name: (t.nbytes, t.shape) for name, t in state.items() if torch.is_tensor(t)}
+
+
+@given(
+    st.sampled_from(sorted(REAL)),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
+    st.sampled_from(["float32", "bfloat16"]),
+)
+def test_states_equal_those_of_torch(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    optimizer, torch_dtype = OPTIMIZERS[name], getattr(torch, dtype)
+    states = held(*REAL[name], shape, torch_dtype)
+    scalars = {n: b for n, (b, s) in states.items() if s == ()}
+    assert {s.name for s in optimizer.states_of(shape)} == set(states)
+    for state in optimizer.states_of(shape):
+        assert state.size_bytes(shape, torch_dtype.itemsize) == states[state.name][0]
+    assert optimizer.scalar_bytes(shape) == sum(scalars.values())
+    assert optimizer.state_bytes(shape, torch_dtype.itemsize) == sum(b for b, _ in states.values()) - sum(
+        scalars.values()
+    )
+
+
+def test_every_optimizer_is_held_against_torch_or_named() -> None:
+    assert set(REAL) | NOT_IN_TORCH == set(OPTIMIZERS)
+    missing = [name for name in NOT_IN_TORCH if hasattr(torch.optim, OPTIMIZERS[name].name.upper())]
+    assert not missing
+
+
+def test_shampoo_keeps_two_squares_an_axis() -> None:
+    """Gupta et al. 2018: a preconditioner of n × n for an axis of n."""
+    assert OPTIMIZERS["shampoo"].state_bytes((3, 5), 4) == 2 * 4 * (9 + 25)
+
+
+def test_eight_bit_adam_scales_blocks() -> None:
+    """Dettmers et al. 2022: two bytes a weight and two scales a block; small tensors stay in fp32."""
+    eight: Optimizer = OPTIMIZERS["adam-8bit"]
+    assert eight.state_bytes((64, 64), 4) == 2 * (4096 + 4 * 16)
+    assert eight.state_bytes((64, 63), 4) == 2 * 4 * 64 * 63
