@@ -1,0 +1,5 @@
+"""``python -m costmodel``."""
+
+from costmodel.cli import main
+
+main()

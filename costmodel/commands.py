@@ -1,0 +1,174 @@
+"""The commands of ``costmodel``, as typer reads them: arguments to a question, and its answer to stdout."""
+
+import json
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+
+def _examples(*lines: str) -> str:
+    # \b keeps click from filling the lines.
+    return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in lines)
+
+
+app = typer.Typer(
+    help="What a neural network costs, exact and explained: parameters, FLOPs and memory from its description alone.",
+    epilog=_examples("predict gpt2-small --batch 32 --seq 512", "models", "predict --help"),
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+UsageError: Any = typer.BadParameter.__mro__[2]
+"""The base of what typer raises for a command line that it cannot read."""
+
+
+def command() -> Any:
+    """The click command behind `app`."""
+    return typer.main.get_command(app)
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,1000}", text):
+        shown = repr(text if len(text) <= 60 else text[:57] + "...")
+        raise typer.BadParameter(f"{shown} is not a whole number: use one such as 32")
+    return int(text)
+
+
+def _image(text: str) -> tuple[int, int]:
+    height, *width = text.split("x", 1)
+    return _size(height), _size(width[0] if width else height)
+
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A ready model's name, or the path of a YAML or JSON file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Batch = Annotated[int | None, typer.Option(parser=_size, metavar="N", help="Samples in a batch (default 1).")]
+Seq = Annotated[
+    int | None, typer.Option(parser=_size, metavar="N", help="Tokens in a sequence (default: the model's context).")
+]
+Image = Annotated[
+    Any,
+    typer.Option(parser=_image, metavar="HxW", help="Image size, such as 224 or 224x320 (default: the model's own)."),
+]
+Mode = Annotated[str | None, typer.Option(metavar="train|inference", help="With or without a backward pass.")]
+Optimizer = Annotated[str | None, typer.Option(metavar="NAME", help="Optimizer (default adamw).")]
+Precision = Annotated[str | None, typer.Option(metavar="NAME", help="Precision policy (default fp32).")]
+Attention = Annotated[
+    str | None, typer.Option(metavar="eager|flash|efficient", help="Attention: scores stored, or a fused kernel.")
+]
+Loss = Annotated[
+    str | None,
+    typer.Option(metavar="cross_entropy|mean_squared_error|none", help="Loss (default: the model's own)."),
+]
+Device = Annotated[str | None, typer.Option(metavar="gpu|cpu", help="Whose kernels decide what is kept.")]
+FlopRule = Annotated[
+    str | None, typer.Option(metavar="pytorch|arithmetic", help="Count FLOPs as PyTorch does, or as done.")
+]
+Pairs = Annotated[
+    str | None, typer.Option(metavar="full|visible", help="Count attention's full square, or only what masks leave.")
+]
+
+
+@app.command(
+    epilog=_examples(
+        "predict gpt2-small --batch 32 --seq 512",
+        "predict resnet50 --batch 8 --image 224x320 --mode inference",
+        "predict my-model.yaml --json",
+    )
+)
+def predict(
+    model: Model,
+    batch: Batch = None,
+    seq: Seq = None,
+    image: Image = None,
+    mode: Mode = None,
+    optimizer: Optimizer = None,
+    precision: Precision = None,
+    attention: Attention = None,
+    loss: Loss = None,
+    device: Device = None,
+    flop_rule: FlopRule = None,
+    attention_pairs: Pairs = None,
+    as_json: Json = False,
+) -> None:
+    """What a model costs: parameters, FLOPs and memory, in total and by layer."""
+    prediction = _predict(locals())
+    _print_json(prediction.to_dict()) if as_json else _print(str(prediction))
+
+
+@app.command(
+    epilog=_examples("explain gpt2-small params", "explain gpt2-small memory.activations --batch 32 --seq 512")
+)
+def explain(
+    model: Model,
+    quantity: Annotated[str, typer.Argument(help="params, flops.forward, memory.activations, memory.peak, ...")],
+    batch: Batch = None,
+    seq: Seq = None,
+    image: Image = None,
+    mode: Mode = None,
+    optimizer: Optimizer = None,
+    precision: Precision = None,
+    attention: Attention = None,
+    loss: Loss = None,
+    device: Device = None,
+    flop_rule: FlopRule = None,
+    attention_pairs: Pairs = None,
+    as_json: Json = False,
+) -> None:
+    """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
+    explanation = _predict({k: v for k, v in locals().items() if k != "quantity"}).explain(quantity)
+    _print_json(explanation.to_dict()) if as_json else _print(str(explanation))
+
+
+@app.command(epilog=_examples("models", "models --json"))
+def models(as_json: Json = False) -> None:
+    """The ready models, with their parameters and where their numbers come from."""
+    from textwrap import shorten
+
+    from costmodel.table import Table
+    from costmodel.zoo import models as entries
+
+    if as_json:
+        fields = ("name", "architecture", "params", "notes")
+        _print_json([{field: getattr(entry, field) for field in fields} for entry in entries()])
+        return
+    rows = [
+        (entry.name, entry.architecture, f"{entry.params:,}", shorten(entry.notes, 60, placeholder=" ..."))
+        for entry in entries()
+    ]
+    _print(Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3})).text())
+
+
+@app.command(epilog=_examples("show gpt2-small > my-model.yaml", "show resnet50 --json"))
+def show(model: Model, as_json: Json = False) -> None:
+    """A model's description, which a file can hold: every field that is not at its default."""
+    from costmodel.files import describe, to_yaml
+    from costmodel.zoo import load
+
+    loaded = load(model)
+    _print_json(describe(loaded)) if as_json else _print(to_yaml(loaded).rstrip())
+
+
+def _predict(arguments: dict[str, Any]) -> Any:
+    """The prediction that a command's arguments ask for; those not given are left to `predict`."""
+    import costmodel
+
+    given = {name: value for name, value in arguments.items() if value is not None and name not in ("model", "as_json")}
+    if given.get("loss") == "none":
+        given["loss"] = None
+    return costmodel.predict(arguments["model"], **given)
+
+
+def _print(text: str) -> None:
+    """To stdout, with ? for what its encoding does not have."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+def _print_json(data: Any) -> None:
+    ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+    print(json.dumps(data, indent=2, ensure_ascii=ascii_only))
