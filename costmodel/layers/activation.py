@@ -1,7 +1,7 @@
 """Activation functions. Each is one elementwise kernel; they differ in arithmetic and in what backward needs.
 
-Pointwise FLOPs are those of the plain formulas in the class docstrings, with every operation and elementary function
-one; what depends on constants alone (√2/2 in GELU) is not counted.
+Pointwise FLOPs are those of the plain formulas in the class docstrings, each of their subexpressions once; what depends
+on constants alone (1/√2 in GELU) is not counted.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class LeakyRelu(KeepsInput):
     """y = x·(x > 0 ? 1 : slope); dx = g·(x > 0 ? 1 : slope)."""
 
     source = "max(x, 0) + slope·min(x, 0) (torch.nn.LeakyReLU; Maas et al. 2013)"
-    forward_ops = 2
-    backward_ops = 2
+    forward_ops = 3
+    backward_ops = 3
 
     slope: float = 0.01
 
@@ -69,8 +69,8 @@ class Elu(KeepsInput):
     """y = x > 0 ? x : α(eˣ − 1); dx = g·(x > 0 ? 1 : αeˣ)."""
 
     source = "x or α(eˣ − 1) (torch.nn.ELU; Clevert et al. 2016, eq. 15)"
-    forward_ops = 4
-    backward_ops = 4
+    forward_ops = 5
+    backward_ops = 5
 
     alpha: float = 1.0
 
@@ -90,7 +90,7 @@ class GeluTanh(KeepsInput):
 
     source = "x/2 (1 + tanh(√(2/π)(x + 0.044715 x³))) (torch.nn.GELU(approximate='tanh'); Hendrycks & Gimpel 2016, §2)"
     forward_ops = 9
-    backward_ops = 19
+    backward_ops = 18
 
 
 @layer
@@ -122,11 +122,11 @@ class Tanh(KeepsOutput):
 
 @layer
 class HardSwish(KeepsInput):
-    """y = x·min(max(x + 3, 0), 6)/6; dx = g·(0, 1 or x/3 + 1/2 by comparison with ±3)."""
+    """y = x·min(max(x + 3, 0), 6)/6; dx = g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
 
     source = "x ReLU6(x + 3)/6 (torch.nn.Hardswish; Howard et al. 2019, §5.2)"
     forward_ops = 5
-    backward_ops = 5
+    backward_ops = 7
 
 
 @layer

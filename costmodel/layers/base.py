@@ -1,8 +1,15 @@
 """What a layer kind is: one final, frozen class that states everything one layer costs.
 
 A multiply-add counts as two FLOPs. Contractions (products summed over an axis: matrix products, convolutions,
-attention) are counted apart from pointwise arithmetic, in which every addition, multiplication, division, comparison
-and elementary function (exp, erf, tanh, sqrt, log) of the plain definition counts as one.
+attention) are counted apart from pointwise arithmetic, in which every operation of the plain definition counts as one:
+addition, negation, multiplication, division, comparison, maximum, choice (``a if c else b``, beside the comparison
+that made c) and elementary function (exp, erf, tanh, sqrt, log). Free are moving numbers, drawing random ones, logic
+between comparisons, and arithmetic on constants alone.
+
+A sum of n terms within a formula is n - 1 additions, a mean n operations. A gradient that sums r terms (over rows,
+broadcast axes, windows that overlap) accumulates them from zero, as a contraction does: r additions. What several
+gradients of one layer share is counted with the first that is needed. Adding up the gradients of a tensor that
+several layers read is no layer's, and is not counted.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from costmodel.tensor import Shape, Storage, Tensor, show_shape
 
 
 class Loss(Weightless):
-    """Abstract: prediction and target in, one number out."""
+    """Abstract: prediction and target in, one number out. Its own gradient is the constant 1."""
 
     def output(self, call: Call) -> Shape:
         """A scalar."""
@@ -22,7 +22,7 @@ class CrossEntropy(Loss):
     """−mean(log softmax(x)[target]); x: (batch, classes, ...) and target: (batch, ...) of class indices.
 
     Per row of n classes: maximum n − 1, subtraction n, exp n, sum n − 1, log 1, subtraction n, and 1
-    for the mean of the rows: 5n.
+    for the mean of the rows, whose divisor carries the sign: 5n.
     """
 
     source = "−mean(log softmax(x)[target]) (torch.nn.CrossEntropyLoss; Goodfellow et al. 2016, §6.2.2.3)"
@@ -66,12 +66,12 @@ class MeanSquaredError(Loss):
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
 
     def forward(self, call: Call) -> Work:
-        """Difference, square, sum per element."""
+        """Difference, square, mean."""
         return Work(0, 3 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Difference, factor and incoming gradient per element."""
-        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        """Difference and the factor 2/n."""
+        yield Gradient(call.x, Work(0, 2 * call.x.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Prediction and target."""

@@ -47,11 +47,12 @@ class Centred(Norm):
         return Work(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w: ten per element; dw = Σ g·x̂, db = Σ g."""
+        """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w: ten per element, two of them x̂; dw = Σ g·x̂, db = Σ g."""
         n = call.x.size
+        scaling = 2 if call.x.requires_grad else 4
         yield Gradient(call.x, Work(0, (9 + ("weight" in call.weights)) * n))
         for name, weight in call.weights.items():
-            yield Gradient(weight, Work(0, 2 * n if name == "weight" else n))
+            yield Gradient(weight, Work(0, scaling * n if name == "weight" else n))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, and the mean and inverse deviation of each group."""
@@ -169,11 +170,11 @@ class Rmsnorm(Norm):
         return Work(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """dx = (h − x̂·mean(h·x̂))/rms with h = g·w and x̂ = x/rms: seven per element; dw = Σ g·x̂."""
+        """dx = (h − x̂·mean(h·x̂))/rms with h = g·w: seven per element, one of them x̂ = x/rms; dw = Σ g·x̂."""
         n = call.x.size
         yield Gradient(call.x, Work(0, (6 + len(call.weights)) * n))
         if self.affine:
-            yield Gradient(call.weights["weight"], Work(0, 2 * n))
+            yield Gradient(call.weights["weight"], Work(0, 2 * n if call.x.requires_grad else 3 * n))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and inverse root per row; the CPU's composed form keeps the normalised input too."""
