@@ -33,9 +33,10 @@ class Mixer:
         self.setting = setting
         masked = model.causal or model.window is not None
         self.pairs = visible_pairs(seq, causal=model.causal, window=model.window) if masked else seq * seq
-        # The CPU's fused kernel has no dropout: PyTorch falls back to the composed form.
-        fallback = run.device == "cpu" and run.training and model.attention_dropout > 0
-        self.composed = setting.kernel == "eager" or fallback
+        # The CPU's fused kernel has no dropout: PyTorch then composes it, scaling query and key before their product.
+        dropped = run.training and model.attention_dropout > 0
+        self.fallback = setting.kernel != "eager" and run.device == "cpu" and dropped
+        self.composed = setting.kernel == "eager" or self.fallback
         self.mask = run.buffer((seq, seq), "mask", "attention_mask") if masked and self.composed else None
         self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
@@ -81,8 +82,12 @@ class Mixer:
             value = RepeatHeads(times)(value, name="repeat_value")
         seq = query.shape[2]
         visible = (self.pairs, seq * seq) if self.setting.pairs == "visible" else None
-        scores = Matmul(visible)(query, TransposeLast()(key), name="scores")
-        scores = Scale()(scores)
+        key = TransposeLast()(key)
+        if self.fallback:
+            query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
+        scores = Matmul(visible)(query, key, name="scores")
+        if not self.fallback:
+            scores = Scale()(scores)
         if self.slopes is not None:
             scores = Add()(scores, self.slopes, name="add_alibi")
         if self.mask is not None:

@@ -94,7 +94,9 @@ class FusedAttention(Weightless):
             raise call.fail("it takes q (batch, h, T, d_h) and k, v (batch, h_kv, T, d_h) with h_kv dividing h")
 
     def output(self, call: Call) -> Tensor:
-        """(batch, h, T, d_h), in memory as (batch, T, h, d_h), so that merging the heads is free."""
+        """(batch, h, T, d_h): in the query's memory order, or always (batch, T, h, d_h) from the efficient kernel."""
+        if self.kernel != "efficient":
+            return call.like(call.x)
         _, h, t, d = call.x.shape
         return call.run.tensor(call.x.shape, strides=(h * t * d, d, h * d, 1))
 
@@ -103,17 +105,25 @@ class FusedAttention(Weightless):
         return b * h * (t * call.inputs[1].shape[2] if self.pairs is None else self.pairs)
 
     def forward(self, call: Call) -> Work:
-        """Two products; scale, softmax and, in training, dropout of each score."""
-        dropped = 3 if self.dropout and call.run.training else 0
+        """Two products; scale and softmax of each score and, in training, its dropout and a row's max + log Σ.
+
+        Rescaling between tiles depends on their size and is not counted.
+        """
         scores = self._scores(call)
-        return Work(2 * 2 * scores * call.x.shape[3], (6 + dropped) * scores - 2 * call.x.rows)
+        if not call.run.training:
+            return Work(2 * 2 * scores * call.x.shape[3], 6 * scores - 2 * call.x.rows)
+        return Work(2 * 2 * scores * call.x.shape[3], (9 if self.dropout else 6) * scores)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to q."""
-        dropped = 4 if self.dropout else 0
+        """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to q.
+
+        A score is scaled, made a weight p = exp(s − log Σ), and takes its gradient p·(dp − D)·scale: six. D = Σ g·y
+        once a row. Dropout draws its mask again (a comparison and a product), for p and for dp.
+        """
         scores = self._scores(call)
         q, k, v = call.inputs
-        yield Gradient(q, Work(5 * 2 * scores * q.shape[3], (8 + dropped) * scores + 2 * q.size))
+        pointwise = (10 if self.dropout else 6) * scores + 2 * q.size - q.rows
+        yield Gradient(q, Work(5 * 2 * scores * q.shape[3], pointwise))
         yield Gradient(k, Work(0, 0))
         yield Gradient(v, Work(0, 0))
 
@@ -153,8 +163,8 @@ class Rotary(Weightless):
             raise call.fail(f"rotary size {self.size} must be even and at most the head size {call.x.shape[-1]}")
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
-        return call.like(call.x)
+        """New memory: in the input's order, or contiguous where rotated and untouched features are joined again."""
+        return call.like(call.x) if self.size == call.x.shape[-1] else call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> Work:
         """Three per rotated element."""

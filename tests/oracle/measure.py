@@ -1,0 +1,93 @@
+"""What PyTorch itself counts and keeps for a model on the meta device: shapes and layouts, no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from costmodel.prediction import Prediction
+
+
+class Cost(NamedTuple):
+    """What library and framework must agree on, to the last unit; saved in bytes, inputs and weights left out."""
+
+    params: int
+    forward_flops: int
+    total_flops: int
+    saved: int
+    saved_with_loss: int
+
+
+class Saved:
+    """Tensors that autograd saves while this is open, told apart by storage."""
+
+    def __init__(self, outside: Iterable[Tensor]) -> None:
+        self._outside = {storage_of(t) for t in outside}
+        self._found: dict[int, Tensor] = {}  # the tensors too: an address may be used again once its owner is gone
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        if storage_of(tensor) not in self._outside:
+            self._found.setdefault(storage_of(tensor), tensor.detach())
+        return tensor
+
+    def __enter__(self) -> Saved:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    @property
+    def bytes(self) -> int:
+        """Whole storages, each once."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._found.values())
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Identity of the memory behind a tensor, for as long as the tensor lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False) -> Tensor:
+    """A tensor without data."""
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)
+
+
+def measure(
+    model: Callable[..., Tensor],
+    *inputs: Tensor,
+    loss: Callable[[Tensor], Tensor] | None = None,
+    given: tuple[Tensor, ...] = (),
+    backward: bool = True,
+) -> Cost:
+    """Run `model` on `inputs`, then `loss` on its output, then backward from there.
+
+    `given`: tensors from outside, such as targets and the weights of a function. `backward` can be left out where
+    PyTorch has none.
+    """
+    weights = list(model.parameters()) if isinstance(model, nn.Module) else [t for t in given if t.requires_grad]
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    with Saved([*inputs, *given, *weights, *buffers]) as saved, FlopCounterMode(display=False) as counter:
+        y = model(*inputs)
+        forward, kept = counter.get_total_flops(), saved.bytes
+        end = loss(y) if loss else y
+        with_loss = saved.bytes
+        if backward and end.requires_grad:
+            end.backward(torch.empty_like(end))
+    return Cost(sum(w.numel() for w in weights), forward, counter.get_total_flops(), kept, with_loss)
+
+
+def stated(prediction: Prediction, without_loss: Prediction) -> Cost:
+    """The library's answer in the same form."""
+    return Cost(
+        prediction.params,
+        prediction.flops.forward,
+        prediction.flops.total,
+        sum(row.activation_bytes for row in without_loss.layers),
+        sum(row.activation_bytes for row in prediction.layers),
+    )

@@ -1,0 +1,231 @@
+"""MLPs and transformers written plainly in PyTorch, one call for each layer, from the fields of a description."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Device = Literal["gpu", "cpu"]
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hard_swish": F.hardswish,
+    "hard_sigmoid": F.hardsigmoid,
+    "relu6": F.relu6,
+}
+
+
+class Dropout(nn.Module):
+    """On the GPU the mask is bool (aten::native_dropout), on the CPU it has the data's type (aten::dropout)."""
+
+    def __init__(self, p: float, device: Device) -> None:
+        super().__init__()
+        self.p, self.device = p, device
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.device == "gpu" and self.training and self.p > 0:
+            return torch.native_dropout(x, self.p, True)[0]
+        return F.dropout(x, self.p, self.training)
+
+
+class FusedRMS(torch.autograd.Function):
+    """As aten::_fused_rms_norm, which only GPUs have: saves input, weight and one inverse root a row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
+        inverse = torch.rsqrt(x.square().mean(-1, keepdim=True))
+        ctx.save_for_backward(x, weight, inverse)
+        y = x * inverse
+        return y if weight is None else y * weight
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, features: int, device: Device, affine: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features)) if affine else None
+        self.features, self.device = features, device
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.device == "gpu":
+            return FusedRMS.apply(x, self.weight)
+        return F.rms_norm(x, (self.features,), self.weight)
+
+
+class MLP(nn.Module):
+    def __init__(self, spec: Any, device: Device) -> None:
+        super().__init__()
+        stages: list[nn.Module] = []
+        for n_in, n_out in zip(spec.sizes[:-2], spec.sizes[1:-1], strict=True):
+            stages.append(nn.Linear(n_in, n_out, bias=spec.bias))
+            if spec.norm == "batchnorm":
+                stages.append(nn.BatchNorm1d(n_out))
+            if spec.norm == "layernorm":
+                stages.append(nn.LayerNorm(n_out))
+            if spec.norm == "rmsnorm":
+                stages.append(RMSNorm(n_out, device))
+            stages.append(Activation(spec.activation))
+            stages.append(Dropout(spec.dropout, device))
+        self.hidden = nn.Sequential(*stages)
+        self.output = nn.Linear(spec.sizes[-2], spec.sizes[-1], bias=spec.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.hidden(x))
+
+
+class Activation(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = ACTIVATIONS[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def norm(spec: Any, device: Device) -> nn.Module:
+    if spec.norm == "layernorm":
+        return nn.LayerNorm(spec.width, bias=spec.norm_bias)
+    return RMSNorm(spec.width, device)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
+
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+        super().__init__()
+        self.spec, self.kernel = spec, kernel
+        self.size = spec.head_size or spec.width // spec.heads
+        self.kv_heads = spec.kv_heads or spec.heads
+        self.rotated = spec.rotary_size or self.size
+        widths = [spec.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
+        self.widths = widths
+        if spec.fused_qkv:
+            self.qkv = nn.Linear(spec.width, sum(widths), bias=spec.qkv_bias)
+        else:
+            self.query, self.key, self.value = (nn.Linear(spec.width, n, bias=spec.qkv_bias) for n in widths)
+        self.output = nn.Linear(spec.heads * self.size, spec.width, bias=spec.attention_bias)
+        self.dropout = Dropout(spec.attention_dropout, device)
+        self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
+        self.register_buffer("alibi", torch.zeros(spec.heads, 1, seq))
+        self.register_buffer("cos", torch.zeros(seq, self.rotated))
+        self.register_buffer("sin", torch.zeros(seq, self.rotated))
+
+    def rotate(self, x: Tensor) -> Tensor:
+        turned, rest = x[..., : self.rotated], x[..., self.rotated :]
+        first, second = turned.chunk(2, -1)
+        turned = turned * self.cos + torch.cat([-second, first], -1) * self.sin
+        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        if self.spec.fused_qkv:
+            parts = self.qkv(x).split(self.widths, -1)
+        else:
+            parts = (self.query(x), self.key(x), self.value(x))
+        heads = (self.spec.heads, self.kv_heads, self.kv_heads)
+        q, k, v = (part.view(b, t, n, self.size).transpose(1, 2) for part, n in zip(parts, heads, strict=True))
+        if self.spec.positions == "rotary":
+            q, k = self.rotate(q), self.rotate(k)
+        mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
+        return self.output(mixed.transpose(1, 2).reshape(b, t, -1))
+
+    def repeat(self, x: Tensor) -> Tensor:
+        if self.kv_heads == self.spec.heads:
+            return x
+        b, h, t, d = x.shape
+        return x[:, :, None].expand(b, h, self.spec.heads // h, t, d).reshape(b, self.spec.heads, t, d)
+
+    def composed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = self.repeat(k), self.repeat(v)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.size)
+        if self.spec.positions == "alibi":
+            scores = scores + self.alibi
+        if self.spec.causal or self.spec.window is not None:
+            scores = scores.masked_fill(self.mask, float("-inf"))
+        return self.dropout(torch.softmax(scores, -1)) @ v
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        p, causal = self.spec.attention_dropout if self.training else 0.0, self.spec.causal
+        if self.kernel == "flash":
+            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal)[0]
+        if self.kernel == "efficient":
+            return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p, causal)[0]
+        if p == 0:
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)[0]
+        return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
+
+
+class Block(nn.Module):
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+        super().__init__()
+        self.spec = spec
+        hidden = spec.mlp_width or 4 * spec.width
+        self.attention = Attention(spec, seq, kernel, device)
+        self.norm1 = norm(spec, device)
+        self.norm2 = None if spec.shared_norm else norm(spec, device)
+        self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp == "gated" else None
+        self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
+        self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
+        self.act = ACTIVATIONS[spec.activation]
+        self.dropout = Dropout(spec.residual_dropout, device)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        inner = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)
+        return self.down(inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop, norm1, norm2 = self.dropout, self.norm1, self.norm2
+        if self.spec.parallel:
+            normed = norm1(x)
+            return x + drop(self.attention(normed)) + drop(self.mlp(norm2(x) if norm2 else normed))
+        if self.spec.norm_placement == "pre":
+            x = x + drop(self.attention(norm1(x)))
+            return x + drop(self.mlp(norm2(x)))
+        x = norm1(x + drop(self.attention(x)))
+        return norm2(x + drop(self.mlp(x)))
+
+
+class Transformer(nn.Module):
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+        super().__init__()
+        self.spec = spec
+        self.tokens = nn.Embedding(spec.vocab, spec.width)
+        self.positions = nn.Embedding(spec.context, spec.width) if spec.positions == "learned" else None
+        self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
+        self.dropout = Dropout(spec.embedding_dropout, device)
+        self.blocks = nn.ModuleList(Block(spec, seq, kernel, device) for _ in range(spec.layers))
+        last = spec.norm_placement == "pre" if spec.final_norm is None else spec.final_norm
+        self.final_norm = norm(spec, device) if last else None
+        self.head = nn.Linear(spec.width, spec.vocab, bias=spec.head_bias) if spec.head else None
+        if self.head is not None and spec.tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if self.head is not None:
+            x = self.head(x)
+        return x.view(-1, x.shape[-1])

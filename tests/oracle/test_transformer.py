@@ -1,0 +1,136 @@
+"""Transformers drawn at random cost what the same model costs in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Cost, measure, meta, stated
+from .settings import differential
+
+pytestmark = pytest.mark.oracle
+
+PROBABILITY = st.sampled_from([0.0, 0.1])
+
+
+@st.composite
+def transformers(draw: st.DrawFn) -> Transformer:
+    """Small ones, of every family that the fields allow."""
+    heads = draw(st.integers(1, 4))
+    head_size = draw(st.sampled_from([None, 2, 3, 4, 6]))
+    width = draw(st.integers(1, 12)) if head_size else heads * draw(st.integers(1, 4)) * 2
+    size = head_size or width // heads
+    positions = draw(st.sampled_from(["learned", "alibi", "none"] + ["rotary"] * (size >= 2)))
+    rotary = (
+        draw(st.sampled_from([*range(2, size + 1, 2), *[None] * (size % 2 == 0)])) if positions == "rotary" else None
+    )
+    parallel = draw(st.booleans())
+    head = draw(st.booleans())
+    flags = {name: draw(st.booleans()) for name in FLAGS}
+    chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
+    return Transformer(
+        vocab=draw(st.integers(1, 20)),
+        context=draw(st.integers(5, 9)),
+        layers=draw(st.integers(1, 3)),
+        width=width,
+        heads=heads,
+        head_size=head_size,
+        kv_heads=draw(st.sampled_from([None, *(n for n in range(1, heads + 1) if heads % n == 0)])),
+        window=draw(st.none() | st.integers(1, 6)),
+        positions=positions,
+        rotary_size=rotary,
+        mlp=draw(st.sampled_from(["plain", "gated"])),
+        mlp_width=draw(st.none() | st.integers(1, 9)),
+        activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post"])),
+        parallel=parallel,
+        shared_norm=parallel and draw(st.booleans()),
+        final_norm=draw(st.sampled_from([None, True, False])),
+        head=head,
+        head_bias=head and draw(st.booleans()),
+        **flags,
+        **chances,
+    )
+
+
+FLAGS = ("causal", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm", "tied")
+DEVICE = st.sampled_from(["gpu", "cpu"])
+LOSS = st.sampled_from(["cross_entropy", "mean_squared_error"])
+
+
+def in_pytorch(
+    spec: Transformer,
+    batch: int,
+    seq: int,
+    device: Any,
+    kernel: str = "eager",
+    loss: str = "cross_entropy",
+    backward: bool = True,
+) -> Cost:
+    """What PyTorch counts and keeps."""
+    with torch.device("meta"):
+        model = models.Transformer(spec, seq, kernel, device)
+    rows, n = batch * seq, spec.vocab if spec.head else spec.width
+    target = meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n)
+    of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss
+    tokens = meta(batch, seq, dtype=torch.int64)
+    return measure(model, tokens, loss=lambda y: of(y, target), given=(target,), backward=backward)
+
+
+def on_paper(spec: Transformer, loss: str = "cross_entropy", **settings: Any) -> Cost:
+    return stated(predict(spec, loss=loss, **settings), predict(spec, loss=None, **settings))
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5), DEVICE, LOSS)
+def test_eager_attention(spec: Transformer, batch: int, seq: int, device: Any, loss: str) -> None:
+    assert on_paper(spec, loss, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device, loss=loss)
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+def test_flash_attention(spec: Transformer, batch: int, seq: int) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, attention="flash") == in_pytorch(spec, batch, seq, "gpu", "flash")
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+def test_efficient_attention(spec: Transformer, batch: int, seq: int) -> None:
+    paper = on_paper(spec, batch=batch, seq=seq, attention="efficient")
+    if spec.kv_heads in (None, spec.heads):
+        assert paper == in_pytorch(spec, batch, seq, "gpu", "efficient")
+    else:  # PyTorch has no backward for grouped heads here; its FLOPs are the other kernel's
+        found = in_pytorch(spec, batch, seq, "gpu", "efficient", backward=False)
+        flash = in_pytorch(spec, batch, seq, "gpu", "flash")
+        assert paper == found._replace(total_flops=flash.total_flops)
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+def test_fused_attention_on_the_cpu(spec: Transformer, batch: int, seq: int) -> None:
+    found = in_pytorch(spec, batch, seq, "cpu", "cpu")
+    if not spec.attention_dropout:  # PyTorch counts this kernel as nothing; the library as it counts the GPU's
+        flash = in_pytorch(spec, batch, seq, "cpu", "flash")
+        found = found._replace(forward_flops=flash.forward_flops, total_flops=flash.total_flops)
+    assert on_paper(spec, batch=batch, seq=seq, attention="flash", device="cpu") == found
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5), st.sampled_from(["eager", "flash", "efficient"]))
+def test_inference(spec: Transformer, batch: int, seq: int, kernel: str) -> None:
+    with torch.device("meta"), torch.no_grad():
+        model = models.Transformer(spec, seq, kernel, "gpu").eval()
+        found = measure(model, meta(batch, seq, dtype=torch.int64))
+    paper = predict(spec, batch=batch, seq=seq, attention=kernel, mode="inference")
+    assert stated(paper, paper) == found
+    assert found.saved == 0
