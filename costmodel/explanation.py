@@ -120,7 +120,7 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     if quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
-    lettered, letters = _with_letters(prediction)
+    lettered, letters = prediction.lettered
     formula = readable(expression(lettered.value(quantity)), _counts(lettered.run.root))
     used = {symbol.name for symbol in formula.free_symbols}
     shown = tuple(d for d in letters if d.symbol in used)
@@ -131,7 +131,7 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     return Explanation(quantity, unit, formula, shown, value, _sources(prediction, quantity))
 
 
-def _with_letters(prediction: Prediction) -> tuple[Prediction, list[Definition]]:
+def with_letters(prediction: Prediction) -> tuple[Prediction, list[Definition]]:
     """The same question with a letter for each size."""
     model, settings, extent = prediction.model, prediction.settings, prediction.extent
     batch = Definition("B", "batch size", extent.batch)
@@ -176,12 +176,19 @@ def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
     if formula.is_number:
         return formula
     if isinstance(formula, sympy.Max):
-        return sympy.Max(*(readable(candidate, counts) for candidate in formula.args), evaluate=False)
+        return sympy.Max(*(readable(candidate, counts) for candidate in _candidates(formula)), evaluate=False)
     collected = sympy.collect(sympy.expand(formula), counts, evaluate=False)
     parts = [(power, *_common_extents(coefficient)) for power, coefficient in collected.items()]
     shared = {s: min(powers.get(s, 0) for _, powers, _ in parts) for s in _EXTENTS}
     terms = [power * _monomial(powers, shared) * rest for power, powers, rest in parts]
     return _monomial(shared, {}) * sympy.Add(*terms)
+
+
+def _candidates(formula: sympy.Expr) -> list[sympy.Expr]:
+    """What a maximum, possibly of maxima, is taken over."""
+    if not isinstance(formula, sympy.Max):
+        return [formula]
+    return [candidate for argument in formula.args for candidate in _candidates(argument)]
 
 
 def _common_extents(terms: sympy.Expr) -> tuple[dict[sympy.Symbol, int], sympy.Expr]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
     import sympy
 
-    from costmodel.architectures.base import Extent
+    from costmodel.architectures.base import Definition, Extent
     from costmodel.explanation import Explanation
 
 
@@ -114,6 +114,13 @@ class Prediction:
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
         )
+
+    @cached_property
+    def lettered(self) -> tuple[Prediction, list[Definition]]:
+        """The same question with a letter for each size, and what the letters are: numbers come with formulas."""
+        from costmodel.explanation import with_letters
+
+        return with_letters(self)
 
     def value(self, quantity: str) -> int:
         """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
