@@ -46,11 +46,16 @@ class Document:
     where: str
     lines: dict[Path, int]
 
-    def place(self, path: Path) -> str:
-        """File and line of the value at `path`, or of the nearest one around it."""
+    def nearest(self, path: Path) -> Path:
+        """`path`, or as much of it as the document has."""
         while path and path not in self.lines:
             path = path[:-1]
-        return f"{self.where}, line {self.lines[path]}" if path in self.lines else self.where
+        return path
+
+    def place(self, path: Path) -> str:
+        """File and line of the value at `path`, or of the nearest one around it."""
+        line = self.lines.get(self.nearest(path))
+        return self.where if line is None else f"{self.where}, line {line}"
 
 
 def parse(text: str, where: str) -> Document:
@@ -81,8 +86,9 @@ class _Dumper(yaml.SafeDumper):
         return super().represent_mapping(tag, mapping, False)
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        # "1e5" is text in YAML 1.1, whose rules PyYAML quotes by, but a number here.
-        return self.represent_scalar("tag:yaml.org,2002:str", data, "'" if _FLOAT.fullmatch(data) else None)
+        # PyYAML quotes by the rules of YAML 1.1, where "1e5" is text, and loses some of the rarer line breaks.
+        quoted = bool(_FLOAT.fullmatch(data)) or not data.isprintable()
+        return self.represent_scalar("tag:yaml.org,2002:str", data, '"' if quoted else None)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)

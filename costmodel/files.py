@@ -49,7 +49,7 @@ def build_document(document: Document) -> Architecture:
     try:
         return _build(document.data, "")
     except SpecError as error:
-        raise SpecError(f"{document.place(_culprit(error, document.data))}: {error}") from None
+        raise SpecError(f"{document.place(_culprit(error, document))}: {error}") from None
 
 
 def describe(model: Architecture) -> dict[str, Any]:
@@ -94,12 +94,10 @@ def _kind(data: Any) -> str:
     return kinds.get(type(data), f"a single value ({repr(data)[:40]})")
 
 
-def _culprit(error: SpecError, data: Any) -> tuple[str | int, ...]:
-    """Path of the value to blame: the one that validation names, or else the first field that the message names."""
-    if error.path or not isinstance(data, dict):
-        return error.path
-    named = ([int(p) if p.isdecimal() else p for p in word.split(".")] for word in re.findall(r"[\w.]+", str(error)))
-    return next((tuple(path) for path in named if path[0] in data), ())
+def _culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
+    """Path of the value to blame: of those that validation or the message names, the most exact, else the first."""
+    named = ([int(p) if p.isdecimal() else p for p in re.findall(r"\w+", w)] for w in re.findall(r"\S+", str(error)))
+    return max((document.nearest(path) for path in (error.path, *map(tuple, named))), key=len)
 
 
 def _text(path: str | os.PathLike[str], where: str) -> str:
