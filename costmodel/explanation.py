@@ -122,11 +122,12 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     value = int(prediction.value(quantity))
     lettered, letters = prediction.lettered
     formula = readable(expression(lettered.value(quantity)), _counts(lettered.run.root))
-    used = {symbol.name for symbol in formula.free_symbols}
+    used = {str(symbol) for symbol in formula.free_symbols}
     shown = tuple(d for d in letters if d.symbol in used)
-    numbers = {symbol: next(d.value for d in shown if d.symbol == symbol.name) for symbol in formula.free_symbols}
-    if formula.subs(numbers) != value:
-        raise ArithmeticError(f"the formula of {quantity} gives {formula.subs(numbers)}, not {value}")
+    numbers: dict[Any, Any] = {sympy.Symbol(d.symbol, integer=True, positive=True): d.value for d in shown}
+    worked_out = formula.subs(numbers)
+    if worked_out != value:
+        raise ArithmeticError(f"the formula of {quantity} gives {worked_out}, not {value}")
     unit = UNITS[quantity.partition(".")[0]]
     return Explanation(quantity, unit, formula, shown, value, _sources(prediction, quantity))
 
@@ -184,7 +185,7 @@ def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
     return _monomial(shared, {}) * sympy.Add(*terms)
 
 
-def _candidates(formula: sympy.Expr) -> list[sympy.Expr]:
+def _candidates(formula: Any) -> list[Any]:
     """What a maximum, possibly of maxima, is taken over."""
     if not isinstance(formula, sympy.Max):
         return [formula]

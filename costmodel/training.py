@@ -73,19 +73,18 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
 
 
-def _check_size(name: str, value: Any) -> None:
+def _check_size(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SettingError(f"{name}={value!r} is not a whole number: use an int such as {name}=32")
     if not 1 <= value <= LARGEST_SIZE:
         shown = value if abs(value) < 10**20 else f"a number of {len(str(abs(value)))} digits"
         raise SettingError(f"{name}={shown} is not between 1 and {LARGEST_SIZE:,}")
+    return value
 
 
 def _image(value: Any) -> tuple[int, int]:
-    sides = tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-    for side in sides:
-        _check_size("image", side)
-    return sides[0], sides[1]
+    height, width = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    return _check_size("image", height), _check_size("image", width)
 
 
 def _check_name(what: str, name: Any, known: Any) -> None:
