@@ -7,16 +7,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from costmodel.graph import Run
-from costmodel.lifetimes import Level, Lifetimes, Moment, Phase
-from costmodel.passes import Backward, Forward
+from costmodel.lifetimes import Fold, Level, Lifetimes, Moment, Phase, Stretch
+from costmodel.passes import Backward, Edge, Forward
 from costmodel.sizes import maximum
 from costmodel.training import OPTIMIZERS, Settings
 
 STATE_BYTES = 4
-"""Optimizer states and the temporaries of an update are fp32."""
-
-UPDATE_TEMPORARIES = {"adamw": 2}
-"""Tensors of a weight's size that its update makes (AdamW: √v and √v/√(1 − β₂ᵗ), before they divide the step)."""
+"""Optimizer states are fp32."""
 
 
 class Alive(NamedTuple):
@@ -100,13 +97,14 @@ class Timeline:
 def timeline_of(run: Run, settings: Settings) -> Timeline:
     """One step of `run`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
-    Gradients start out as None (``zero_grad(set_to_none=True)``); the prediction is held to the end.
+    Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
+    held to the end, and what the loss alone reads is not.
     """
     lifetimes = Lifetimes(settings.bytes_of)
     forward = Forward(run, lifetimes)
     if run.training:
         Backward(forward.visits, lifetimes)
-        _update(run, settings, lifetimes)
+        _update(forward, lifetimes)
     last = len(lifetimes.moments) - 1
     forward.output.died = last
     for stretch in lifetimes.stretches:
@@ -115,11 +113,23 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     return Timeline(_standing(run, settings), tuple(lifetimes.moments), tuple(lifetimes.levels()))
 
 
-def _update(run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
-    for weight in run.weights:
-        now = lifetimes.moment("optimizer", weight.name, "")
-        elements = UPDATE_TEMPORARIES[settings.optimizer] * weight.elements
-        lifetimes.take(elements, "statistic", "temporaries", now)
+def _update(forward: Forward, lifetimes: Lifetimes) -> None:
+    """AdamW, one weight after another: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own."""
+    starts: list[int] = []
+    divisor: Stretch | None = None
+    for weight in forward.weights:
+        if isinstance(weight, Edge):
+            if weight.opens:
+                starts.append(len(lifetimes.moments))
+            else:
+                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), weight.more))
+            continue
+        storage, rounds = weight
+        now = lifetimes.moment("optimizer", storage.name, rounds)
+        if divisor is not None:
+            divisor.died = now
+        lifetimes.take(storage.elements, "statistic", "temporaries", now)
+        divisor = lifetimes.take(storage.elements, "statistic", "temporaries", now)
 
 
 def _standing(run: Run, settings: Settings) -> Alive:

@@ -60,11 +60,16 @@ class Edge(NamedTuple):
 
 
 class Forward:
-    """Walks a run; `visits` is what backward retraces, `output` the prediction, which the user holds."""
+    """Walks a run.
+
+    visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
+    output: the result, which the user holds.
+    """
 
     def __init__(self, run: Run, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
         self.visits: list[Visit | Edge] = []
+        self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Stretch(0, "temporaries", 0)
         self._rounds = ""
         self._places: dict[Storage, Stretch] = {}
@@ -81,9 +86,10 @@ class Forward:
                 self._call(entry)
 
     def _repeat(self, block: Block) -> None:
-        entry, made, parts = block.entry, block.exit, block.entry and block.entry.storage.parts
-        assert entry is not None and made is not None and parts is not None
-        outer, count, before = self._rounds, int(block.count), parts[0]
+        entry, made = block.entry, block.exit
+        if entry is None or made is None or entry.storage.parts is None:
+            raise AssertionError(f"block {block.name} was never closed")
+        outer, count, before = self._rounds, int(block.count), entry.storage.parts[0]
         for number in sorted({1, min(2, count), count}):
             self._hand_on(before, entry.storage)
             self._slots[entry] = self._slots[entry.storage]
@@ -102,10 +108,14 @@ class Forward:
 
     def _fold(self, block: Block) -> None:
         start, more = len(self.lifetimes.moments), block.count - 3
-        self.visits.append(Edge(True, more))
+        self._edge(Edge(True, more))
         self._walk(block)
-        self.visits.append(Edge(False, more))
+        self._edge(Edge(False, more))
         self.lifetimes.folds.append(Fold(start, len(self.lifetimes.moments), more))
+
+    def _edge(self, edge: Edge) -> None:
+        self.visits.append(edge)
+        self.weights.append(edge)
 
     def _hand_on(self, old: Storage, new: Storage) -> None:
         self._places[new] = self._places.get(old, self._given)
@@ -123,7 +133,7 @@ class Forward:
         self._slots[call.y] = slot
         if call.y.storage in plan.makes:
             self._slots[call.y.storage] = slot
-        self.output = read[0] if isinstance(call.kind, Loss) else self._places.get(call.y.storage, self._given)
+        self.output = self._places.get(call.y.storage, self._given)
         if call.y.requires_grad and not same:
             kept = tuple(self._places[k] for k in call.kept if k in self._places)
             for stretch in kept:
@@ -144,7 +154,10 @@ class Forward:
     def _slot(self, x: Tensor) -> Slot:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
-            return here.setdefault(x.storage, Slot(x.size, "weight")) if x.storage not in here else here[x.storage]
+            if x.storage not in here:
+                here[x.storage] = Slot(x.size, "weight")
+                self.weights.append((x.storage, self._rounds))
+            return here[x.storage]
         slot = self._slots.get(x) or self._slots.get(x.storage)
         return Slot(x.size, x.storage.role) if slot is None else slot
 
@@ -168,7 +181,7 @@ class Backward:
 
     def __init__(self, visits: list[Visit | Edge], lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
-        self._start(visits)
+        start = self._start(visits)
         starts: list[int] = []
         for visit in reversed(visits):
             if isinstance(visit, Visit):
@@ -177,15 +190,20 @@ class Backward:
                 lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), visit.more))
             else:
                 starts.append(len(lifetimes.moments))
+        if start is not None:
+            start.died = len(lifetimes.moments) - 1
 
-    def _start(self, visits: list[Visit | Edge]) -> None:
+    def _start(self, visits: list[Visit | Edge]) -> Stretch | None:
+        """The gradient that backward starts from: the caller holds it until the end."""
         last = next((visit for visit in reversed(visits) if isinstance(visit, Visit)), None)
-        if last is not None:
-            now = len(self.lifetimes.moments)
-            last.slot.gradient = self.lifetimes.take(last.slot.elements, last.slot.role, "temporaries", now)
+        if last is None:
+            return None
+        now = len(self.lifetimes.moments)
+        last.slot.gradient = self.lifetimes.take(last.slot.elements, last.slot.role, "temporaries", now)
+        return last.slot.gradient
 
     def _call(self, visit: Visit) -> None:
-        call, plan, _, slot, targets, kept = visit
+        _, plan, _, slot, targets, kept = visit
         if slot.parts:
             self._join(slot, visit)
         incoming, slot.gradient = slot.gradient, None
