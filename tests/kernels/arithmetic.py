@@ -1,0 +1,136 @@
+"""Kernels of elementwise arithmetic, dropout and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array, accumulated
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+
+
+def _back(terms: Array, operand: Array) -> Array:
+    """The gradient itself, or its sum over the axes that `operand` was broadcast over."""
+    return terms if terms.shape == operand.shape else accumulated(terms, operand.shape)
+
+
+class Elementwise(Kernel, abstract=True):
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(sizes, sizes, sizes))
+        some = [tuple(1 if draw(st.booleans()) else n for n in shape) for _ in range(2)]
+        return Case(self.layer(), [Operand(some[0][draw(st.integers(0, 2)) :]), Operand(some[1])])
+
+
+class Add(Elementwise):
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[0] + p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        for operand in p.inputs:
+            yield operand, _back(g, operand)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a - (-b)
+
+
+class Multiply(Elementwise):
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[0] * p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        yield a, _back(g * b, a)
+        yield b, _back(g * a, b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return ((a + b) ** 2 - (a - b) ** 2) / 4
+
+
+class Unary(Kernel, abstract=True):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+
+
+class Scale(Unary):
+    """The constant is the one of attention, for heads of 4 features."""
+
+    def forward(self, p: Pass) -> Array:
+        return p.x * (1 / 2)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g * (1 / 2)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x - x / 2
+
+
+class Identity(Unary):
+    def forward(self, p: Pass) -> Array:
+        return p.x
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+class LayerScale(Unary):
+    def forward(self, p: Pass) -> Array:
+        return p.x * p.weights["weight"]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        weight = p.weights["weight"]
+        if p.input_needs_gradient:
+            yield p.x, g * weight
+        yield weight, accumulated(g * p.x, weight.shape)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return np.einsum("bc...,c->bc...", x, weight.ravel())
+
+
+class Random(Kernel, abstract=True):
+    def case(self, draw: Draw) -> Case:
+        p = draw(st.sampled_from([0.0, 0.25, 0.5]))
+        return Case(self.layer(p=p), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+
+    def mask_shape(self, p: Pass) -> tuple[int, ...]:
+        return p.x.shape
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        if not p.training:
+            return x
+        drawn = p.random(self.mask_shape(p)).values
+        return np.where(drawn >= p.kind.p, x / (1 - p.kind.p), 0)
+
+
+class Dropout(Random):
+    def forward(self, p: Pass) -> Array:
+        if not (p.training and p.kind.p):
+            return p.x
+        p.kept["mask"] = p.random(p.x.shape) >= p.kind.p
+        return p.x * p.kept["mask"] * (1 / (1 - p.kind.p))
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g * p.kept["mask"] * (1 / (1 - p.kind.p)) if p.kind.p else g
+
+
+class Noise(Random, abstract=True):
+    def forward(self, p: Pass) -> Array:
+        if not (p.training and p.kind.p):
+            return p.x
+        p.kept["noise"] = (p.random(self.mask_shape(p)) >= p.kind.p) / (1 - p.kind.p)
+        return p.x * p.kept["noise"]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g * p.kept["noise"] if p.kind.p else g
+
+
+class ChannelDropout(Noise):
+    def mask_shape(self, p: Pass) -> tuple[int, ...]:
+        return (*p.x.shape[:2], *(1 for _ in p.x.shape[2:]))
+
+
+class StochasticDepth(Noise):
+    def mask_shape(self, p: Pass) -> tuple[int, ...]:
+        return (p.x.shape[0], *(1 for _ in p.x.shape[1:]))

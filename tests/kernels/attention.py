@@ -1,0 +1,158 @@
+"""Kernels of attention's parts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array, Tally, add_product, zeros
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+from tests.kernels.visibility import Visible, draw_keys
+
+
+class Softmax(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=3))))])
+
+    def forward(self, p: Pass) -> Array:
+        powers = np.exp(p.x - p.x.max(-1))
+        return powers / powers.sum(-1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, p.y * (g - (g * p.y).sum(-1))
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return 1 / np.exp(x[..., None, :] - x[..., None]).sum(-1)
+
+
+class Mask(Kernel):
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(*[sizes] * 4))
+        mask = tuple(1 if draw(st.booleans()) else n for n in shape)
+        return Case(self.layer(), [Operand(shape), Operand(mask[draw(st.integers(0, 2)) :], "mask")])
+
+    def forward(self, p: Pass) -> Array:
+        return np.where(p.inputs[1], p.x, -math.inf)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, np.where(p.inputs[1], g, 0)
+
+    def reference(self, p: Pass, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        y = x.copy()
+        y[~np.broadcast_to(mask, x.shape)] = -math.inf
+        return y
+
+
+class Rotary(Kernel):
+    """Features i and i + size/2 are a pair; the tables repeat each angle for both of a pair."""
+
+    def case(self, draw: Draw) -> Case:
+        pairs, rest = draw(sizes), draw(sizes) - 1
+        b, heads, t = (draw(sizes) for _ in range(3))
+        table = Operand((t, 2 * pairs), constant=True)
+        return Case(self.layer(size=2 * pairs), [Operand((b, heads, t, 2 * pairs + rest)), table, table])
+
+    def turn(self, p: Pass, x: Array, back: bool) -> Array:
+        half = p.kind.size // 2
+        cos, sin = p.inputs[1:]
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        left, right = first * cos[:, :half], second * cos[:, half:]
+        if back:
+            return np.concatenate([left + second * sin[:, half:], right - first * sin[:, :half], rest], axis=-1)
+        return np.concatenate([left - second * sin[:, :half], right + first * sin[:, half:], rest], axis=-1)
+
+    def forward(self, p: Pass) -> Array:
+        return self.turn(p, p.x, back=False)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, self.turn(p, g, back=True)
+
+    def reference(self, p: Pass, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        size, y = p.kind.size, x.copy()
+        swap = np.roll(np.eye(size), size // 2, axis=1) * np.where(np.arange(size) < size // 2, -1, 1)[:, None]
+        y[..., :size] = x[..., :size] * cos + (x[..., :size] @ swap.T) * sin
+        return y
+
+
+class FusedAttention(Kernel):
+    """Row by row of queries, over all keys or the visible ones, which stand in for the tiles of a real kernel."""
+
+    def case(self, draw: Draw) -> Case:
+        b, heads, times, t, features = (draw(sizes) for _ in range(5))
+        dropout = draw(st.sampled_from([0.0, 0.5]))
+        masked = draw(st.booleans())
+        keys, pairs = draw_keys(draw, t) if masked else ([slice(None)] * t, None)
+        length = t if masked else draw(sizes)
+        layer = self.layer(kernel=draw(st.sampled_from(["flash", "efficient"])), dropout=dropout, pairs=pairs)
+        key = Operand((b, heads, length, features))
+        return Case(layer, [Operand((b, heads * times, t, features)), key, key], Visible(keys, "columns"))
+
+    def by_key_head(self, p: Pass, x: Any) -> Any:
+        """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
+        b, _, t, features = x.shape
+        return x.reshape(b, p.inputs[1].shape[1], -1, t, features)
+
+    def kept_share(self, p: Pass, scores: Array, row: int) -> Array | None:
+        """Dropout's mask over 1 − p, made anew from the random state."""
+        if not (p.training and p.kind.dropout):
+            return None
+        drawn = np.random.default_rng(row).random(scores.shape)
+        return (Array(drawn, scores.tally) >= p.kind.dropout) * (1 / (1 - p.kind.dropout))
+
+    def forward(self, p: Pass) -> Array:
+        q, (_, k, v) = self.by_key_head(p, p.x), p.inputs
+        y, p.kept["log_sum"] = zeros(q.shape, p.tally), []
+        for row, keys, _ in p.visible.rows():
+            scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * (1 / math.sqrt(q.shape[-1]))
+            largest = scores.max(-1)
+            powers = np.exp(scores - largest)
+            total = powers.sum(-1)
+            weights = powers / total
+            if p.training:
+                p.kept["log_sum"].append(largest + np.log(total))
+            share = self.kept_share(p, scores, row.start)
+            add_product(y[..., row, :], weights if share is None else weights * share, v[:, :, None, keys])
+        return y.reshape(*p.x.shape)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        (q, g), (_, k, v) = (self.by_key_head(p, x) for x in (p.x, g)), p.inputs
+        y = self.by_key_head(p, p.y)
+        dq, dk, dv = (zeros(x.shape, p.tally) for x in (q, k, v))
+        projections = (g * y).sum(-1)
+        factor = 1 / math.sqrt(q.shape[-1])
+        for row, keys, _ in p.visible.rows():
+            scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * factor
+            weights = np.exp(scores - p.kept["log_sum"][row.start])
+            share = self.kept_share(p, scores, row.start)
+            dweights = g[..., row, :] @ np.swapaxes(v[:, :, None, keys], -1, -2)
+            if share is not None:
+                dweights = dweights * share
+            dropped = weights if share is None else weights * share
+            dscores = weights * (dweights - projections[..., row, :]) * factor
+            add_product(dq[..., row, :], dscores, k[:, :, None, keys])
+            self.add_transposed(dk[:, :, keys], dscores, q[..., row, :])
+            self.add_transposed(dv[:, :, keys], dropped, g[..., row, :])
+        yield p.x, dq.reshape(*p.x.shape)
+        yield p.inputs[1], dk
+        yield p.inputs[2], dv
+
+    def add_transposed(self, target: Array, rows: Array, terms: Array) -> None:
+        """target += rowsᵀ terms, over all query heads of a key head."""
+        add_product(target, np.moveaxis(rows[..., 0, :], 2, 3), terms[..., 0, :])
+
+    def reference(self, p: Pass, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        times = q.shape[1] // k.shape[1]
+        k, v = (np.repeat(x, times, axis=1) for x in (k, v))
+        scores = np.einsum("bhtd,bhsd->bhts", q, k) / math.sqrt(q.shape[-1])
+        if p.kind.pairs is not None:
+            scores = np.where(p.visible.mask(), scores, -math.inf)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        for row, keys, _ in p.visible.rows():
+            shape = self.by_key_head(p, q[:, :, row]).shape[:-1] + weights[0, 0, 0, keys].shape
+            share = self.kept_share(p, Array(np.empty(shape), Tally()), row.start)
+            if share is not None:
+                weights[:, :, row, keys] *= share.values.reshape(*q.shape[:2], 1, -1)
+        return np.einsum("bhts,bhsd->bhtd", weights, v)

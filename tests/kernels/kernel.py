@@ -1,0 +1,98 @@
+"""What a kernel is: one layer kind computed plainly, forward and backward, and the cases that it is tried on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from costmodel.layers import load_all
+from costmodel.layers.base import Kind
+from tests.kernels.counting import Array, Tally
+
+KERNELS: dict[str, Kernel] = {}
+"""Every kernel, by the name of its kind."""
+
+Draw = Callable[..., Any]
+
+sizes = st.integers(1, 4)
+
+
+class Operand(NamedTuple):
+    """An input to draw: numbers, a bool mask, or indices `below` a bound; constants need no gradient."""
+
+    shape: tuple[int, ...]
+    role: Literal["activation", "mask", "index"] = "activation"
+    below: int = 2
+    constant: bool = False
+
+
+class Case(NamedTuple):
+    """A layer kind with the inputs it is called on; `visible` says which query-key pairs attention computes."""
+
+    kind: Kind
+    inputs: list[Operand]
+    visible: Any = None
+
+
+@dataclass
+class Pass:
+    """One forward pass and what it leaves for backward, in `kept`."""
+
+    kind: Any
+    inputs: list[Array]
+    weights: dict[str, Array]
+    buffers: dict[str, Array]
+    training: bool
+    tally: Tally
+    visible: Any = None
+    input_needs_gradient: bool = True
+    kept: dict[str, Any] = field(default_factory=dict)
+    y: Any = None
+
+    @property
+    def x(self) -> Array:
+        """The first input."""
+        return self.inputs[0]
+
+    def random(self, shape: tuple[int, ...]) -> Array:
+        """Uniform random numbers, the same at every call, as when backward seeds the generator again."""
+        return Array(np.random.default_rng(0).random(shape), self.tally)
+
+
+Gradients = Iterator[tuple[Array, Array]]
+
+
+class Kernel:
+    """Abstract: the kernel of the kind that has the same class name."""
+
+    name: str
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        if not abstract:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+            KERNELS[cls.name] = cls()
+
+    def layer(self, **settings: Any) -> Kind:
+        """The kind, made."""
+        return load_all()[self.name](**settings)
+
+    def case(self, draw: Draw) -> Case:
+        """A layer and small inputs for it."""
+        raise NotImplementedError
+
+    def forward(self, p: Pass) -> Array:
+        """The output, with counted arithmetic."""
+        raise NotImplementedError
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        """Operand and gradient, one after another; what one leaves to the next is counted with the first."""
+        raise NotImplementedError
+
+    def reference(self, p: Pass, *inputs: np.ndarray, **weights: np.ndarray) -> np.ndarray:
+        """The output by another way, uncounted."""
+        raise NotImplementedError

@@ -1,0 +1,180 @@
+"""Kernels of shape-only kinds: the same numbers elsewhere, and not one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array, accumulated, zeros
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+
+
+class Move(Kernel, abstract=True):
+    """One input, moved: `move` and its inverse `back`."""
+
+    def move(self, kind: Any, x: Any) -> Any:
+        raise NotImplementedError
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        return g.reshape(*x.shape)
+
+    def forward(self, p: Pass) -> Array:
+        return self.move(p.kind, p.x)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, self.back(p.kind, g, p.x)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        """Where in the input the output's element `at` comes from."""
+        raise NotImplementedError
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        y = np.empty(p.y.shape)
+        for at in np.ndindex(*y.shape):
+            y[at] = x[self.place(p.kind, x.shape, at)]
+        return y
+
+
+class Relabel(Move, abstract=True):
+    """The same order in another shape."""
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.array(list(x.flat)).reshape(p.y.shape)
+
+
+class Reshape(Relabel):
+    def case(self, draw: Draw) -> Case:
+        b, m, n, k = (draw(sizes) for _ in range(4))
+        return Case(self.layer(shape=(n * k, m)), [Operand((b, m, n, k))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return x.reshape(x.shape[0], *kind.shape)
+
+
+class Flatten(Relabel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return x.reshape(x.shape[0], -1)
+
+
+class Permute(Move):
+    def case(self, draw: Draw) -> Case:
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=4)))
+        axes = draw(st.permutations(range(len(shape))))
+        return Case(self.layer(axes=tuple(axes)), [Operand(shape)])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return np.transpose(x, kind.axes)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        return np.transpose(g, sorted(range(len(kind.axes)), key=kind.axes.__getitem__))
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(at[kind.axes.index(axis)] for axis in range(len(at)))
+
+
+class Slice(Move):
+    def case(self, draw: Draw) -> Case:
+        before, length, after = draw(sizes) - 1, draw(sizes), draw(sizes) - 1
+        layer = self.layer(length=length, start=before)
+        return Case(layer, [Operand((draw(sizes), draw(sizes), before + length + after))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return x[..., kind.start : kind.start + kind.length]
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        whole = zeros(x.shape, g.tally)
+        whole[..., kind.start : kind.start + kind.length] = g
+        return whole
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        return (*at[:-1], kind.start + at[-1])
+
+
+class SplitHeads(Move):
+    def case(self, draw: Draw) -> Case:
+        heads = draw(sizes)
+        return Case(self.layer(heads=heads), [Operand((draw(sizes), draw(sizes), heads * draw(sizes)))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        b, t, width = x.shape
+        return np.swapaxes(x.reshape(b, t, kind.heads, width // kind.heads), 1, 2)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        return np.swapaxes(g, 1, 2).reshape(*x.shape)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        b, head, t, feature = at
+        return b, t, head * (shape[2] // kind.heads) + feature
+
+
+class MergeHeads(Move):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(draw(st.tuples(*[sizes] * 4)))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        b, heads, t, features = x.shape
+        return np.swapaxes(x, 1, 2).reshape(b, t, heads * features)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        b, heads, t, features = x.shape
+        return np.swapaxes(g.reshape(b, t, heads, features), 1, 2)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        b, t, feature = at
+        return b, feature // shape[3], t, feature % shape[3]
+
+
+class TransposeLast(Move):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return np.swapaxes(x, -1, -2)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        return np.swapaxes(g, -1, -2)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        return (*at[:-2], at[-1], at[-2])
+
+
+class RepeatHeads(Move):
+    """Moves forward; backward is a sum."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(times=draw(sizes)), [Operand(draw(st.tuples(*[sizes] * 4)))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return np.repeat(x, kind.times, axis=1)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        b, heads, t, features = x.shape
+        return accumulated(g.reshape(b, heads, kind.times, t, features), (b, heads, 1, t, features)).reshape(*x.shape)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        return at[0], at[1] // kind.times, *at[2:]
+
+
+class Concat(Kernel):
+    def case(self, draw: Draw) -> Case:
+        batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
+        channels = draw(st.lists(sizes, min_size=1, max_size=3))
+        return Case(self.layer(), [Operand((batch, c, *rest)) for c in channels])
+
+    def forward(self, p: Pass) -> Array:
+        return np.concatenate(p.inputs, axis=1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        start = 0
+        for x in p.inputs:
+            yield x, g[:, start : start + x.shape[1]]
+            start += x.shape[1]
+
+    def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
+        channels = [x[:, c] for x in inputs for c in range(x.shape[1])]
+        return np.stack(channels, axis=1)

@@ -1,0 +1,200 @@
+"""Kernels of pooling, window by window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import strategies as st
+
+from costmodel.layers.fields import pair
+from tests.kernels.counting import Array, zeros
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+
+Window = tuple[int, int, slice, slice, int]
+"""Row and column of the output; rows and columns of the padded input; what a mean divides by."""
+
+
+class Pool(Kernel, abstract=True):
+    outside = 0.0
+
+    def rims(self, p: Pass) -> list[tuple[int, int]]:
+        """What is padded before and after (height, width)."""
+        return [(0, 0), (0, 0)]
+
+    def windows(self, p: Pass) -> Iterator[Window]:
+        raise NotImplementedError
+
+    def size(self, p: Pass) -> tuple[int, ...]:
+        """Windows (down, across)."""
+        raise NotImplementedError
+
+    def padded(self, p: Pass, value: float) -> Array:
+        return np.pad(p.x, [(0, 0), (0, 0), *self.rims(p)], constant_values=value)
+
+    def unpadded(self, p: Pass, wide: Array) -> Array:
+        (top, _), (left, _) = self.rims(p)
+        return wide[:, :, top : top + p.x.shape[2], left : left + p.x.shape[3]]
+
+    def forward(self, p: Pass) -> Array:
+        wide = self.padded(p, self.outside)
+        y = zeros((*p.x.shape[:2], *self.size(p)), p.tally)
+        for r, c, *within, count in self.windows(p):
+            y[:, :, r, c] = self.pooled(wide[:, :, *within].reshape(*p.x.shape[:2], -1), count)
+        return y
+
+    def pooled(self, window: Array, count: int) -> Array:
+        """(batch, C, members) → (batch, C)."""
+        raise NotImplementedError
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        wide = self.padded(p, self.outside)
+        total = zeros(wide.shape, p.tally)
+        for r, c, *within, count in self.windows(p):
+            self.spread(total[:, :, *within], g[:, :, r, c], wide[:, :, *within], count)
+        yield p.x, self.unpadded(p, total)
+
+    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
+        """Add a window's gradient to where it belongs."""
+        raise NotImplementedError
+
+
+class Max(Pool, abstract=True):
+    outside = -math.inf
+
+    def pooled(self, window: Array, count: int) -> Array:
+        return window.max(-1, keepdims=False)
+
+    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
+        batch, channel = np.ogrid[: g.shape[0], : g.shape[1]]
+        # Where the maximum lies is known from the comparisons of the forward pass, and kept.
+        place = window.values.reshape(*g.shape, -1).argmax(-1)
+        np.add.at(total, (batch, channel, *np.unravel_index(place, window.shape[2:])), g)
+
+
+class Mean(Pool, abstract=True):
+    def pooled(self, window: Array, count: int) -> Array:
+        return window.sum(-1, keepdims=False) / count
+
+    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
+        total[...] = total + (g / count).reshape(*g.shape, 1, 1)
+
+
+class Sliding(Pool, abstract=True):
+    def case(self, draw: Draw) -> Case:
+        kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        stride = draw(st.none() | st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        padding = tuple(draw(st.integers(0, k // 2)) for k in kernel)
+        size = (max(1, k - 2 * side) + draw(sizes) - 1 for k, side in zip(kernel, padding, strict=True))
+        layer = self.layer(kernel=kernel, stride=stride, padding=padding, ceil_mode=draw(st.booleans()))
+        return Case(layer, [Operand((draw(st.integers(1, 2)), draw(st.integers(1, 2)), *size))])
+
+    def starts(self, p: Pass) -> list[range]:
+        """First row of each window and first column, in the padded input: the last may reach beyond its end."""
+        found: list[range] = []
+        axes = zip(p.x.shape[2:], p.kind.kernel, p.kind.stride or p.kind.kernel, p.kind.padding, strict=True)
+        for n, k, step, side in axes:
+            begun = range(0, n + side, step)
+            inside = [start for start in begun if start + k <= n + 2 * side]
+            beyond = p.kind.ceil_mode and len(inside) < len(begun) and inside[-1] + k < n + 2 * side
+            found.append(begun[: len(inside) + beyond])
+        return found
+
+    def size(self, p: Pass) -> tuple[int, ...]:
+        return tuple(map(len, self.starts(p)))
+
+    def rims(self, p: Pass) -> list[tuple[int, int]]:
+        return [(side, side + k) for side, k in zip(p.kind.padding, p.kind.kernel, strict=True)]
+
+    def windows(self, p: Pass) -> Iterator[Window]:
+        ends = [n + 2 * side for n, side in zip(p.x.shape[2:], p.kind.padding, strict=True)]
+        rows, columns = self.starts(p)
+        kh, kw = p.kind.kernel
+        for (r, top), (c, left) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
+            count = (min(top + kh, ends[0]) - top) * (min(left + kw, ends[1]) - left)
+            yield r, c, slice(top, top + kh), slice(left, left + kw), count
+
+    def viewed(self, p: Pass, wide: np.ndarray) -> np.ndarray:
+        """(batch, C, H', W', k_h·k_w), by strides."""
+        (sh, sw), (h, w) = p.kind.stride or p.kind.kernel, p.y.shape[2:]
+        every = np.lib.stride_tricks.sliding_window_view(wide, p.kind.kernel, (2, 3))[:, :, ::sh, ::sw]
+        return every[:, :, :h, :w].reshape(*p.y.shape, -1)
+
+
+class MaxPool(Sliding, Max):
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.nanmax(self.viewed(p, self.padded(p, math.nan).values), -1)
+
+
+class AvgPool(Sliding, Mean):
+    """Zeros of the padding count as members; what lies beyond it does not."""
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        beyond = [(0, 0), (0, 0), *((0, k) for k in p.kind.kernel)]
+        inside = np.pad(x, [(0, 0), (0, 0), *((side, side) for side in p.kind.padding)])
+        return np.nanmean(self.viewed(p, np.pad(inside, beyond, constant_values=math.nan)), -1)
+
+
+class Adaptive(Pool, abstract=True):
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 6), st.integers(1, 6)))
+        size = draw(st.just((1, 1)) | st.tuples(st.integers(1, 6), st.integers(1, 6)))
+        return Case(self.layer(size=size), [Operand(shape)])
+
+    def size(self, p: Pass) -> tuple[int, ...]:
+        return pair(p.kind.size)
+
+    def windows(self, p: Pass) -> Iterator[Window]:
+        axes = [
+            [slice(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+            for n, m in zip(p.x.shape[2:], self.size(p), strict=True)
+        ]
+        for (r, rows), (c, columns) in ((r, c) for r in enumerate(axes[0]) for c in enumerate(axes[1])):
+            yield r, c, rows, columns, (rows.stop - rows.start) * (columns.stop - columns.start)
+
+    def members(self, p: Pass, x: np.ndarray) -> np.ma.MaskedArray:
+        """(batch, C, windows down, across, H, W); an element is masked unless it overlaps the window's share."""
+        down, across = (
+            np.array([[e * m < (i + 1) * n and (e + 1) * m > i * n for e in range(n)] for i in range(m)])
+            for n, m in zip(x.shape[2:], self.size(p), strict=True)
+        )
+        inside = down[:, None, :, None] & across[None, :, None, :]
+        x, inside = np.broadcast_arrays(x[:, :, None, None], inside)
+        return np.ma.array(x, mask=~inside)
+
+
+class AdaptiveMaxPool(Adaptive, Max):
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return self.members(p, x).max((4, 5)).data
+
+
+def _seen_everywhere(p: Pass, g: Array) -> Array:
+    """The gradient of a mean over the whole image: one number, seen at every place."""
+    share = g / (p.x.shape[2] * p.x.shape[3])
+    return np.broadcast_to(share.reshape(*p.x.shape[:2], 1, 1), p.x.shape)
+
+
+class AdaptiveAvgPool(Adaptive, Mean):
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if self.size(p) == (1, 1):
+            yield p.x, _seen_everywhere(p, g)
+        else:
+            yield from super().backward(p, g)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return self.members(p, x).mean((4, 5)).data
+
+
+class GlobalAvgPool(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(keepdims=draw(st.booleans())), [Operand(draw(st.tuples(*[sizes] * 4)))])
+
+    def forward(self, p: Pass) -> Array:
+        return p.x.mean((2, 3), keepdims=p.kind.keepdims)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, _seen_everywhere(p, g)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.einsum("bchw->bc", x).reshape(p.y.shape) / x[0, 0].size

@@ -1,0 +1,79 @@
+"""Kernels of linear maps and matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array, accumulated, add_product, zeros
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+from tests.kernels.visibility import Visible, draw_keys
+
+
+class Linear(Kernel):
+    def case(self, draw: Draw) -> Case:
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+        return Case(self.layer(features=draw(sizes), bias=draw(st.booleans())), [Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        y = p.x @ np.swapaxes(p.weights["weight"], 0, 1)
+        return y + p.weights["bias"] if p.kind.bias else y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        weight = p.weights["weight"]
+        if p.input_needs_gradient:
+            yield p.x, g @ weight
+        rows_of_g, rows_of_x = g.reshape(-1, g.shape[-1]), p.x.reshape(-1, p.x.shape[-1])
+        yield weight, np.swapaxes(rows_of_g, 0, 1) @ rows_of_x
+        if p.kind.bias:
+            yield p.weights["bias"], accumulated(rows_of_g, p.weights["bias"].shape)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+        return np.einsum("...i,oi->...o", x, weight) + (0 if bias is None else bias)
+
+
+class Matmul(Kernel):
+    """Whole products, or those of attention with a mask: rows of scores and of mixing run over visible keys only."""
+
+    def case(self, draw: Draw) -> Case:
+        batch = tuple(draw(st.lists(sizes, min_size=1, max_size=2)))
+        m, k, n = (draw(sizes) for _ in range(3))
+        form = draw(st.sampled_from(["whole", "columns", "terms"]))
+        if form == "whole":
+            return Case(self.layer(), [Operand((*batch, m, k)), Operand((*batch, k, n))])
+        keys, pairs = draw_keys(draw, m)
+        a, b = ((m, k), (k, m)) if form == "columns" else ((m, m), (m, n))
+        operands = [Operand((*batch, *a)), Operand((*batch, *b))]
+        return Case(self.layer(visible=(pairs, m * m)), operands, Visible(keys, form))
+
+    def forward(self, p: Pass) -> Array:
+        a, b = p.inputs
+        if p.visible is None:
+            return a @ b
+        y = zeros((*a.shape[:-1], b.shape[-1]), p.tally)
+        for row, columns, terms in p.visible.rows():
+            add_product(y[..., row, columns], a[..., row, terms], b[..., terms, columns])
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        turned_a, turned_b = np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)
+        if p.visible is None:
+            yield a, g @ turned_b
+            yield b, turned_a @ g
+            return
+        da, db = zeros(a.shape, p.tally), zeros(b.shape, p.tally)
+        for row, columns, terms in p.visible.rows():
+            add_product(da[..., row, terms], g[..., row, columns], turned_b[..., columns, terms])
+        yield a, da
+        for row, columns, terms in p.visible.rows():
+            add_product(db[..., terms, columns], turned_a[..., terms, row], g[..., row, columns])
+        yield b, db
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if p.visible is None:
+            return np.einsum("...mk,...kn->...mn", a, b)
+        mask = p.visible.mask()
+        masked = p.visible.side == "terms"
+        product = np.einsum("...mk,...kn->...mn", a * mask if masked else a, b)
+        return product if masked else product * mask

@@ -1,0 +1,181 @@
+"""A plain kernel of every layer kind, run on an array that counts its own arithmetic, certifies its FLOP formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.graph import Call, Run
+from costmodel.layers import load_all
+from costmodel.layers.base import Work
+from costmodel.layers.loss import Loss
+from tests.kernels import KERNELS
+from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
+from tests.kernels.kernel import Case, Operand, Pass
+
+EXAMPLES = settings(max_examples=12)
+STEP = 1e-6
+
+
+def on_paper(case: Case, training: bool, input_needs_gradient: bool = True) -> Call:
+    """The case as the library records it."""
+    run = Run(training=training, device="gpu")
+    inputs = [
+        run.tensor(
+            x.shape,
+            x.role,
+            origin="input",
+            requires_grad=training and x.role == "activation" and not x.constant and input_needs_gradient,
+        )
+        for x in case.inputs
+    ]
+    case.kind(*inputs)
+    call = run.root.entries[-1]
+    assert isinstance(call, Call)
+    return call
+
+
+def values_of(x: Operand, random: np.random.Generator) -> np.ndarray:
+    """Numbers of pairwise different distances, none at a kink (0, ±3, 6), or indices, or a mask."""
+    if x.role == "index":
+        return random.integers(0, x.below, x.shape)
+    if x.role == "mask":
+        return random.random(x.shape) < 0.5
+    count = int(np.prod(x.shape))
+    return ((random.permutation(count) + 0.37) * 16 / count - 8).reshape(x.shape)
+
+
+def on_arrays(case: Case, call: Call, seed: int, input_needs_gradient: bool = True) -> Pass:
+    """The same case with numbers, not yet run."""
+    random, tally = np.random.default_rng(seed), Tally()
+    inputs = [Array(values_of(x, random), tally) for x in case.inputs]
+    weights = {name: Array(values_of(Operand(w.shape), random), tally) for name, w in call.weights.items()}
+    buffers = {name: Array(1 + random.random(b.shape), tally) for name, b in call.buffers.items()}
+    return Pass(case.kind, inputs, weights, buffers, call.run.training, tally, case.visible, input_needs_gradient)
+
+
+def taken(tally: Tally) -> Work:
+    """What was counted since last asked."""
+    work = Work(tally.contractions, tally.pointwise)
+    tally.contractions = tally.pointwise = 0
+    return work
+
+
+def certified(work: Work) -> Work:
+    """Formulas as ints; what another counter reports is not arithmetic."""
+    return Work(int(work.contractions), int(work.pointwise))
+
+
+def operands_of(p: Pass | Call) -> list[Any]:
+    """Inputs, then weights."""
+    return [*p.inputs, *p.weights.values()]
+
+
+def test_every_kind_has_a_kernel() -> None:
+    assert sorted(load_all().keys() ^ KERNELS.keys()) == []
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@EXAMPLES
+@given(data=st.data(), training=st.booleans(), seed=st.integers(0, 99))
+def test_forward_is_right_and_takes_the_stated_flops(name: str, data: st.DataObject, training: bool, seed: int) -> None:
+    kernel = KERNELS[name]
+    case = kernel.case(data.draw)
+    call = on_paper(case, training)
+    p = on_arrays(case, call, seed)
+    p.y = kernel.forward(p)
+    assert taken(p.tally) == certified(call.kind.forward(call))
+    assert p.y.shape == tuple(map(int, call.y.shape))
+    weights = {weight: array.values for weight, array in p.weights.items()}
+    expected = kernel.reference(p, *(x.values for x in p.inputs), **weights)
+    np.testing.assert_allclose(p.y.values, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@EXAMPLES
+@given(data=st.data(), needed=st.booleans(), seed=st.integers(0, 99))
+def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataObject, needed: bool, seed: int) -> None:
+    kernel = KERNELS[name]
+    case = kernel.case(data.draw)
+    needed = needed or not on_paper(case, True).weights
+    call = on_paper(case, True, needed)
+    p = on_arrays(case, call, seed, needed)
+    p.y = kernel.forward(p)
+    taken(p.tally)
+    g = np.ones(()) if isinstance(case.kind, Loss) else np.random.default_rng(seed).normal(size=p.y.shape)
+    gradients: dict[int, np.ndarray] = {}
+    spent: list[tuple[int, Work]] = []
+    for operand, gradient in kernel.backward(p, Array(g, p.tally)):
+        place = next(i for i, x in enumerate(operands_of(p)) if x is operand)
+        assert gradient.shape == operand.shape
+        gradients[place] = gradient.values
+        spent.append((place, taken(p.tally)))
+    assert spent == list(stated(call))
+    assert_is_gradient(kernel, p, g, gradients, seed)
+
+
+def stated(call: Call) -> Iterator[tuple[int, Work]]:
+    """The kind's formulas for the gradients that are needed, by place among the operands."""
+    for gradient in call.kind.backward(call):
+        if gradient.operand.requires_grad:
+            yield next(i for i, x in enumerate(operands_of(call)) if x is gradient.operand), certified(gradient.work)
+
+
+def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int, np.ndarray], seed: int) -> None:
+    """Along a random direction of each operand, Σ g·y grows as central differences say."""
+    random = np.random.default_rng(seed + 1)
+    for place, gradient in gradients.items():
+        operand = operands_of(p)[place]
+        direction, middle = random.normal(size=operand.shape), operand.values
+        ends = []
+        for step in (STEP, -STEP):
+            operand.values = middle + step * direction
+            ends.append(kernel.forward(p).values)
+        operand.values = middle
+        with np.errstate(invalid="ignore"):
+            grown = np.where(ends[0] == ends[1], 0, ends[0] - ends[1]) / (2 * STEP)
+        scale = 1 + np.abs(gradient * direction).sum() + np.abs(g * grown).sum()
+        assert abs((g * grown).sum() - (gradient * direction).sum()) < 1e-6 * scale
+
+
+@given(seed=st.integers(0, 99))
+def test_batchnorm_follows_the_mean_and_unbiased_variance_of_its_batches(seed: int) -> None:
+    kernel = KERNELS["batchnorm"]
+    case = Case(kernel.layer(), [Operand((3, 2, 2))])
+    p = on_arrays(case, on_paper(case, True), seed)
+    distance = {}
+    for name, batch in (("running_mean", p.x.values.mean((0, 2))), ("running_var", p.x.values.var((0, 2), ddof=1))):
+        distance[name] = (batch, batch - p.buffers[name].values)
+    kernel.forward(p)
+    for name, (batch, before) in distance.items():
+        np.testing.assert_allclose(batch - p.buffers[name].values, 0.9 * before)
+
+
+def test_the_array_counts_products_sums_and_elements() -> None:
+    tally = Tally()
+    a, b = Array(np.ones((5, 2, 3)), tally), Array(np.ones((5, 3, 4)), tally)
+    add_product(zeros((5, 2, 4), tally), a, b)
+    assert taken(tally) == Work(2 * 5 * 2 * 3 * 4, 0)
+    a.sum((0, 2))
+    assert taken(tally) == Work(0, 2 * 14)
+    a.mean((0, 2))
+    assert taken(tally) == Work(0, 2 * 15)
+    accumulated(a, (3,))
+    assert taken(tally) == Work(0, 30)
+    np.where(-a > 1.0, a, np.exp(a)).reshape(-1)[3:]
+    assert taken(tally) == Work(0, 4 * 30)
+
+
+def test_the_array_refuses_what_it_cannot_count() -> None:
+    x = Array(np.ones(3), Tally())
+    with pytest.raises(TypeError, match="no rule for counting sin"):
+        np.sin(x)
+    with pytest.raises(TypeError, match="no rule for counting cumsum"):
+        np.cumsum(x)
+    with pytest.raises(TypeError, match=r"no rule for counting multiply\.reduce"):
+        np.multiply.reduce(x)
