@@ -22,14 +22,13 @@ def main() -> NoReturn:
     # A short-lived process: fewer collections and no search for pydantic plugins make a cold start a tenth faster.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    code = run(sys.argv[1:])
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Errors are one line on stderr."""
     try:
-        return _printed(arguments)
+        return _answered(arguments)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever reads has seen enough, as in `costmodel models | head -1`
@@ -40,21 +39,28 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"cannot write the output: {error.strerror or error}", 1)
 
 
-def _printed(arguments: Sequence[str]) -> int:
+def _answered(arguments: Sequence[str]) -> int:
     from costmodel.commands import UsageError, command
     from costmodel.errors import CostModelError
 
     try:
-        code = command().main(list(arguments), prog_name="costmodel", standalone_mode=False)
+        answer = command().main(list(arguments), prog_name="costmodel", standalone_mode=False)
     except UsageError as error:
         context = getattr(error, "ctx", None)
         help_of = context.command_path if context else "costmodel"
         return _fail(f"{error.format_message()} (see {help_of} --help)", 2)
     except CostModelError as error:
         return _fail(str(error), 2)
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    return code or 0
+    if isinstance(answer, int):  # an exit code: typer itself printed help, or was interrupted
+        return answer
+    _print(answer)
+    return 0
+
+
+def _print(text: str) -> None:
+    """To stdout, now, with ? for what its encoding does not have."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""The commands of ``costmodel``, as typer reads them: arguments to a question, and its answer to stdout."""
+"""The commands of ``costmodel``, as typer reads them: from arguments to a question, and the text of its answer."""
 
 import json
 import re
@@ -94,10 +94,10 @@ def predict(
     flop_rule: FlopRule = None,
     attention_pairs: Pairs = None,
     as_json: Json = False,
-) -> None:
+) -> str:
     """What a model costs: parameters, FLOPs and memory, in total and by layer."""
     prediction = _predict(locals())
-    _print_json(prediction.to_dict()) if as_json else _print(str(prediction))
+    return _json(prediction.to_dict()) if as_json else str(prediction)
 
 
 @app.command(
@@ -105,7 +105,9 @@ def predict(
 )
 def explain(
     model: Model,
-    quantity: Annotated[str, typer.Argument(help="params, flops.forward, memory.activations, memory.peak, ...")],
+    quantity: Annotated[
+        str, typer.Argument(metavar="QUANTITY", help="params, flops.forward, memory.activations, memory.peak, ...")
+    ],
     batch: Batch = None,
     seq: Seq = None,
     image: Image = None,
@@ -118,14 +120,14 @@ def explain(
     flop_rule: FlopRule = None,
     attention_pairs: Pairs = None,
     as_json: Json = False,
-) -> None:
+) -> str:
     """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
     explanation = _predict({k: v for k, v in locals().items() if k != "quantity"}).explain(quantity)
-    _print_json(explanation.to_dict()) if as_json else _print(str(explanation))
+    return _json(explanation.to_dict()) if as_json else str(explanation)
 
 
 @app.command(epilog=_examples("models", "models --json"))
-def models(as_json: Json = False) -> None:
+def models(as_json: Json = False) -> str:
     """The ready models, with their parameters and where their numbers come from."""
     from textwrap import shorten
 
@@ -134,23 +136,22 @@ def models(as_json: Json = False) -> None:
 
     if as_json:
         fields = ("name", "architecture", "params", "notes")
-        _print_json([{field: getattr(entry, field) for field in fields} for entry in entries()])
-        return
+        return _json([{field: getattr(entry, field) for field in fields} for entry in entries()])
     rows = [
         (entry.name, entry.architecture, f"{entry.params:,}", shorten(entry.notes, 60, placeholder=" ..."))
         for entry in entries()
     ]
-    _print(Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3})).text())
+    return Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3})).text()
 
 
 @app.command(epilog=_examples("show gpt2-small > my-model.yaml", "show resnet50 --json"))
-def show(model: Model, as_json: Json = False) -> None:
+def show(model: Model, as_json: Json = False) -> str:
     """A model's description, which a file can hold: every field that is not at its default."""
     from costmodel.files import describe, to_yaml
     from costmodel.zoo import load
 
     loaded = load(model)
-    _print_json(describe(loaded)) if as_json else _print(to_yaml(loaded).rstrip())
+    return _json(describe(loaded)) if as_json else to_yaml(loaded).rstrip()
 
 
 def _predict(arguments: dict[str, Any]) -> Any:
@@ -163,12 +164,6 @@ def _predict(arguments: dict[str, Any]) -> Any:
     return costmodel.predict(arguments["model"], **given)
 
 
-def _print(text: str) -> None:
-    """To stdout, with ? for what its encoding does not have."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
-def _print_json(data: Any) -> None:
+def _json(data: Any) -> str:
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
-    print(json.dumps(data, indent=2, ensure_ascii=ascii_only))
+    return json.dumps(data, indent=2, ensure_ascii=ascii_only)

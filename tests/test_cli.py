@@ -1,0 +1,181 @@
+"""The command line answers as Python does, and ends as a command should."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import costmodel as cm
+from costmodel import cli
+from costmodel.files import build, describe
+from tests.command import apart, here, refused
+
+COMMANDS = ["predict", "explain", "models", "show"]
+
+
+def test_predict_prints_the_report(capsys) -> None:
+    outcome = here(capsys, "predict", "gpt2-small", "--batch", "32", "--seq", "512")
+    assert outcome == (0, str(cm.predict(cm.GPT2Small, batch=32, seq=512)) + "\n", "")
+
+
+def test_predict_json_is_the_prediction(capsys) -> None:
+    outcome = here(capsys, "predict", "resnet18", "--batch", "2", "--image", "64x96", "--json")
+    assert cm.Prediction.from_json(outcome.out) == cm.predict("resnet18", batch=2, image=(64, 96))
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ("--batch 3", {"batch": 3}),
+        ("--seq 5", {"seq": 5}),
+        ("--mode inference", {"mode": "inference"}),
+        ("--attention flash", {"attention": "flash"}),
+        ("--loss none", {"loss": None}),
+        ("--loss mean_squared_error", {"loss": "mean_squared_error"}),
+        ("--device cpu", {"device": "cpu"}),
+        ("--flop-rule arithmetic --attention efficient", {"flop_rule": "arithmetic", "attention": "efficient"}),
+        ("--attention-pairs visible", {"attention_pairs": "visible"}),
+        ("--optimizer adamw --precision fp32", {}),
+    ],
+)
+def test_every_option_is_the_setting_of_its_name(capsys, options: str, settings: dict) -> None:
+    outcome = here(capsys, "predict", "gpt2-small", *options.split(), "--json")
+    assert json.loads(outcome.out) == json.loads(cm.predict("gpt2-small", **settings).to_json())
+
+
+@pytest.mark.parametrize(("option", "image"), [("48", (48, 48)), ("48x64", (48, 64))])
+def test_image_is_a_side_or_height_by_width(capsys, option: str, image: tuple[int, int]) -> None:
+    outcome = here(capsys, "predict", "resnet18", "--image", option, "--json")
+    assert json.loads(outcome.out)["settings"]["image"] == list(image)
+
+
+def test_every_setting_is_an_option(capsys) -> None:
+    from costmodel.training import SETTING_NAMES
+
+    for command in ("predict", "explain"):
+        text = here(capsys, command, "--help").out
+        assert [name for name in SETTING_NAMES if f"--{name.replace('_', '-')}" not in text] == []
+
+
+def test_explain_prints_the_explanation(capsys) -> None:
+    explanation = cm.predict("mlp-mnist", batch=7).explain("flops.forward")
+    assert here(capsys, "explain", "mlp-mnist", "flops.forward", "--batch", "7").out == f"{explanation}\n"
+    as_json = here(capsys, "explain", "mlp-mnist", "flops.forward", "--batch", "7", "--json").out
+    assert json.loads(as_json) == explanation.to_dict()
+
+
+def test_models_lists_every_ready_model(capsys) -> None:
+    lines = here(capsys, "models").out.splitlines()[1:]
+    entries = json.loads(here(capsys, "models", "--json").out)
+    assert [line.split()[0] for line in lines] == [e["name"] for e in entries] == [e.name for e in cm.models()]
+    assert {e["name"]: e["params"] for e in entries}["gpt2-small"] == 124_439_808
+    assert all(f"{e['params']:,}" in line for line, e in zip(lines, entries, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "resnet18", "mlp-mnist"])
+def test_what_show_prints_is_a_file_of_the_same_model(capsys, tmp_path, name: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(here(capsys, "show", name).out, encoding="utf-8")
+    assert cm.load(path) == cm.load(name)
+    data = json.loads(here(capsys, "show", name, "--json").out)
+    assert data == describe(cm.load(name))
+    assert build(data, "test") == cm.load(name)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_that_run(capsys, tmp_path, monkeypatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model.yaml").write_text("architecture: mlp\nsizes: [3, 2]\n")
+    text = here(capsys, command, "--help").out
+    examples = [line.split()[1:] for line in text.splitlines() if line.startswith("    costmodel ")]
+    assert examples
+    assert all(here(capsys, *" ".join(words).split(" > ")[0].split()).code == 0 for words in examples)
+    assert "--json" in text
+
+
+def test_help_without_a_command_lists_the_commands(capsys) -> None:
+    outcome = here(capsys, "--help")
+    assert outcome.code == 0
+    assert [command for command in COMMANDS if f"\n  {command}  " not in outcome.out] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], ["command", "costmodel --help"]),
+        (["predct"], ["'predct'", "'predict'"]),
+        (["predict"], ["MODEL", "costmodel predict --help"]),
+        (["predict", "gpt2-small", "extra"], ["extra"]),
+        (["predict", "gpt2-small", "--btach", "3"], ["--btach", "--batch"]),
+        (["predict", "gpt2-small", "--batch"], ["--batch", "argument"]),
+        (["explain", "gpt2-small"], ["QUANTITY"]),
+        (["models", "--yaml"], ["--yaml"]),
+        (["--version=1"], ["--version"]),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line(capsys, arguments: list[str], said: list[str]) -> None:
+    refused(here(capsys, *arguments), *said)
+
+
+def test_the_process_ends_with_the_code_and_one_line() -> None:
+    refused(apart("predict", "gpt2-smal"), "'gpt2-smal'", "'gpt2-small'")
+    assert apart("predict", "mlp-mnist").code == 0
+
+
+def test_output_that_its_encoding_lacks_is_replaced() -> None:
+    report = apart("predict", "gpt2-small", PYTHONIOENCODING="ascii")
+    assert (report.code, report.err) == (0, "")
+    assert "?12" in report.out
+    shown = apart("show", "mlp-lenet-300-100", "--json", PYTHONIOENCODING="ascii")
+    assert json.loads(shown.out) == describe(cm.load("mlp-lenet-300-100"))
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "costmodel", "models"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a full device")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "costmodel", "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_is_no_traceback(capsys, monkeypatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("costmodel.zoo._names", interrupted)
+    assert here(capsys, "show", "gpt2-small") == (130, "", "")
+
+
+def test_main_exits_with_the_code(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["costmodel", "show", "nothing-like-it"])
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "")
+    monkeypatch.setattr("gc.set_threshold", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("arguments", [["predict", "gpt2-small"], ["predict", "resnet50", "--json"], ["models"]])
+def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
+    heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch"}
+    code = "import sys; from costmodel.cli import run; run(sys.argv[1:]); print('loaded', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert loaded[0] == "loaded"
+    assert heavy & set(loaded) == set()
