@@ -25,7 +25,7 @@ from yaml.events import (
 
 from costmodel.errors import SpecError
 
-MOST_VALUES = 100_000
+MOST_VALUES = 20_000
 DEEPEST = 40
 LONGEST_NUMBER = 1_000
 
@@ -66,7 +66,8 @@ def parse(text: str, where: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        place = f"{where}, line {mark.line + 1}" if mark else where
+        # The end of the text is reported as a line of its own.
+        place = f"{where}, line {min(mark.line + 1, len(text.splitlines()))}" if mark else where
         raise SpecError(f"{place}: not valid YAML or JSON: {problem}: mend or complete the file there") from None
 
 

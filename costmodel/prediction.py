@@ -124,8 +124,7 @@ class Prediction:
 
     def value(self, quantity: str) -> int:
         """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
-        if quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, QUANTITIES)
+        _check_quantity(quantity)
         value: Any = self
         for part in quantity.split("."):
             value = getattr(value, part)
@@ -137,6 +136,7 @@ class Prediction:
 
     def explain(self, quantity: str) -> Explanation:
         """A quantity's formula, letters, numbers put in, value and sources. Raises UnknownNameError."""
+        _check_quantity(quantity)  # before sympy is loaded
         from costmodel.explanation import explain
 
         return explain(self, quantity)
@@ -216,6 +216,11 @@ class Prediction:
         from costmodel.report import html
 
         return html(self)
+
+
+def _check_quantity(quantity: str) -> None:
+    if quantity not in QUANTITIES:
+        raise unknown("quantity", quantity, QUANTITIES)
 
 
 def predict(model: Architecture | str, **settings: Any) -> Prediction:

@@ -1,13 +1,14 @@
-"""Runs command lines, in this process and in one of their own."""
+"""Runs command lines, in this process and in one of their own, and holds what they refuse to one line."""
 
 import os
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from costmodel.cli import run
+from costmodel.errors import CostModelError
 
 
 class Outcome(NamedTuple):
@@ -47,3 +48,17 @@ def refused(outcome: Outcome, *said: str) -> None:
     assert len(outcome.err) < 1_100
     for words in said:
         assert words in outcome.err
+
+
+def error_of(call: Any) -> str:
+    with pytest.raises(CostModelError) as caught:
+        call()
+    return said_in_one_line(caught.value)
+
+
+def said_in_one_line(error: CostModelError) -> str:
+    message = str(error)
+    assert message
+    assert "\n" not in message
+    assert len(message) < 1_000
+    return message

@@ -1,0 +1,172 @@
+"""Whatever is wrong with a question is said in one line: what, where, which value, and what would be right."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from tests.command import error_of, here, refused
+
+GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
+CNN: dict[str, Any] = {"input": [3, 8, 8]}
+HUGE = 10**30
+
+WRONG_NUMBERS = [0, -1, HUGE, -HUGE, 2**40 + 1, 2.0, 2.5, float("nan"), float("inf"), 2j, np.int64(3)]
+WRONG_SIZES = [*WRONG_NUMBERS, True, False, "2", "", b"2", [2], {}, object()]
+
+
+@pytest.mark.parametrize("value", WRONG_SIZES, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("setting", ["batch", "seq", "image"])
+def test_a_wrong_size_in_a_question_is_refused(setting: str, value: Any) -> None:
+    model = "resnet18" if setting == "image" else "gpt2-small"
+    assert setting in error_of(lambda: cm.predict(model, **{setting: value}))
+
+
+@pytest.mark.parametrize("value", [*WRONG_SIZES, None], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("field", ["vocab", "context", "layers", "width", "heads"])
+def test_a_wrong_size_in_a_transformer_is_refused(field: str, value: Any) -> None:
+    assert field in error_of(lambda: cm.Transformer(**{**GPT, field: value}))
+
+
+@pytest.mark.parametrize("value", [*WRONG_SIZES, None], ids=lambda v: type(v).__name__)
+def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
+    assert "sizes.1" in error_of(lambda: cm.MLP(sizes=[2, value, 3]))
+    assert "input.1" in error_of(lambda: cm.CNN(input=[3, value, 3], blocks=["relu"]))
+    layer = {"conv": {"channels": value, "kernel": 1}}
+    assert "channels" in error_of(lambda: cm.CNN(**CNN, blocks=[layer]))
+    assert "times" in error_of(lambda: cm.CNN(**CNN, blocks=[{"repeat": {"times": value, "blocks": ["relu"]}}]))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: cm.MLP(), ["sizes", "missing"]),
+        (lambda: cm.MLP(sizes=[3]), ["sizes", "2"]),
+        (lambda: cm.MLP(sizes=3), ["sizes", "3"]),
+        (lambda: cm.MLP(sizes="784"), ["sizes", "'784'"]),
+        (lambda: cm.MLP(sizes=[3, 2], dropout=1.0), ["dropout", "1.0"]),
+        (lambda: cm.MLP(sizes=[3, 2], dropout=-0.1), ["dropout", "-0.1"]),
+        (lambda: cm.MLP(sizes=[3, 2], dropout=float("nan")), ["dropout", "nan"]),
+        (lambda: cm.MLP(sizes=[3, 2], bias=1), ["bias", "1"]),
+        (lambda: cm.MLP(sizes=[3, 2], bias="no"), ["bias", "'no'"]),
+        (lambda: cm.MLP(sizes=[3, 2], norm="batch"), ["norm", "'batchnorm'"]),
+        (lambda: cm.MLP(sizes=[3, 2], activation="relo"), ["activation 'relo'", "'relu'"]),
+        (lambda: cm.MLP(sizes=[3, 2], activation=None), ["activation"]),
+        (lambda: cm.MLP(sizes=[3, 2], activaton="relu"), ["field 'activaton'", "'activation'"]),
+        (lambda: cm.MLP(sizes=[3, 2], self=1), ["field 'self'"]),
+        (lambda: cm.MLP(sizes=[3, 2], name="x" * 300), ["name"]),
+        (lambda: cm.Transformer(**{**GPT, "heads": 4}), ["heads 4", "width 6", "3"]),
+        (lambda: cm.Transformer(**GPT, kv_heads=2), ["kv_heads 2", "heads 3"]),
+        (lambda: cm.Transformer(**GPT, positions="rotary", rotary_size=3), ["rotary_size 3", "even"]),
+        (lambda: cm.Transformer(**GPT, positions="learnt"), ["positions", "'learned'"]),
+        (lambda: cm.predict(cm.GPT2Small, seq=1025), ["seq 1025", "1024"]),
+        (lambda: cm.predict(cm.GPT2Small, image=224), ["image", "gpt2-small", "seq"]),
+        (lambda: cm.predict("resnet18", seq=3), ["seq=3", "ResNet-18", "image"]),
+        (lambda: cm.predict("mlp-mnist", seq=3), ["seq=3", "mlp-mnist", "batch"]),
+        (lambda: cm.predict("mlp-mnist", image=3), ["image", "mlp-mnist", "batch"]),
+        (lambda: cm.predict("resnet18", image=(3, 4, 5)), ["image", "(3, 4, 5)"]),
+        (lambda: cm.predict("gpt2-smal"), ["model 'gpt2-smal'", "'gpt2-small'"]),
+        (lambda: cm.predict("gpt2-small", btach=3), ["setting 'btach'", "'batch'"]),
+        (lambda: cm.predict("gpt2-small", optimizer="adam"), ["optimizer 'adam'", "'adamw'"]),
+        (lambda: cm.predict("gpt2-small", batch=None), ["batch", "None"]),
+        (lambda: cm.predict("gpt2-small", optimizer=None), ["optimizer"]),
+        (lambda: cm.predict("gpt2-small", precision="fp23"), ["precision 'fp23'", "'fp32'"]),
+        (lambda: cm.predict("gpt2-small", mode="training"), ["mode 'training'", "'train'"]),
+        (lambda: cm.predict("gpt2-small", attention="flsh"), ["attention 'flsh'", "'flash'"]),
+        (lambda: cm.predict("gpt2-small", loss="crossentropy"), ["loss 'crossentropy'", "'cross_entropy'"]),
+        (lambda: cm.predict("gpt2-small", device=["cpu"]), ["device", "cpu"]),
+        (lambda: cm.predict("mlp-mnist").explain("parms"), ["quantity 'parms'", "'params'"]),
+        (lambda: cm.predict("mlp-mnist").formula("memory.activation"), ["'memory.activations'"]),
+        (lambda: cm.predict("mlp-mnist").formula(None), ["quantity"]),  # type: ignore[arg-type]
+        (lambda: cm.load(None), ["None", "'gpt2-small'"]),  # type: ignore[arg-type]
+        (lambda: cm.load(3), ["3 is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load(b"gpt2-small"), ["is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load(cm.MLP), ["is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load(""), ["model ''", "gpt2-small"]),
+        (lambda: cm.load("x" * 100_000), ["unknown model"]),
+        (lambda: cm.load("x" * 100_000 + ".yaml"), ["no such file"]),
+        (lambda: cm.load("a\0b.yaml"), ["no such file"]),
+        (lambda: cm.load("a\nb/c.yaml"), ["no such file"]),
+        (lambda: cm.load("../gpt2-small"), ["no such file", "'gpt2-small'"]),
+        (lambda: cm.Prediction.from_json("{"), ["not a prediction"]),
+        (lambda: cm.Prediction.from_json("[" * 100_000), ["not a prediction"]),
+        (lambda: cm.Prediction.from_json("{}"), ["not a prediction"]),
+        (lambda: cm.Prediction.from_dict({"model": {}, "settings": {}}), ["architecture"]),
+    ],
+)
+def test_a_wrong_question_from_python_is_refused(call: Any, said: list[str]) -> None:
+    message = error_of(call)
+    assert [words for words in said if words not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        (["rellu"], ["'rellu'", "'relu'", "blocks[0]"]),
+        ([{"conv": {"channels": 3}}], ["blocks[0]", "kernel"]),
+        ([{"conv": {"channels": 4, "kernel": 9}}], ["conv", "kernel", "9", "8"]),
+        ([{"conv": {"channels": 4, "kernel": 3, "groups": 2}}], ["conv", "groups", "2", "3"]),
+        ([{"max_pool": {"kernel": 9}}], ["max_pool", "9", "8"]),
+        ([{"residual": {"body": [{"conv": {"channels": 4, "kernel": 1}}]}}], ["residual", "3", "4"]),
+        (
+            [{"branches": {"paths": [[], [{"max_pool": {"kernel": 2}}]], "join": "concat"}}],
+            ["8", "4"],
+        ),
+        (None, ["blocks"]),
+        (3, ["blocks"]),
+        ([3], ["blocks[0]"]),
+        ([{}], ["blocks[0]"]),
+        ([{"relu": None, "conv": None}], ["blocks[0]"]),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> None:
+    message = error_of(lambda: cm.predict(cm.CNN(**CNN, blocks=blocks)).params)
+    assert [words for words in said if words not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("predict gpt2-small --batch 0", ["batch=0", "between 1"]),
+        ("predict gpt2-small --batch -4", ["batch=-4", "between 1"]),
+        (f"predict gpt2-small --batch {HUGE}", ["batch", "31 digits", "between 1"]),
+        ("predict gpt2-small --batch " + "9" * 100_000, ["--batch", "whole number"]),
+        ("predict gpt2-small --batch true", ["--batch", "'true'", "whole number"]),
+        ("predict gpt2-small --batch 2.0", ["--batch", "'2.0'", "whole number"]),
+        ("predict gpt2-small --batch 1_0", ["--batch", "'1_0'", "whole number"]),
+        ("predict gpt2-small --batch ٣", ["--batch", "whole number"]),
+        ("predict gpt2-small --seq x", ["--seq", "'x'", "whole number"]),
+        ("predict gpt2-small --seq 1025", ["seq 1025", "1024"]),
+        ("predict gpt2-small --image 224", ["image", "gpt2-small"]),
+        ("predict resnet18 --seq 5", ["seq=5", "ResNet-18"]),
+        ("predict mlp-mnist --seq 5", ["seq=5", "mlp-mnist"]),
+        ("predict mlp-mnist --image 5", ["image", "mlp-mnist"]),
+        ("predict resnet18 --image 3x", ["--image", "''"]),
+        ("predict resnet18 --image 3x4x5", ["--image", "'4x5'"]),
+        ("predict resnet18 --image 0x5", ["image=0"]),
+        ("predict vgg16 --image 8", ["max_pool"]),
+        ("predict gpt2-smal", ["'gpt2-smal'", "'gpt2-small'"]),
+        ("predict gpt2-small --optimizer admw", ["'admw'", "'adamw'"]),
+        ("predict gpt2-small --precision fp23", ["'fp23'", "'fp32'"]),
+        ("predict gpt2-small --mode infer", ["'infer'", "'inference'"]),
+        ("predict gpt2-small --attention flsh", ["'flsh'", "'flash'"]),
+        ("predict gpt2-small --loss mse", ["'mse'", "mean_squared_error"]),
+        ("predict gpt2-small --device tpu", ["'tpu'", "gpu"]),
+        ("explain gpt2-small parms", ["'parms'", "'params'"]),
+        ("explain gpt2-smal params", ["'gpt2-smal'", "'gpt2-small'"]),
+        ("show resnet-51", ["'resnet-51'", "'resnet50'"]),
+    ],
+)
+def test_a_wrong_question_from_a_shell_is_refused(
+    capsys: pytest.CaptureFixture[str], command: str, said: list[str]
+) -> None:
+    refused(here(capsys, *command.split()), *said)
+
+
+@pytest.mark.parametrize("layers", [10_000, 2**40])
+def test_repeats_beyond_reason_take_no_longer(layers: int) -> None:
+    shape = {"vocab": 2**40, "context": 2**40, "width": 2**40, "heads": 2**40, "positions": "none"}
+    few, many = (cm.predict(cm.Transformer(**GPT | {"layers": n})) for n in (1, layers))
+    assert len(many.layers) == len(few.layers)
+    assert "larger than any machine" in error_of(lambda: cm.predict(cm.Transformer(**shape, layers=layers)))
