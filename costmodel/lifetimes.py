@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from costmodel.tensor import Role
-
 Phase = Literal["forward", "loss", "backward", "optimizer"]
-Line = Literal["gradients", "activations", "temporaries"]
-LINES: tuple[Line, ...] = ("gradients", "activations", "temporaries")
-"""What comes and goes during a step; all else is there throughout."""
+
+GRADIENTS, ACTIVATIONS, TEMPORARIES = range(3)
+"""The lines on which memory comes and goes during a step; on all others it is there throughout."""
 
 Level = tuple[int, int, int]
-"""Bytes on each of `LINES`."""
+"""Bytes on each of these lines."""
 
 
 class Stretch:
@@ -21,9 +18,9 @@ class Stretch:
 
     __slots__ = ("born", "died", "line", "size")
 
-    def __init__(self, size: int, line: Line, born: int) -> None:
+    def __init__(self, size: int, line: int, born: int) -> None:
         self.size = size
-        self.line: Line = line
+        self.line = line
         self.born = self.died = born
 
 
@@ -46,8 +43,7 @@ class Fold(NamedTuple):
 class Lifetimes:
     """The moments of one step, and what is alive at each."""
 
-    def __init__(self, bytes_of: Callable[[Role], int]) -> None:
-        self.bytes_of = bytes_of
+    def __init__(self) -> None:
         self.moments: list[Moment] = []
         self.stretches: list[Stretch] = []
         self.folds: list[Fold] = []
@@ -57,9 +53,9 @@ class Lifetimes:
         self.moments.append(Moment(phase, layer, rounds))
         return len(self.moments) - 1
 
-    def take(self, elements: int, role: Role, line: Line, now: int) -> Stretch:
-        """Memory for so many elements, for this moment until its `died` says otherwise."""
-        stretch = Stretch(elements * self.bytes_of(role), line, now)
+    def take(self, size: int, now: int, line: int = TEMPORARIES) -> Stretch:
+        """So many bytes, for this moment until `died` says otherwise."""
+        stretch = Stretch(size, line, now)
         self.stretches.append(stretch)
         return stretch
 
@@ -69,33 +65,42 @@ class Lifetimes:
         Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
         first or in the last: the one that is higher stands here for all.
         """
-        taken, freed = ([[0, 0, 0] for _ in self.moments] for _ in range(2))
-        for stretch in self.stretches:
-            line = LINES.index(stretch.line)
-            taken[stretch.born][line] += stretch.size
-            freed[stretch.died][line] += stretch.size
-        result: list[Level] = []
-        gradients = activations = temporaries = 0
+        changes = self._changes()
         before: dict[int, Level] = {fold.start: (0, 0, 0) for fold in self.folds}
         closing: dict[int, list[Fold]] = {}
         for fold in self.folds:
             closing.setdefault(fold.end - 1, []).append(fold)
-        for now, (more, less) in enumerate(zip(taken, freed, strict=True)):
+        result: list[Level] = []
+        level: Level = (0, 0, 0)
+        for now, (taken, freed) in enumerate(changes):
             if now in before:
-                before[now] = (gradients, activations, temporaries)
-            gradients, activations, temporaries = gradients + more[0], activations + more[1], temporaries + more[2]
-            result.append((gradients, activations, temporaries))
-            gradients, activations, temporaries = gradients - less[0], activations - less[1], temporaries - less[2]
+                before[now] = level
+            level = _plus(level, taken)
+            result.append(level)
+            level = _minus(level, freed)
             for fold in closing.get(now, ()):
-                a, b, c = before[fold.start]
-                grown = (fold.more * (gradients - a), fold.more * (activations - b), fold.more * (temporaries - c))
+                grown = _times(fold.more, _minus(level, before[fold.start]))
                 if sum(grown) > 0:
-                    for inside in range(fold.start, fold.end):
-                        a, b, c = result[inside]
-                        result[inside] = (a + grown[0], b + grown[1], c + grown[2])
-                gradients, activations, temporaries = (
-                    gradients + grown[0],
-                    activations + grown[1],
-                    temporaries + grown[2],
-                )
+                    result[fold.start : fold.end] = [_plus(inside, grown) for inside in result[fold.start : fold.end]]
+                level = _plus(level, grown)
         return result
+
+    def _changes(self) -> list[tuple[list[int], list[int]]]:
+        """Bytes taken before and given back after each moment, by line."""
+        changes = [([0, 0, 0], [0, 0, 0]) for _ in self.moments]
+        for stretch in self.stretches:
+            changes[stretch.born][0][stretch.line] += stretch.size
+            changes[stretch.died][1][stretch.line] += stretch.size
+        return changes
+
+
+def _plus(a: Level, b: Level | list[int]) -> Level:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def _minus(a: Level, b: Level | list[int]) -> Level:
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
+
+
+def _times(more: int, a: Level) -> Level:
+    return more * a[0], more * a[1], more * a[2]

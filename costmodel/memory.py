@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from costmodel.backward import Backward, update
+from costmodel.forward import Forward
 from costmodel.graph import Run
-from costmodel.lifetimes import Fold, Level, Lifetimes, Moment, Phase, Stretch
-from costmodel.passes import Backward, Edge, Forward
+from costmodel.lifetimes import GRADIENTS, Level, Lifetimes, Moment, Phase
 from costmodel.sizes import maximum
 from costmodel.training import OPTIMIZERS, Settings
 
@@ -100,36 +101,17 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
-    lifetimes = Lifetimes(settings.bytes_of)
-    forward = Forward(run, lifetimes)
+    lifetimes = Lifetimes()
+    forward = Forward(run, settings.bytes_of, lifetimes)
     if run.training:
         Backward(forward.visits, lifetimes)
-        _update(forward, lifetimes)
+        update(forward.weights, STATE_BYTES, lifetimes)
     last = len(lifetimes.moments) - 1
     forward.output.died = last
     for stretch in lifetimes.stretches:
-        if stretch.line == "gradients":
+        if stretch.line == GRADIENTS:
             stretch.died = last
     return Timeline(_standing(run, settings), tuple(lifetimes.moments), tuple(lifetimes.levels()))
-
-
-def _update(forward: Forward, lifetimes: Lifetimes) -> None:
-    """AdamW, one weight after another: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own."""
-    starts: list[int] = []
-    divisor: Stretch | None = None
-    for weight in forward.weights:
-        if isinstance(weight, Edge):
-            if weight.opens:
-                starts.append(len(lifetimes.moments))
-            else:
-                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), weight.more))
-            continue
-        storage, rounds = weight
-        now = lifetimes.moment("optimizer", storage.name, rounds)
-        if divisor is not None:
-            divisor.died = now
-        lifetimes.take(storage.elements, "statistic", "temporaries", now)
-        divisor = lifetimes.take(storage.elements, "statistic", "temporaries", now)
 
 
 def _standing(run: Run, settings: Settings) -> Alive:

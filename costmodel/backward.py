@@ -1,0 +1,111 @@
+"""The walk back over a graph, and the optimizer's over its weights, that find how long gradients stay in memory.
+
+What a call kept is free once it has run backward, and so is the gradient of what it made. The gradient of a weight
+stays; that of a weight used twice is a sum, as that of any tensor used twice: for a moment there are both and the sum.
+"""
+
+from __future__ import annotations
+
+from costmodel.forward import Edge, Slot, Visit
+from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Fold, Lifetimes, Stretch
+from costmodel.tensor import Storage
+
+
+class Backward:
+    """Retraces the visits of a forward walk."""
+
+    def __init__(self, visits: list[Visit | Edge], lifetimes: Lifetimes) -> None:
+        self.lifetimes = lifetimes
+        start = self._start(visits)
+        starts: list[int] = []
+        for visit in reversed(visits):
+            if isinstance(visit, Visit):
+                self._visit(visit)
+            elif visit.opens:
+                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), visit.more))
+            else:
+                starts.append(len(lifetimes.moments))
+        if start is not None:
+            start.died = len(lifetimes.moments) - 1
+
+    def _start(self, visits: list[Visit | Edge]) -> Stretch | None:
+        """The gradient that backward starts from: the caller holds it until the end."""
+        last = next((visit for visit in reversed(visits) if isinstance(visit, Visit)), None)
+        if last is None:
+            return None
+        last.slot.gradient = self.lifetimes.take(last.slot.size, len(self.lifetimes.moments))
+        return last.slot.gradient
+
+    def _visit(self, visit: Visit) -> None:
+        slot, plan = visit.slot, visit.plan
+        if slot.parts:
+            self._join(slot, visit)
+        incoming, slot.gradient = slot.gradient, None
+        if incoming is None:
+            return
+        if plan.passes:
+            self._pass(visit, incoming)
+            return
+        now = self._moment(visit)
+        incoming.died = now
+        for stretch in visit.kept:
+            stretch.died = now
+        if plan.backward_scratch:
+            self.lifetimes.take(plan.backward_scratch, now)
+        made = [(target, incoming if shared else self._gradient(target, now)) for target, shared in visit.targets]
+        for target, gradient in made:
+            if target.gradient is None:
+                target.gradient = gradient
+            else:
+                self._add(target, target.gradient, gradient, visit)
+
+    def _moment(self, visit: Visit) -> int:
+        return self.lifetimes.moment("backward", visit.name, visit.rounds)
+
+    def _gradient(self, target: Slot, now: int) -> Stretch:
+        stays = target.of_weight and target.gradient is None
+        return self.lifetimes.take(target.size, now, GRADIENTS if stays else TEMPORARIES)
+
+    def _add(self, target: Slot, first: Stretch, second: Stretch, visit: Visit) -> None:
+        now = self._moment(visit)
+        first.died = second.died = now
+        total = self.lifetimes.take(target.size, now)
+        if not target.of_weight:
+            target.gradient = total
+
+    def _pass(self, visit: Visit, incoming: Stretch) -> None:
+        """A slice's gradient waits for those of the other slices, to be joined with them."""
+        whole = visit.targets[0][0]
+        whole.parts.append(incoming)
+        if sum(int(part.size) for part in whole.parts) >= int(whole.size):
+            self._join(whole, visit)
+
+    def _join(self, whole: Slot, visit: Visit) -> None:
+        now = self._moment(visit)
+        for part in whole.parts:
+            part.died = now
+        whole.parts.clear()
+        joined = self._gradient(whole, now)
+        if whole.gradient is None:
+            whole.gradient = joined
+        else:
+            self._add(whole, whole.gradient, joined, visit)
+
+
+def update(weights: list[tuple[Storage, str] | Edge], state_bytes: int, lifetimes: Lifetimes) -> None:
+    """AdamW, one weight after another: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own."""
+    starts: list[int] = []
+    divisor: Stretch | None = None
+    for weight in weights:
+        if isinstance(weight, Edge):
+            if weight.opens:
+                starts.append(len(lifetimes.moments))
+            else:
+                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), weight.more))
+            continue
+        storage, rounds = weight
+        now = lifetimes.moment("optimizer", storage.name, rounds)
+        if divisor is not None:
+            divisor.died = now
+        lifetimes.take(storage.elements * state_bytes, now)
+        divisor = lifetimes.take(storage.elements * state_bytes, now)
