@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from costmodel.dtypes import size_bytes
 from costmodel.graph import Call, Run
 from costmodel.layers.base import Work
 from costmodel.layers.embedding import Table
-from costmodel.tensor import Role, Storage, Tensor
-
-BytesOf = Callable[[Role], int]
+from costmodel.tensor import Storage, Tensor
 
 
 class Row(NamedTuple):
@@ -40,13 +39,13 @@ class Row(NamedTuple):
         return {**self._asdict(), "intensity": self.intensity}
 
 
-def rows_of(run: Run, bytes_of: BytesOf, flop_rule: str) -> list[Row]:
+def rows_of(run: Run, flop_rule: str) -> list[Row]:
     """A row for each recorded call, in order."""
     charged: set[Storage] = set()
-    return [_row(call, charged, bytes_of, flop_rule) for call in run.root.calls()]
+    return [_row(call, charged, flop_rule) for call in run.root.calls()]
 
 
-def _row(call: Call, charged: set[Storage], bytes_of: BytesOf, flop_rule: str) -> Row:
+def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
     forward = call.kind.forward(call)
     backward_flops = backward_pointwise_flops = 0
@@ -59,13 +58,13 @@ def _row(call: Call, charged: set[Storage], bytes_of: BytesOf, flop_rule: str) -
         call.name,
         call.kind.kind,
         times,
-        sum(s.elements * s.times for s in _newly(charged, call.weights.values())) if call.weights else 0,
+        sum(s.elements * s.times for s in _newly(charged, call.stored.values())) if call.stored else 0,
         times * _contractions(forward, flop_rule),
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
-        _kept_bytes(call, charged, bytes_of) if call.kept else 0,
-        times * traffic(call, bytes_of),
+        _kept_bytes(call, charged) if call.kept else 0,
+        times * traffic(call),
     )
 
 
@@ -76,14 +75,14 @@ def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage
             yield weight.storage
 
 
-def _kept_bytes(call: Call, charged: set[Storage], bytes_of: BytesOf) -> int:
+def _kept_bytes(call: Call, charged: set[Storage]) -> int:
     """Bytes that this call is the first to keep."""
     kept = 0
     for storage in call.kept:
         for leaf in (storage,) if storage.parts is None else storage.leaves():
             if leaf.origin == "computed" and leaf not in charged:
                 charged.add(leaf)
-                kept += leaf.elements * leaf.times * bytes_of(leaf.role)
+                kept += leaf.bytes * leaf.times
     return kept
 
 
@@ -91,17 +90,16 @@ def _contractions(work: Work, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
 
 
-def traffic(call: Call, bytes_of: BytesOf) -> int:
+def traffic(call: Call) -> int:
     """Compulsory bytes of one forward call: none for a view; a table gives only the rows looked up."""
     y = call.y
     if any(x.storage is y.storage for x in call.inputs):
         return 0
-    size = y.size
-    moved = size * bytes_of(y.storage.role)
+    moved = y.bytes
     seen: list[Storage] = []
     for x in call.operands():
         if x.storage not in seen:
             seen.append(x.storage)
-            looked_up = x.storage.origin == "weight" and isinstance(call.kind, Table)
-            moved += (size if looked_up else x.size) * bytes_of(x.storage.role)
+            looked_up = x.storage.role == "weight" and isinstance(call.kind, Table)
+            moved += size_bytes(y.size, x.dtype) if looked_up else x.bytes
     return moved

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from costmodel.dtypes import FLOATS, Dtype
 from costmodel.errors import ShapeError, SpecError
+from costmodel.precision import FP32, Precision
 from costmodel.sizes import LARGEST_SIZE, product
 from costmodel.tensor import (
     Origin,
@@ -59,10 +61,11 @@ class Block:
 class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
-    Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output.
+    Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
+    it computes with: those `stored`, or casts of them.
     """
 
-    __slots__ = ("block", "buffers", "inputs", "kept", "kind", "name", "run", "weights", "y")
+    __slots__ = ("block", "buffers", "inputs", "kept", "kind", "name", "run", "stored", "weights", "y")
 
     def __init__(self, run: Run, kind: Kind, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
@@ -71,6 +74,7 @@ class Call:
         self.name = name
         self.block = run.block
         self.weights: dict[str, Tensor] = {}
+        self.stored: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.kept: tuple[Storage, ...] = ()
         self.y: Tensor
@@ -96,7 +100,7 @@ class Call:
 
     def fresh(self, role: Role, *shape: int) -> Storage:
         """Memory that this call makes beside its output, such as a statistic, a mask or a contiguous copy."""
-        return Storage(product(shape), role, "computed", self.run.block, self.name)
+        return self.run.storage(product(shape), role, "computed", self.name)
 
     def as_batch(self, x: Tensor) -> Storage:
         """What a batched product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
@@ -115,17 +119,33 @@ class Run:
 
     training: whether tensors are kept for backward.
     device: whose kernels decide what is kept, "gpu" or "cpu".
+    precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     """
 
-    def __init__(self, *, training: bool, device: Device) -> None:
+    def __init__(
+        self,
+        *,
+        training: bool,
+        device: Device,
+        precision: Precision = FP32,
+        cast: Callable[[Dtype], Kind] | None = None,
+    ) -> None:
         self.training = training
         self.device: Device = device
+        self.precision = precision
+        self.cast = cast
         self.root = self.block = Block("", 1, None)
-        self.weights: dict[Storage, None] = {}
+        self.weights: dict[Storage, Shape] = {}
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self._calls = 0
         self._path: list[str] = []
+        self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
+        self._compute: Dtype = precision.weight
+
+    def storage(self, elements: int, role: Role, origin: Origin, name: str, dtype: Dtype | None = None) -> Storage:
+        """Memory, of the data type that its role has here and now unless another is given."""
+        return Storage(elements, role, origin, self.block, name, dtype or self.precision.dtype_of(role, self._compute))
 
     def tensor(
         self,
@@ -136,9 +156,10 @@ class Run:
         requires_grad: bool = False,
         strides: Shape | None = None,
         name: str = "",
+        dtype: Dtype | None = None,
     ) -> Tensor:
-        """A tensor in memory of its own."""
-        storage = Storage(product(shape), role, origin, self.block, name)
+        """A tensor in memory of its own, of the type that its role has here unless another is given."""
+        storage = self.storage(product(shape), role, origin, name, dtype)
         if storage.elements > LARGEST_SIZE**2:
             raise ShapeError(f"a tensor of {show_shape(shape)} is larger than any machine could hold")
         return Tensor(self, shape, storage, requires_grad, strides)
@@ -149,10 +170,10 @@ class Run:
         self.inputs[tensor.storage] = None
         return tensor
 
-    def weight(self, shape: Shape, name: str) -> Tensor:
+    def weight(self, shape: Shape, name: str, dtype: Dtype | None = None) -> Tensor:
         """A trained weight; pass the tensor to another layer to tie the two."""
-        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=self.training, name=name)
-        self.weights[tensor.storage] = None
+        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=self.training, name=name, dtype=dtype)
+        self.weights[tensor.storage] = shape
         return tensor
 
     def buffer(self, shape: Shape, role: Role, name: str) -> Tensor:
@@ -168,17 +189,13 @@ class Run:
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise SpecError(f"the model has more than {MOST_CALLS:,} layers even with its repeats folded")
-        call = Call(self, kind, inputs, ".".join([*self._path, name or kind.kind]))
+        name = name or kind.kind
+        call = Call(self, kind, inputs, ".".join([*self._path, name]))
         kind.check(call)
-        for weight, shape in kind.weights(call).items():
-            given = tied.get(weight) if tied else None
-            call.weights[weight] = given or self.weight(shape, f"{call.name}.{weight}")
-            if call.weights[weight].shape != shape:
-                raise call.fail(
-                    f"a tied {weight} of {show_shape(call.weights[weight].shape)} is not {show_shape(shape)}"
-                )
+        self._take_weights(call, tied or {})
         for buffer, (shape, role) in kind.buffers(call).items():
             call.buffers[buffer] = self.buffer(shape, role, f"{call.name}.{buffer}")
+        self._take_types(call, name)
         made = kind.output(call)
         call.y = made if isinstance(made, Tensor) else self.tensor(made)
         call.y.storage.name = call.y.storage.name or call.name
@@ -187,6 +204,45 @@ class Run:
             call.kept = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.kept(call))
         self.block.entries.append(call)
         return call.y
+
+    def _take_weights(self, call: Call, tied: Mapping[str, Tensor]) -> None:
+        kind = call.kind
+        for weight, shape in kind.weights(call).items():
+            given = tied.get(weight)
+            if given is None:
+                stored = self.precision.stored(kind.kind, shape)
+                given = self.weight(shape, f"{call.name}.{weight}", stored)
+            elif given.shape != shape:
+                raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
+            call.weights[weight] = call.stored[weight] = given
+
+    def _take_types(self, call: Call, name: str) -> None:
+        """Cast what autocast casts, and settle what the call computes in."""
+        kind, precision = call.kind.kind, self.precision
+        target = precision.cast_to(kind, self.device)
+        if target is None:
+            inputs = [x.dtype for x in call.inputs if x.dtype in FLOATS]
+            self._compute = precision.result(
+                kind, inputs, [w.dtype for w in call.weights.values() if w.dtype in FLOATS]
+            )
+            return
+        call.inputs = tuple(self._cast(x, target, name) for x in call.inputs)
+        call.weights = {weight: self._cast(w, target, f"{name}.{weight}") for weight, w in call.weights.items()}
+        self._compute = target
+
+    def _cast(self, x: Tensor, dtype: Dtype, name: str) -> Tensor:
+        """`x` in another type: made once for a weight, each time for an activation, as torch.autocast does."""
+        if x.dtype == dtype or x.dtype not in FLOATS:
+            return x
+        key = (x.storage, dtype)
+        if key in self._casts:
+            return self._casts[key]
+        if self.cast is None:
+            raise AssertionError(f"a run under {self.precision.name} must know how to cast")
+        cast = self.cast(dtype)(x, name=f"{name}.cast")
+        if x.storage.origin == "weight":
+            self._casts[key] = cast
+        return cast
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -206,7 +262,7 @@ class Run:
         left = times
         while int(left) > 0:
             entry = x.view(x.shape, x.strides)
-            entry.storage = Storage(0, x.storage.role, x.storage.origin, self.block)
+            entry.storage = Storage(0, x.storage.role, x.storage.origin, self.block, dtype=x.dtype)
             label = name if left is times else f"{name}.{times - left + 1}"
             block = Block(label, left, self.block)
             self.block.entries.append(block)
@@ -238,8 +294,10 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     if made.block is not block:  # made outside, the same in every round
         entry.storage.parts = (x.storage, made)
         return y
-    rest = Storage(made.elements, made.role, made.origin, Block(block.name, block.count - 1, outer), made.name)
-    last = Storage(made.elements, made.role, made.origin, outer, made.name)
+    rounds = Block(block.name, block.count - 1, outer)
+    rest, last = (
+        Storage(made.elements, made.role, made.origin, where, made.name, made.dtype) for where in (rounds, outer)
+    )
     made.parts = (rest, last)
     entry.storage.parts = (x.storage, rest)
     return Tensor(y.run, y.shape, last, y.requires_grad, y.strides)

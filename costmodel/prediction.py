@@ -73,7 +73,7 @@ class Prediction:
     @cached_property
     def layers(self) -> list[Row]:
         """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.run, self.settings.bytes_of, self.settings.flop_rule)
+        return rows_of(self.run, self.settings.flop_rule)
 
     @cached_property
     def params(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
@@ -173,7 +172,7 @@ def footnotes(p: Prediction) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"{free.total():,} layers cost nothing and have no line: {listed}")
-    counts = {rule: rows_of(p.run, p.settings.bytes_of, rule) for rule in ("pytorch", "arithmetic")}
+    counts = {rule: rows_of(p.run, rule) for rule in ("pytorch", "arithmetic")}
     counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
     if counted != plain:
         notes.append(

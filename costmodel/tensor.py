@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from costmodel.dtypes import Dtype, size_bytes
 from costmodel.errors import ShapeError
 from costmodel.sizes import Letter, product
 
@@ -14,8 +15,8 @@ Shape = tuple[int, ...]
 Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]
 """What a tensor holds; the precision policy turns it into bytes an element."""
 
-Origin = Literal["weight", "buffer", "input", "computed"]
-"""Where a tensor comes from: only what was computed is an activation."""
+Origin = Literal["weight", "buffer", "input", "cast", "computed"]
+"""Where a tensor comes from: only what was computed is an activation; a weight cast to another type is neither."""
 
 
 class Storage:
@@ -25,20 +26,28 @@ class Storage:
     repeated block, lists them in `parts` and holds nothing itself.
     """
 
-    __slots__ = ("block", "elements", "name", "origin", "parts", "role")
+    __slots__ = ("block", "dtype", "elements", "name", "origin", "parts", "role")
 
-    def __init__(self, elements: int, role: Role, origin: Origin, block: Block, name: str = "") -> None:
+    def __init__(
+        self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
+    ) -> None:
         self.elements = elements
         self.role: Role = role
         self.origin: Origin = origin
         self.block = block
         self.name = name
+        self.dtype: Dtype = dtype
         self.parts: tuple[Storage, ...] | None = None
 
     @property
     def times(self) -> int:
         """How many of it exist."""
         return self.block.times
+
+    @property
+    def bytes(self) -> int:
+        """Size of one of it [bytes]."""
+        return size_bytes(self.elements, self.dtype)
 
     def leaves(self) -> list[Storage]:
         """The storages that really hold memory behind this one."""
@@ -53,6 +62,7 @@ class Layout(NamedTuple):
     shape: Shape
     strides: Shape | None
     role: Role
+    dtype: Dtype
     origin: Origin
     requires_grad: bool
 
@@ -82,9 +92,19 @@ class Tensor:
         return product(self.shape[:-1])
 
     @property
+    def dtype(self) -> Dtype:
+        """Data type of its elements."""
+        return self.storage.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that reading it all moves."""
+        return size_bytes(self.size, self.storage.dtype)
+
+    @property
     def layout(self) -> Layout:
         """All that a repeated block can see of its input."""
-        return Layout(self.shape, self.strides, self.storage.role, self.storage.origin, self.requires_grad)
+        return Layout(self.shape, self.strides, self.storage.role, self.dtype, self.storage.origin, self.requires_grad)
 
     def view(self, shape: Shape, strides: Shape | None) -> Tensor:
         """The same storage, seen with another shape."""

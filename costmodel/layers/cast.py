@@ -1,0 +1,38 @@
+"""Change of data type, as autocast makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.dtypes import Dtype
+from costmodel.graph import Call
+from costmodel.layers.base import Gradient, Unary, Work, layer
+from costmodel.tensor import Storage, Tensor, dense_strides
+
+
+@layer
+class Cast(Unary):
+    """y = x in another data type."""
+
+    source = "torch.Tensor.to under torch.autocast (Micikevicius et al. 2018, §3.1); dx is g in the type of x"
+
+    dtype: Dtype
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order; the copy of a weight is no activation."""
+        x = call.x
+        origin = "computed" if x.storage.origin == "computed" else "cast"
+        strides = dense_strides(x.shape, x.strides)
+        return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
+
+    def forward(self, call: Call) -> Work:
+        """A conversion, no arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A conversion, no arithmetic."""
+        yield Gradient(call.x, Work(0, 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
