@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from costmodel.errors import shown
+
 
 def _examples(*lines: str) -> str:
     # \b keeps click from filling the lines.
@@ -32,8 +34,7 @@ def command() -> Any:
 
 def _size(text: str) -> int:
     if not re.fullmatch("-?[0-9]{1,1000}", text):
-        shown = repr(text if len(text) <= 60 else text[:57] + "...")
-        raise typer.BadParameter(f"{shown} is not a whole number: use one such as 32")
+        raise typer.BadParameter(f"{shown(text)} is not a whole number: use one such as 32")
     return int(text)
 
 

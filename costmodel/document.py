@@ -23,7 +23,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 
 MOST_VALUES = 20_000
 DEEPEST = 40
@@ -122,7 +122,7 @@ class _Reader:
         if event.anchor is not None:
             raise self._error(event, f"anchor &{event.anchor[:40]}: write the value out where it is used")
         if event.tag is not None:
-            raise self._error(event, f"tag {event.tag[:60]!r}: use plain values without tags")
+            raise self._error(event, f"tag {shown(event.tag)}: use plain values without tags")
         self.lines[path] = event.start_mark.line + 1
         if len(self.lines) > MOST_VALUES:
             raise self._error(event, f"the file has more than {MOST_VALUES:,} values: fold what repeats")
@@ -146,10 +146,10 @@ class _Reader:
                 raise self._error(event, "a list or mapping cannot be a field name: use a word")
             key = self._value(event, (*path, ""))
             if not isinstance(key, str):
-                raise self._error(event, f"{key!r:.60} cannot be a field name: use a word")
+                raise self._error(event, f"{shown(key)} cannot be a field name: use a word")
             if key in data:
                 first = self.lines[(*path, key)]
-                raise self._error(event, f"field {_clipped(key)} is given twice (first on line {first}): keep one")
+                raise self._error(event, f"field {shown(key)} is given twice (first on line {first}): keep one")
             line = event.start_mark.line + 1
             data[key] = self._value(next(self.events), (*path, key))
             self.lines[(*path, key)] = line
@@ -168,7 +168,3 @@ class _Reader:
 
     def _error(self, event: Any, message: str) -> SpecError:
         return SpecError(f"{self.where}, line {event.start_mark.line + 1}: {message}")
-
-
-def _clipped(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

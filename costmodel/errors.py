@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class CostModelError(ValueError):
@@ -35,10 +35,30 @@ class UnknownNameError(CostModelError):
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """Error for an unknown `name`, with the nearest known ones (all of them when few or none is near)."""
+    from difflib import get_close_matches  # only errors need it
+
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
-    shown = repr(str(name)) if len(str(name)) <= 80 else repr(str(name)[:77]) + "..."
+    near = get_close_matches(name, names, n=3, cutoff=0.5) if isinstance(name, str) else []
     if near:
-        return UnknownNameError(f"unknown {what} {shown}: did you mean {' or '.join(map(repr, near))}?")
+        return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
     listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-    return UnknownNameError(f"unknown {what} {shown}: known are {listed}")
+    return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed}")
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: in one short line, whatever it is."""
+    return " ".join(_SHORT.repr(value).splitlines())
+
+
+class _Short(reprlib.Repr):
+    """Bounded in length and depth; a number of more digits than Python prints has a text too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"a number of more than {x.bit_length() * 3 // 10} digits"
+
+
+_SHORT = _Short()

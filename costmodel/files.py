@@ -8,7 +8,7 @@ import stat
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import SpecError, unknown
+from costmodel.errors import SpecError, shown, unknown
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -91,7 +91,7 @@ def _build(data: Any, where: str) -> Architecture:
 
 def _kind(data: Any) -> str:
     kinds = {dict: "a mapping with keys that are not words", list: "a list", type(None): "nothing"}
-    return kinds.get(type(data), f"a single value ({repr(data)[:40]})")
+    return kinds.get(type(data), f"a single value ({shown(data)})")
 
 
 def _culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import LARGEST_SIZE
 from costmodel.tensor import Role
 
@@ -75,10 +75,9 @@ SETTING_NAMES = tuple(field.name for field in fields(Settings))
 
 def _check_size(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={value!r} is not a whole number: use an int such as {name}=32")
+        raise SettingError(f"{name}={shown(value)} is not a whole number: use an int such as {name}=32")
     if not 1 <= value <= LARGEST_SIZE:
-        shown = value if abs(value) < 10**20 else f"a number of {len(str(abs(value)))} digits"
-        raise SettingError(f"{name}={shown} is not between 1 and {LARGEST_SIZE:,}")
+        raise SettingError(f"{name}={shown(value)} is not between 1 and {LARGEST_SIZE:,}")
     return value
 
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from costmodel.architectures.base import Architecture
-from costmodel.errors import SpecError, unknown
+from costmodel.errors import SpecError, shown, unknown
 from costmodel.files import read, shown_path
 
 SPECS = Path(__file__).parent / "specs"
@@ -62,10 +62,9 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     if isinstance(model, os.PathLike) or (isinstance(model, str) and _is_path(model)):
         return _from_path(model)
     if not isinstance(model, str):
-        shown = repr(model)
         raise SpecError(
-            f"{shown if len(shown) <= 60 else shown[:57] + '...'} is not a model: give a ready model's name such as "
-            "'gpt2-small', a file's path, or an MLP, CNN or Transformer"
+            f"{shown(model)} is not a model: give a ready model's name such as 'gpt2-small', a file's path, or an "
+            "MLP, CNN or Transformer"
         )
     return _ready(model)
 

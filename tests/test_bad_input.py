@@ -12,8 +12,18 @@ GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "head
 CNN: dict[str, Any] = {"input": [3, 8, 8]}
 HUGE = 10**30
 
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+class Nameless:
+    def __repr__(self) -> str:
+        raise RuntimeError("an error that shows this value must not fail")
+
+
 WRONG_NUMBERS = [0, -1, HUGE, -HUGE, 2**40 + 1, 2.0, 2.5, float("nan"), float("inf"), 2j, np.int64(3)]
-WRONG_SIZES = [*WRONG_NUMBERS, True, False, "2", "", b"2", [2], {}, object()]
+WRONG_SIZES = [*WRONG_NUMBERS, 10**100_000, True, False, "2", "", b"2", [2], {}, DEEP, Nameless(), np.ones((2, 2))]
 
 
 @pytest.mark.parametrize("value", WRONG_SIZES, ids=lambda v: type(v).__name__)
@@ -81,6 +91,12 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
         (lambda: cm.predict("mlp-mnist").formula(None), ["quantity"]),  # type: ignore[arg-type]
         (lambda: cm.load(None), ["None", "'gpt2-small'"]),  # type: ignore[arg-type]
         (lambda: cm.load(3), ["3 is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load(DEEP), ["is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load(Nameless()), ["Nameless", "is not a model"]),  # type: ignore[arg-type]
+        (lambda: cm.load("\ud800"), ["model"]),
+        (lambda: cm.predict("gpt2-small", mode=10**100_000), ["mode", "digits"]),
+        (lambda: cm.predict("gpt2-small", optimizer=DEEP), ["optimizer"]),
+        (lambda: cm.MLP(sizes=[3, 2], activation="\ud800"), ["activation"]),
         (lambda: cm.load(b"gpt2-small"), ["is not a model"]),  # type: ignore[arg-type]
         (lambda: cm.load(cm.MLP), ["is not a model"]),  # type: ignore[arg-type]
         (lambda: cm.load(""), ["model ''", "gpt2-small"]),
@@ -130,7 +146,7 @@ def test_blocks_that_do_not_fit_are_refused(blocks: Any, said: list[str]) -> Non
     [
         ("predict gpt2-small --batch 0", ["batch=0", "between 1"]),
         ("predict gpt2-small --batch -4", ["batch=-4", "between 1"]),
-        (f"predict gpt2-small --batch {HUGE}", ["batch", "31 digits", "between 1"]),
+        (f"predict gpt2-small --batch {HUGE}", ["batch", str(HUGE), "between 1"]),
         ("predict gpt2-small --batch " + "9" * 100_000, ["--batch", "whole number"]),
         ("predict gpt2-small --batch true", ["--batch", "'true'", "whole number"]),
         ("predict gpt2-small --batch 2.0", ["--batch", "'2.0'", "whole number"]),

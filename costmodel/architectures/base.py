@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import SettingError, SpecError, unknown
+from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph import Run
 from costmodel.sizes import LARGEST_SIZE
 from costmodel.tensor import Tensor
@@ -104,6 +104,4 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "value_error":
         message = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         return f"{model.__name__}: {message}"
-    value = repr(first["input"])
-    shown = value if len(value) <= 60 else value[:57] + "..."
-    return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown}"
+    return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown(first['input'])}"

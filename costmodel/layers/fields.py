@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from costmodel.errors import CostModelError, SpecError, unknown
+from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.sizes import LARGEST_SIZE
 
 Pair = int | tuple[int, int]
@@ -113,12 +113,9 @@ def _describe(wanted: Any, least: int) -> str:
 
 def show(value: Any) -> str:
     """A value as it reads in an error, cut to a line."""
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return "a number of more than 30 digits"
     if isinstance(value, dict):
         return f"a mapping of {len(value)}"
     if isinstance(value, list | tuple):
         flat = len(value) <= 4 and not any(isinstance(v, dict | list | tuple) for v in value)
         return f"[{', '.join(map(show, value))}]" if flat else f"a list of {len(value)}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shown(value)
