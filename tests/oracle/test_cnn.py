@@ -1,0 +1,95 @@
+"""Convolutional networks against PyTorch and torchvision, equal to the last unit."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel import CNN
+from costmodel.architectures.base import Architecture
+from costmodel.errors import ShapeError
+from tests.oracle.drawn_networks import networks, single_layers
+from tests.oracle.measure import Cost, measure, meta, stated
+from tests.oracle.networks import build
+from tests.oracle.settings import differential
+from tests.oracle.vision import vision_model
+
+pytestmark = pytest.mark.oracle
+
+BATCH = 2
+devices = st.sampled_from(["cpu", "gpu"])
+
+
+def stated_cost(model: Architecture, device: str, **settings: Any) -> Cost:
+    return stated(
+        cm.predict(model, batch=BATCH, device=device, **settings),
+        cm.predict(model, batch=BATCH, device=device, loss=None, **settings),
+    )
+
+
+def measured_cost(module: torch.nn.Module, shape: tuple[int, ...], output: torch.Tensor) -> Cost:
+    targets = meta(BATCH, *output.shape[2:], dtype=torch.int64)
+    return measure(module, meta(BATCH, *shape), loss=lambda y: F.cross_entropy(y, targets), given=(targets,))
+
+
+def assert_equal_costs(blocks: list[Any], shape: tuple[int, int, int], device: str) -> None:
+    module, output = build(blocks, meta(BATCH, *shape), device)
+    assert stated_cost(CNN(input=shape, blocks=blocks), device) == measured_cost(module, shape, output)
+
+
+@settings(differential, max_examples=3 * differential.max_examples)
+@given(single_layers, st.sampled_from([4, 6, 12]), st.integers(1, 12), st.integers(1, 12), devices)
+def test_a_layer_costs_what_pytorch_says_or_both_refuse(item: Any, channels: int, h: int, w: int, device: str) -> None:
+    blocks = [{"conv": {"channels": channels, "kernel": 1}}, item]
+    event(next(iter(item)))
+    try:
+        # With data: the meta device lets some mistakes pass. An empty output passes there too, and is one.
+        _, output = build(blocks, torch.zeros(BATCH, 3, h, w), device)
+        if not output.numel():
+            raise ValueError("empty")
+    except (RuntimeError, ValueError):
+        event("refused")
+        with pytest.raises(ShapeError):
+            cm.predict(CNN(input=(3, h, w), blocks=blocks), batch=BATCH)
+        return
+    assert_equal_costs(blocks, (3, h, w), device)
+
+
+@differential
+@given(networks(), st.integers(8, 17), st.integers(8, 17), devices)
+def test_a_nested_network_costs_what_pytorch_says(blocks: list[Any], h: int, w: int, device: str) -> None:
+    assert_equal_costs(blocks, (4, h, w), device)
+
+
+# The zoo.
+
+ZOO = [
+    path.name.removesuffix(".yaml")
+    for path in sorted(files("costmodel.specs").iterdir(), key=lambda p: p.name)
+    if path.read_text("utf-8").startswith("architecture: cnn")
+]
+ELSEWHERE = {"lenet-5", "mobilenet_v1", "unet"}
+"""Not in torchvision."""
+VARIANTS: dict[str, dict[str, Any]] = {"googlenet": {"aux_logits": False, "init_weights": False}}
+
+
+@pytest.mark.parametrize("name", sorted(set(ZOO) - ELSEWHERE))
+def test_a_ready_model_costs_what_torchvisions_does(name: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, CNN)
+    module = vision_model(name, **VARIANTS.get(name, {}))
+    assert stated_cost(model, "cpu") == measured_cost(module, model.input, meta(BATCH, 1000))
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_the_other_ready_models_cost_what_pytorch_says(name: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, CNN)
+    assert_equal_costs(model.model_dump()["blocks"], model.input, "gpu")
