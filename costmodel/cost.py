@@ -9,13 +9,14 @@ from costmodel.dtypes import size_bytes
 from costmodel.graph import Call, Run
 from costmodel.layers.base import Work
 from costmodel.layers.embedding import Table
-from costmodel.tensor import Storage, Tensor
+from costmodel.tensor import Origin, Storage, Tensor
 
 
 class Row(NamedTuple):
     """One layer, all its repeats together, so that rows add up to totals.
 
-    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once.
+    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. cast_bytes are those of
+    weights kept in another precision.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Row(NamedTuple):
     backward_pointwise_flops: int
     activation_bytes: int
     forward_bytes: int
+    cast_bytes: int = 0
 
     @property
     def intensity(self) -> float:
@@ -63,8 +65,9 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
-        _kept_bytes(call, charged) if call.kept else 0,
+        _kept_bytes(call, charged, "computed") if call.kept else 0,
         times * traffic(call),
+        _kept_bytes(call, charged, "cast") if call.weights is not call.stored else 0,
     )
 
 
@@ -75,12 +78,12 @@ def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage
             yield weight.storage
 
 
-def _kept_bytes(call: Call, charged: set[Storage]) -> int:
+def _kept_bytes(call: Call, charged: set[Storage], origin: Origin) -> int:
     """Bytes that this call is the first to keep."""
     kept = 0
     for storage in call.kept:
         for leaf in (storage,) if storage.parts is None else storage.leaves():
-            if leaf.origin == "computed" and leaf not in charged:
+            if leaf.origin == origin and leaf not in charged:
                 charged.add(leaf)
                 kept += leaf.bytes * leaf.times
     return kept

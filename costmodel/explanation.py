@@ -12,7 +12,6 @@ from costmodel.architectures.base import Definition
 from costmodel.errors import unknown
 from costmodel.prediction import QUANTITIES, trace
 from costmodel.sizes import Letter, expression
-from costmodel.training import OPTIMIZERS
 
 if TYPE_CHECKING:
     from costmodel.graph import Block
@@ -35,11 +34,15 @@ _ROW_FIELDS = {
     "memory.gradients": ("params",),
     "memory.optimizer": ("params",),
     "memory.activations": ("activation_bytes",),
+    "memory.casts": ("cast_bytes",),
 }
 """Which columns of a layer's row a quantity sums; the others are made of tensors or moments, not of layers."""
 
 _OTHER_SOURCES = {
-    "memory.optimizer": "{optimizer}: {states} fp32 states a weight (Loshchilov & Hutter 2019, alg. 2)",
+    "memory.optimizer": "{optimizer} ({source})",
+    "memory.counters": "{optimizer} ({source})",
+    "memory.masters": "fp32 copies that the optimizer updates: {policy}",
+    "memory.casts": "copies of weights that matrix products read and backward needs: {policy}",
     "memory.inputs": "what the user feeds in: the batch and its targets",
     "memory.buffers": "constants beside the weights: running statistics, masks, position tables",
     "memory.temporaries": "the timeline: the most that short-lived tensors take at any step",
@@ -210,5 +213,7 @@ def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
     kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
     by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()}
     settings = prediction.settings
-    other = _OTHER_SOURCES.get(quantity, "").format(optimizer=settings.optimizer, states=OPTIMIZERS[settings.optimizer])
+    other = _OTHER_SOURCES.get(quantity, "").format(
+        optimizer=settings.states.describe(), source=settings.states.source, policy=settings.policy.source
+    )
     return (*([other] if other else []), *(f"{kind}: {by_kind[kind]}" for kind in kinds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -74,7 +74,7 @@ class Call:
         self.name = name
         self.block = run.block
         self.weights: dict[str, Tensor] = {}
-        self.stored: dict[str, Tensor] = {}
+        self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
         self.kept: tuple[Storage, ...] = ()
         self.y: Tensor
@@ -214,17 +214,14 @@ class Run:
                 given = self.weight(shape, f"{call.name}.{weight}", stored)
             elif given.shape != shape:
                 raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
-            call.weights[weight] = call.stored[weight] = given
+            call.weights[weight] = given
 
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
         kind, precision = call.kind.kind, self.precision
         target = precision.cast_to(kind, self.device)
         if target is None:
-            inputs = [x.dtype for x in call.inputs if x.dtype in FLOATS]
-            self._compute = precision.result(
-                kind, inputs, [w.dtype for w in call.weights.values() if w.dtype in FLOATS]
-            )
+            self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return
         call.inputs = tuple(self._cast(x, target, name) for x in call.inputs)
         call.weights = {weight: self._cast(w, target, f"{name}.{weight}") for weight, w in call.weights.items()}
@@ -277,6 +274,11 @@ class Run:
             block.entry, block.exit = entry, y
             x = _hand_on(block, outer, x, entry, y)
         return x
+
+
+def _types(tensors: Iterable[Tensor]) -> list[Dtype]:
+    """Data types of those that hold floating numbers."""
+    return [x.dtype for x in tensors if x.storage.dtype in FLOATS]
 
 
 def _parent(block: Block) -> Block:

@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from costmodel.backward import Backward, update
+from costmodel.dtypes import size_bytes
 from costmodel.forward import Forward
 from costmodel.graph import Run
 from costmodel.lifetimes import GRADIENTS, Level, Lifetimes, Moment, Phase
+from costmodel.precision import Precision
 from costmodel.sizes import maximum
-from costmodel.training import OPTIMIZERS, Settings
+from costmodel.training import Settings
 
 STATE_BYTES = 4
 """Optimizer states are fp32."""
@@ -24,6 +26,7 @@ class Alive(NamedTuple):
     """
 
     weights: int
+    masters: int
     gradients: int
     optimizer: int
     buffers: int
@@ -102,28 +105,53 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     held to the end, and what the loss alone reads is not.
     """
     lifetimes = Lifetimes()
-    forward = Forward(run, settings.bytes_of, lifetimes)
+    forward = Forward(run, lifetimes)
     if run.training:
         Backward(forward.visits, lifetimes)
         update(forward.weights, STATE_BYTES, lifetimes)
+    weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
+    standing = Alive(weights, masters, 0, optimizer, buffers, inputs, 0, 0)
     last = len(lifetimes.moments) - 1
     forward.output.died = last
     for stretch in lifetimes.stretches:
         if stretch.line == GRADIENTS:
             stretch.died = last
-    return Timeline(_standing(run, settings), tuple(lifetimes.moments), tuple(lifetimes.levels()))
+    return Timeline(standing, tuple(lifetimes.moments), tuple(lifetimes.levels()))
 
 
-def _standing(run: Run, settings: Settings) -> Alive:
-    """What is there from the start of the step to its end."""
-    bytes_of = settings.bytes_of
-    elements = sum(s.elements * s.times for s in run.weights)
-    return Alive(
-        weights=elements * bytes_of("weight"),
-        gradients=0,
-        optimizer=OPTIMIZERS[settings.optimizer] * elements * STATE_BYTES if run.training else 0,
-        buffers=sum(s.elements * s.times * bytes_of(s.role) for s in run.buffers),
-        inputs=sum(s.elements * s.times * bytes_of(s.role) for s in run.inputs),
-        activations=0,
-        temporaries=0,
+class Standing(NamedTuple):
+    """What is there from the start of a step to its end [bytes].
+
+    masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
+    """
+
+    weights: int
+    masters: int
+    optimizer: int
+    counters: int
+    buffers: int
+    inputs: int
+
+
+def standing_of(run: Run, settings: Settings) -> Standing:
+    """Adds up what stays, from the shapes of weights, buffers and inputs."""
+    policy, optimizer = settings.policy, settings.states
+    trained = run.weights.items() if run.training else ()
+    state_bytes = size_bytes(1, policy.state_dtype)
+    return Standing(
+        weights=sum(s.bytes * s.times for s in run.weights) + _scale_bytes(run, policy),
+        masters=sum(size_bytes(s.elements, policy.master) * s.times for s, _ in trained) if policy.master else 0,
+        optimizer=sum(optimizer.state_bytes(shape, state_bytes) * s.times for s, shape in trained),
+        counters=sum(optimizer.scalar_bytes(shape) * s.times for s, shape in trained),
+        buffers=sum(s.bytes * s.times for s in run.buffers),
+        inputs=sum(s.bytes * s.times for s in run.inputs),
+    )
+
+
+def _scale_bytes(run: Run, policy: Precision) -> int:
+    """16-bit scales of weights stored in few bits."""
+    return sum(
+        size_bytes(policy.scale_elements(shape), "fp16") * s.times
+        for s, shape in run.weights.items()
+        if s.dtype == policy.quantised
     )

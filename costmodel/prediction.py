@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
+from costmodel.dtypes import size_bytes
 from costmodel.errors import CostModelError, unknown
 from costmodel.graph import Run
-from costmodel.memory import Timeline, timeline_of
-from costmodel.training import OPTIMIZERS, SETTING_NAMES, Settings
+from costmodel.layers.cast import Cast
+from costmodel.memory import Timeline, standing_of, timeline_of
+from costmodel.training import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -40,15 +42,19 @@ class Flops:
 class Memory:
     """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
 
-    temporaries is the most that short-lived tensors take at any one moment.
+    masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
+    weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
     """
 
     weights: int
+    masters: int
     gradients: int
     optimizer: int
+    counters: int
     buffers: int
     inputs: int
     activations: int
+    casts: int
     temporaries: int
     peak: int
 
@@ -101,16 +107,19 @@ class Prediction:
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
-        bytes_of, run = self.settings.bytes_of, self.run
-        weights = sum(s.elements * s.times for s in run.weights) * bytes_of("weight")
-        trains = self.settings.training
+        run, policy = self.run, self.settings.policy
+        weights, masters, optimizer, counters, buffers, inputs = standing_of(run, self.settings)
+        trained = run.weights if run.training else ()
         return Memory(
             weights=weights,
-            gradients=weights if trains else 0,
-            optimizer=OPTIMIZERS[self.settings.optimizer] * self.params * 4 if trains else 0,
-            buffers=sum(s.elements * s.times * bytes_of(s.role) for s in run.buffers),
-            inputs=sum(s.elements * bytes_of(s.role) for s in run.inputs),
+            masters=masters,
+            gradients=sum(size_bytes(s.elements, policy.gradient_dtype) * s.times for s in trained),
+            optimizer=optimizer,
+            counters=counters,
+            buffers=buffers,
+            inputs=inputs,
             activations=sum(row.activation_bytes for row in self.layers),
+            casts=sum(row.cast_bytes for row in self.layers),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
         )
@@ -248,7 +257,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
 def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:
     """Run the model on paper, recording on `run`; the sizes of model and settings may be letters."""
     extent = model.extent(settings.batch, settings.seq, settings.image)
-    run = run or Run(training=settings.training, device=settings.device)
+    run = run or Run(training=settings.training, device=settings.device, precision=settings.policy, cast=Cast)
     output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
     loss = model.default_loss if settings.loss == "default" else settings.loss
     if loss is not None and settings.training:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.conventions import conventions
 from costmodel.cost import Row, rows_of
 from costmodel.table import Cells, Table
-from costmodel.training import OPTIMIZERS
 from costmodel.units import show_bytes, show_count, show_exact, show_flops, show_share
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ def headline(p: Prediction) -> str:
         sizes.append(f"seq {int(extent.seq)}")
     if extent.image is not None:
         sizes.append("image {}×{}".format(*map(int, extent.image)))
-    optimizer = [settings.optimizer] if settings.training else []
-    return f"{_plain(p.model.title)}: {what}, {', '.join([*sizes, settings.precision, *optimizer])}"
+    optimizer = [settings.states.name] if settings.training else []
+    return f"{_plain(p.model.title)}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}"
 
 
 def tables(p: Prediction) -> list[Table]:
@@ -69,15 +68,20 @@ def _arithmetic(p: Prediction) -> Table:
 
 
 def _memory(p: Prediction) -> Table:
-    states = OPTIMIZERS[p.settings.optimizer]
     remarks = {
-        "optimizer": f"{p.settings.optimizer}: {states} fp32 states a weight" if p.settings.training else "",
+        "masters": "the optimizer's copies of the weights",
+        "optimizer": p.settings.states.describe() if p.settings.training else "",
+        "counters": "its scalars, on the host",
+        "casts": "weights kept in the precision of the products",
         "inputs": "inputs and targets",
         "activations": "kept for backward",
         "temporaries": "the most at any moment",
         "peak": "the most alive at once, not the sum",
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
+    for name in ("masters", "casts"):  # a precision that has none says so by its name
+        if not lines[name]:
+            del lines[name]
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from costmodel.errors import SettingError, shown, unknown
+from costmodel.optimizers import Optimizer, optimizer_named
+from costmodel.precision import Precision, precision_named
 from costmodel.sizes import LARGEST_SIZE
-from costmodel.tensor import Role
 
 Mode = Literal["train", "inference"]
 FlopRule = Literal["pytorch", "arithmetic"]
-
-PRECISIONS: dict[str, dict[Role, int]] = {
-    "fp32": {"weight": 4, "activation": 4, "logits": 4, "statistic": 4, "mask": 1, "index": 8, "random": 8}
-}
-"""Bytes an element of each role takes, by precision policy."""
-
-OPTIMIZERS = {"adamw": 2}
-"""fp32 states per weight, by optimizer (AdamW: two moments, Loshchilov & Hutter 2019, alg. 2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +20,15 @@ class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
     seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
+    optimizer and precision are names of ready-made ones, or declarations.
     """
 
     batch: int = 1
     seq: int | None = None
     image: tuple[int, int] | None = None
     mode: Mode = "train"
-    optimizer: str = "adamw"
-    precision: str = "fp32"
+    optimizer: str | Optimizer = "adamw"
+    precision: str | Precision = "fp32"
     attention: Literal["eager", "flash", "efficient"] = "eager"
     loss: Literal["default", "cross_entropy", "mean_squared_error"] | None = "default"
     device: Literal["gpu", "cpu"] = "gpu"
@@ -46,19 +41,29 @@ class Settings:
             _check_size("seq", self.seq)
         if self.image is not None:
             object.__setattr__(self, "image", _image(self.image))
-        _check_name("optimizer", self.optimizer, OPTIMIZERS)
-        _check_name("precision", self.precision, PRECISIONS)
         for name, known in _CHOICES.items():
             _check_name(name, getattr(self, name), known)
+        # Named here once, so that a wrong name is refused when the settings are made.
+        _ = self.states
+        if self.training and self.policy.quantised:
+            raise SettingError(
+                f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
+            )
 
     @property
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self.mode == "train"
 
-    def bytes_of(self, role: Role) -> int:
-        """Bytes of one element."""
-        return PRECISIONS[self.precision][role]
+    @cached_property
+    def policy(self) -> Precision:
+        """The precision policy in force."""
+        return precision_named(self.precision)
+
+    @cached_property
+    def states(self) -> Optimizer:
+        """The optimizer in force."""
+        return optimizer_named(self.optimizer)
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
