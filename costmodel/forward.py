@@ -1,7 +1,7 @@
 """The walk over a graph that finds how long each tensor of the forward pass stays in memory.
 
-A tensor is free after its last use, unless backward needs it. What is handed to a part of the model, such as a block or
-its attention, is in use until that part is done, since its caller has a name for it.
+A tensor is free after its last use, unless backward needs it; what a part of the model is handed is in use until that
+part is done.
 
 A block that repeats is walked three times at most: its first round, one that stands for all those between, and its
 last.
@@ -9,15 +9,14 @@ last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from costmodel.dtypes import size_bytes
 from costmodel.graph import Block, Call, Run
 from costmodel.layers.loss import Loss
 from costmodel.lifetimes import ACTIVATIONS, Fold, Lifetimes, Stretch
-from costmodel.tensor import Role, Storage, Tensor
-
-BytesOf = Callable[[Role], int]
+from costmodel.parts import Parts
+from costmodel.tensor import Storage, Tensor
 
 
 class Slot:
@@ -66,17 +65,6 @@ class Edge(NamedTuple):
     more: int
 
 
-class Part:
-    """A part of the model that is being walked, and what it was handed."""
-
-    __slots__ = ("handed", "name", "start")
-
-    def __init__(self, name: str, start: int) -> None:
-        self.name = name
-        self.start = start
-        self.handed: list[Stretch] = []
-
-
 class Forward:
     """Walks a run.
 
@@ -84,14 +72,13 @@ class Forward:
     output: the result, which the user holds.
     """
 
-    def __init__(self, run: Run, bytes_of: BytesOf, lifetimes: Lifetimes) -> None:
+    def __init__(self, run: Run, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
         self.visits: list[Visit | Edge] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Stretch(0, 0, 0)
-        self._bytes_of = bytes_of
         self._rounds = ""
-        self._parts: list[Part] = [Part("", 0)]
+        self._parts = Parts(lifetimes)
         self._places: dict[Storage, Stretch] = {}
         self._slots: dict[Tensor | Storage, Slot] = {}
         self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
@@ -109,6 +96,7 @@ class Forward:
         entry, made = block.entry, block.exit
         if entry is None or made is None or entry.storage.parts is None:
             raise AssertionError(f"block {block.name} was never closed")
+        self._parts.note(block)
         outer, count, before = self._rounds, int(block.count), entry.storage.parts[0]
         for number in sorted({1, min(2, count), count}):
             self._hand_on(before, entry.storage)
@@ -128,8 +116,7 @@ class Forward:
         if more:
             self._edge(Edge(True, more))
         self._walk(block)
-        while self._parts[-1].start >= start and len(self._parts) > 1:
-            self._leave()
+        self._parts.leave_round(start)
         if more:
             self._edge(Edge(False, more))
             self.lifetimes.folds.append(Fold(start, len(self.lifetimes.moments), more))
@@ -145,7 +132,7 @@ class Forward:
     def _call(self, call: Call) -> None:
         plan = self._plans.get(call)
         if plan is None:
-            plan = self._plans[call] = plan_of(call, self._bytes_of)
+            plan = self._plans[call] = plan_of(call)
         places = self._places
         if plan.makes or plan.forward_scratch:
             self._make(call, plan)
@@ -156,67 +143,50 @@ class Forward:
         if plan.makes and y.storage is plan.makes[0][0]:
             self._slots[y.storage] = slot
         if y.requires_grad and not plan.same:
-            kept = [places[k] for k in call.kept if k in places]
-            for stretch in kept:
-                stretch.line = ACTIVATIONS
+            kept = [(k, places[k]) for k in call.kept if k in places]
+            for storage, stretch in kept:
+                if storage.origin == "computed":
+                    stretch.line = ACTIVATIONS
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
-            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, kept))
+            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, [stretch for _, stretch in kept]))
 
     def _make(self, call: Call, plan: Plan) -> None:
-        self._enter(call.name.rpartition(".")[0])
-        lifetimes, parts = self.lifetimes, self._parts
+        self._parts.enter(call.name.rpartition(".")[0])
+        lifetimes = self.lifetimes
         now = lifetimes.moment("loss" if isinstance(call.kind, Loss) else "forward", call.name, self._rounds)
         for x in call.inputs:
             stretch = self._places.get(x.storage)
             if stretch is not None:
                 stretch.died = now
-                for part in parts:
-                    if stretch.born < part.start:
-                        part.handed.append(stretch)
+                self._parts.hand(stretch)
         for storage, size in plan.makes:
             self._places[storage] = lifetimes.take(size, now)
         if plan.forward_scratch:
             lifetimes.take(plan.forward_scratch, now)
 
-    def _enter(self, name: str) -> None:
-        """Leave the parts that the next layer is not in, and enter those that it is."""
-        if name == self._parts[-1].name:
-            return
-        while not f"{name}.".startswith(f"{self._parts[-1].name}.".lstrip(".")):
-            self._leave()
-        inner = name[len(self._parts[-1].name) :].lstrip(".")
-        for step in inner.split(".") if inner else ():
-            whole = f"{self._parts[-1].name}.{step}".lstrip(".")
-            self._parts.append(Part(whole, len(self.lifetimes.moments)))
-
-    def _leave(self) -> None:
-        now = len(self.lifetimes.moments) - 1
-        for stretch in self._parts.pop().handed:
-            stretch.died = max(stretch.died, now)
-
     def _slot(self, x: Tensor) -> Slot:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
             if x.storage not in here:
-                here[x.storage] = Slot(x.size * self._bytes_of("weight"), of_weight=True)
+                here[x.storage] = Slot(x.bytes, of_weight=True)
                 self.weights.append((x.storage, self._rounds))
             return here[x.storage]
         return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
 
 
-def plan_of(call: Call, bytes_of: BytesOf) -> Plan:
+def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     known = {x.storage for x in call.operands()} | {x.storage for x in call.buffers.values()}
     gradients = tuple((g.operand, g.shared) for g in call.kind.backward(call) if g.operand.requires_grad)
     made = [s for s in dict.fromkeys((call.y.storage, *call.kept)) if s not in known]
-    scratch, size = call.kind.scratch(call), call.y.size
+    scratch = call.kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
-        makes=tuple((storage, storage.elements * bytes_of(storage.role)) for storage in made),
+        makes=tuple((storage, storage.bytes) for storage in made),
         gradients=gradients,
-        output=size * bytes_of(call.y.storage.role),
-        forward_scratch=scratch.forward * bytes_of("activation"),
-        backward_scratch=scratch.backward * bytes_of("activation"),
+        output=call.y.bytes,
+        forward_scratch=size_bytes(scratch.forward, call.y.dtype),
+        backward_scratch=size_bytes(scratch.backward, call.y.dtype),
         passes=passes,
-        same=passes and int(size) == int(call.x.size),
+        same=passes and int(call.y.size) == int(call.x.size),
     )

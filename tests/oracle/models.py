@@ -46,7 +46,7 @@ class FusedRMS(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
         inverse = torch.rsqrt(x.square().mean(-1, keepdim=True))
         ctx.save_for_backward(x, weight, inverse)
-        y = x * inverse
+        y = (x * inverse).contiguous()
         return y if weight is None else y * weight
 
     @staticmethod
@@ -103,6 +103,14 @@ def norm(spec: Any, device: Device) -> nn.Module:
     return RMSNorm(spec.width, device)
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the first features of each head, as many as the tables have."""
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = turned.chunk(2, -1)
+    turned = turned * cos + torch.cat([-second, first], -1) * sin
+    return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
+
+
 class Attention(nn.Module):
     """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
 
@@ -125,12 +133,6 @@ class Attention(nn.Module):
         self.register_buffer("cos", torch.zeros(seq, self.rotated))
         self.register_buffer("sin", torch.zeros(seq, self.rotated))
 
-    def rotate(self, x: Tensor) -> Tensor:
-        turned, rest = x[..., : self.rotated], x[..., self.rotated :]
-        first, second = turned.chunk(2, -1)
-        turned = turned * self.cos + torch.cat([-second, first], -1) * self.sin
-        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
-
     def forward(self, x: Tensor) -> Tensor:
         b, t, _ = x.shape
         if self.spec.fused_qkv:
@@ -140,9 +142,10 @@ class Attention(nn.Module):
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
         q, k, v = (part.view(b, t, n, self.size).transpose(1, 2) for part, n in zip(parts, heads, strict=True))
         if self.spec.positions == "rotary":
-            q, k = self.rotate(q), self.rotate(k)
+            q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
         mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
-        return self.output(mixed.transpose(1, 2).reshape(b, t, -1))
+        mixed = mixed.transpose(1, 2).reshape(b, t, -1)
+        return self.output(mixed)
 
     def repeat(self, x: Tensor) -> Tensor:
         if self.kv_heads == self.spec.heads:
@@ -157,7 +160,8 @@ class Attention(nn.Module):
             scores = scores + self.alibi
         if self.spec.causal or self.spec.window is not None:
             scores = scores.masked_fill(self.mask, float("-inf"))
-        return self.dropout(torch.softmax(scores, -1)) @ v
+        scores = torch.softmax(scores, -1)
+        return self.dropout(scores) @ v
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         p, causal = self.spec.attention_dropout if self.training else 0.0, self.spec.causal
