@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from costmodel.graph import Call
+from costmodel.layers.frozen import Frozen
 from costmodel.tensor import Role, Shape, Storage, Tensor
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Scratch(NamedTuple):
 NO_SCRATCH = Scratch(0, 0)
 
 
-class Kind(ABC):
+class Kind(Frozen, ABC):
     """Abstract base of all layer kinds; `x` and `y` in the docstrings are the first input and the output."""
 
     kind: ClassVar[str]
@@ -122,7 +123,7 @@ def layer(cls: K) -> K:
         raise TypeError(f"two layer kinds are called {cls.kind}")
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
     KINDS[cls.kind] = cls
-    return dataclasses.dataclass(frozen=True)(cls)
+    return dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
 
 
 def _refuse_subclass(cls: type, **_: Any) -> None:

@@ -1,0 +1,36 @@
+"""Layer kinds behave as frozen dataclasses do."""
+
+from copy import deepcopy
+from dataclasses import FrozenInstanceError, replace
+from pickle import dumps, loads
+
+import pytest
+
+from costmodel.layers.linear import Linear, Matmul
+
+
+def test_kinds_with_equal_fields_are_equal() -> None:
+    assert Linear(3) == Linear(features=3, bias=True)
+    assert hash(Linear(3)) == hash(Linear(3, bias=True))
+    assert len({Linear(3), Linear(3), Linear(4), Linear(3, bias=False), Matmul()}) == 4
+    assert Linear(3) != 3
+
+
+def test_fields_cannot_be_set_added_or_deleted() -> None:
+    kind = Linear(3)
+    for name in ("features", "bias", "kind", "width"):
+        with pytest.raises(FrozenInstanceError, match=name):
+            setattr(kind, name, 4)
+        with pytest.raises(FrozenInstanceError, match=name):
+            delattr(kind, name)
+    assert kind == Linear(3)
+
+
+def test_kinds_are_shown_as_they_are_written() -> None:
+    assert repr(Linear(3)) == "Linear(features=3, bias=True)"
+    assert repr(Matmul()) == "Matmul(visible=None)"
+
+
+def test_kinds_can_be_copied() -> None:
+    kind = Linear(3, bias=False)
+    assert deepcopy(kind) == loads(dumps(kind)) == replace(Linear(3), bias=False) == kind
