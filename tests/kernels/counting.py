@@ -1,7 +1,7 @@
 """An array that counts its own arithmetic, by the conventions of ``costmodel.layers.base``.
 
-Moving, indexing and reshaping numbers is free, as is what happens between constants before they meet an array. An
-operation without a rule here is an error, never a zero.
+Moving, indexing, reshaping and converting numbers is free, as is what happens between constants before they meet an
+array. An operation without a rule here is an error, never a zero.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def reshape(self, *shape: int) -> Array:
         return Array(self.values.reshape(shape), self.tally)
+
+    def astype(self, dtype: Any) -> Array:
+        return Array(self.values.astype(dtype), self.tally)
 
     def sum(self, axis: Any, keepdims: bool = True) -> Array:
         return np.add.reduce(self, axis=axis, keepdims=keepdims)

@@ -160,6 +160,22 @@ class RepeatHeads(Move):
         return at[0], at[1] // kind.times, *at[2:]
 
 
+class Cast(Move):
+    """To a type wider than float64, whatever the name, so that nothing is rounded and differences still tell."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(dtype="fp32"), [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=4))))])
+
+    def move(self, kind: Any, x: Any) -> Any:
+        return x.astype(np.longdouble)
+
+    def back(self, kind: Any, g: Array, x: Array) -> Array:
+        return g.astype(x.values.dtype)
+
+    def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
+        return at
+
+
 class Concat(Kernel):
     def case(self, draw: Draw) -> Case:
         batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
