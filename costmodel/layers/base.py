@@ -3,8 +3,8 @@
 A multiply-add counts as two FLOPs. Contractions (products summed over an axis: matrix products, convolutions,
 attention) are counted apart from pointwise arithmetic, in which every operation of the plain definition counts as one:
 addition, negation, multiplication, division, comparison, maximum, choice (``a if c else b``, beside the comparison
-that made c) and elementary function (exp, erf, tanh, sqrt, log). Free are moving numbers, drawing random ones, logic
-between comparisons, and arithmetic on constants alone.
+that made c) and elementary function (exp, erf, tanh, sqrt, log). Free are moving and converting numbers, drawing
+random ones, logic between comparisons, and arithmetic on constants alone.
 
 A sum of n terms within a formula is n - 1 additions, a mean n operations. A gradient that sums r terms (over rows,
 broadcast axes, windows that overlap) accumulates them from zero, as a contraction does: r additions. What several
