@@ -8,7 +8,7 @@ from typing import Literal
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
 from costmodel.sizes import ceil_div, exact_div
-from costmodel.tensor import Storage, Tensor, broadcast
+from costmodel.tensor import Shape, Storage, Tensor, broadcast
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 
@@ -21,6 +21,10 @@ class Softmax(Unary):
     """
 
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
+
+    def output(self, call: Call) -> Shape:
+        """New memory, contiguous whatever the input's order."""
+        return call.x.shape
 
     def forward(self, call: Call) -> Work:
         """5n − 2 a row."""
@@ -47,9 +51,9 @@ class Mask(Weightless):
         if broadcast(call.x.shape, call.inputs[1].shape, call.name) != call.x.shape:
             raise call.fail("the mask is larger than what it masks")
 
-    def output(self, call: Call) -> Tensor:
-        """New memory."""
-        return call.like(call.x)
+    def output(self, call: Call) -> Shape:
+        """New memory, contiguous whatever the input's order."""
+        return call.x.shape
 
     def forward(self, call: Call) -> Work:
         """One selection per element."""
@@ -115,17 +119,18 @@ class FusedAttention(Weightless):
         return Work(2 * 2 * scores * call.x.shape[3], (9 if self.dropout else 6) * scores)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to q.
+        """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to the first in need of it.
 
         A score is scaled, made a weight p = exp(s − log Σ), and takes its gradient p·(dp − D)·scale: six. D = Σ g·y
         once a row. Dropout draws its mask again (a comparison and a product), for p and for dp.
         """
         scores = self._scores(call)
-        q, k, v = call.inputs
+        q = call.x
         pointwise = (10 if self.dropout else 6) * scores + 2 * q.size - q.rows
-        yield Gradient(q, Work(5 * 2 * scores * q.shape[3], pointwise))
-        yield Gradient(k, Work(0, 0))
-        yield Gradient(v, Work(0, 0))
+        work = Work(5 * 2 * scores * q.shape[3], pointwise)
+        for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
+            yield Gradient(x, work)
+            work = Work(0, 0)
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state.

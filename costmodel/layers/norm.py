@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
-from costmodel.tensor import Storage, Tensor
+from costmodel.tensor import Shape, Storage, Tensor
 
 
 class Norm(Kind):
@@ -23,9 +23,9 @@ class Norm(Kind):
         """None."""
         return {}
 
-    def output(self, call: Call) -> Tensor:
-        """New memory of the input's shape."""
-        return call.like(call.x)
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory of the input's shape, contiguous whatever the input's order."""
+        return call.x.shape
 
     def scratch(self, call: Call) -> Scratch:
         """None: one fused kernel each way."""
@@ -123,6 +123,10 @@ class Batchnorm(PerChannel):
             "num_batches_tracked": ((), "index"),
         }
 
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
     def forward(self, call: Call) -> Work:
         """See the class."""
         if call.run.training:
@@ -177,9 +181,13 @@ class Rmsnorm(Norm):
             yield Gradient(call.weights["weight"], Work(0, 2 * n if call.x.requires_grad else 3 * n))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and inverse root per row; the CPU's composed form keeps the normalised input too."""
-        yield call.x
-        yield call.fresh("statistic", call.x.rows)
+        """Input and inverse root per row, in one kernel; the CPU composes it, and keeps what each product needs.
+
+        There the input's gradient needs input and root, the weight's the normalised input.
+        """
+        if call.run.device == "gpu" or call.x.requires_grad:
+            yield call.x
+            yield call.fresh("statistic", call.x.rows)
         if call.run.device == "cpu" and self.affine:
             yield call.fresh("activation", *call.x.shape)
         yield from call.weights.values()

@@ -64,20 +64,22 @@ def measure(
     loss: Callable[[Tensor], Tensor] | None = None,
     given: tuple[Tensor, ...] = (),
     backward: bool = True,
+    count_inputs: bool = False,
 ) -> Cost:
     """Run `model` on `inputs`, then `loss` on its output, then backward from there.
 
     `given`: tensors from outside, such as targets and the weights of a function. `backward` can be left out where
-    PyTorch has none.
+    PyTorch has none. Inputs are outside too, unless they count as made by a layer before.
     """
     weights = list(model.parameters()) if isinstance(model, nn.Module) else [t for t in given if t.requires_grad]
     buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    with Saved([*inputs, *given, *weights, *buffers]) as saved, FlopCounterMode(display=False) as counter:
+    outside = [*given, *weights, *buffers, *([] if count_inputs else inputs)]
+    with Saved(outside) as saved, FlopCounterMode(display=False) as counter:
         y = model(*inputs)
         forward, kept = counter.get_total_flops(), saved.bytes
         end = loss(y) if loss else y
         with_loss = saved.bytes
-        if backward and end.requires_grad:
+        if backward and end.requires_grad and torch.is_grad_enabled():
             end.backward(torch.empty_like(end))
     return Cost(sum(w.numel() for w in weights), forward, counter.get_total_flops(), kept, with_loss)
 
@@ -88,6 +90,6 @@ def stated(prediction: Prediction, without_loss: Prediction) -> Cost:
         prediction.params,
         prediction.flops.forward,
         prediction.flops.total,
-        sum(row.activation_bytes for row in without_loss.layers),
-        sum(row.activation_bytes for row in prediction.layers),
+        without_loss.memory.activations,
+        prediction.memory.activations,
     )

@@ -1,0 +1,327 @@
+"""Every layer kind, alone: what it makes, counts and keeps is what PyTorch makes, counts and keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from costmodel.graph import Device
+from costmodel.layers import load_all
+from costmodel.layers.arithmetic import Add, Dropout, Identity, LayerScale, Multiply, Scale
+from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax
+from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.loss import CrossEntropy, MeanSquaredError
+from costmodel.layers.norm import Batchnorm, Groupnorm, Layernorm, Rmsnorm
+from costmodel.layers.shape import (
+    Concat,
+    Flatten,
+    MergeHeads,
+    Permute,
+    RepeatHeads,
+    Reshape,
+    Slice,
+    SplitHeads,
+    TransposeLast,
+)
+from costmodel.sizes import product
+
+from . import models, single
+from .settings import differential
+from .single import Case, any_shape, sizes
+
+pytestmark = pytest.mark.oracle
+
+Rule = Callable[[st.DrawFn, Device], Case]
+ROWS: dict[str, Rule] = {}
+
+
+def row(rule: Rule) -> Rule:
+    """Enter a rule as the oracle's row for the kind that its name says."""
+    ROWS[rule.__name__] = rule
+    return rule
+
+
+def _activation(name: str) -> Rule:
+    def rule(draw: st.DrawFn, device: Device) -> Case:
+        return Case(load_all()[name](), (draw(single.given(draw(any_shape()))),), models.ACTIVATIONS[name])
+
+    return rule
+
+
+ROWS |= {name: _activation(name) for name in models.ACTIVATIONS}
+
+
+@row
+def linear(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape())))
+    features, bias = draw(st.integers(1, 4)), draw(st.booleans())
+    return Case(Linear(features, bias), (x,), nn.Linear(x.shape[-1], features, bias))
+
+
+@row
+def matmul(draw: st.DrawFn, device: Device) -> Case:
+    *batch, m, k, n = draw(any_shape(4, 5))
+    a, b = draw(single.given((*batch, m, k))), draw(single.given((*batch, k, n)))
+    return Case(Matmul(), (a, b), torch.matmul)
+
+
+@row
+def add(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Add(), draw(broadcasting()), torch.add)
+
+
+@row
+def multiply(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Multiply(), draw(broadcasting()), torch.mul)
+
+
+@row
+def scale(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Scale(), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
+
+
+@row
+def layer_scale(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(2))))
+    return Case(LayerScale(), (x,), Scaled(x.shape[1], *(1 for _ in x.shape[2:])))
+
+
+class Scaled(nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+@row
+def dropout(draw: st.DrawFn, device: Device) -> Case:
+    p = draw(st.sampled_from([0.0, 0.1]))
+    return Case(Dropout(p), (draw(single.given(draw(any_shape()))),), models.Dropout(p, device))
+
+
+@row
+def identity(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Identity(), (draw(single.given(draw(any_shape()))),), nn.Identity())
+
+
+@row
+def softmax(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Softmax(), (draw(single.given(draw(any_shape()))),), lambda x: torch.softmax(x, -1))
+
+
+@row
+def mask(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(2))))
+    hides = draw(single.given(x.shape[-2:], "mask"))
+    return Case(Mask(), (x, hides), lambda x, hides: x.masked_fill(hides, float("-inf")))
+
+
+@row
+def fused_attention(draw: st.DrawFn, device: Device) -> Case:
+    b, repeat, heads, t, d = draw(sizes(5))
+    kernel = draw(st.sampled_from(["flash", "efficient"])) if device == "gpu" else "cpu"
+    repeat = 1 if kernel == "efficient" else repeat  # no backward for grouped heads
+    p = 0.0 if device == "cpu" else draw(st.sampled_from([0.0, 0.1]))
+    q = draw(single.given((b, heads * repeat, t, d)))
+    k, v = (draw(single.given((b, heads, t, d))) for _ in range(2))
+    call = {
+        "flash": lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p)[0],
+        "efficient": lambda q, k, v: torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p)[0],
+        "cpu": lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0],
+    }
+    return Case(FusedAttention(kernel, p), (q, k, v), call[kernel], call["flash"])
+
+
+@row
+def rotary(draw: st.DrawFn, device: Device) -> Case:
+    b, h, t, half = draw(sizes(4))
+    size = 2 * draw(st.integers(1, half))
+    x = draw(single.given((b, h, t, 2 * half)))
+    tables = [single.Given((t, size), (0, 1)) for _ in range(2)]
+    return Case(Rotary(size), (x, *tables), lambda x, cos, sin: models.rotate(x, cos, sin))
+
+
+@row
+def embedding(draw: st.DrawFn, device: Device) -> Case:
+    entries, features = draw(sizes(2))
+    return Case(
+        Embedding(entries, features), (draw(single.given(draw(any_shape()), "index")),), nn.Embedding(entries, features)
+    )
+
+
+@row
+def learned_positions(draw: st.DrawFn, device: Device) -> Case:
+    context, features = draw(sizes(2))
+    tokens = draw(single.given((draw(st.integers(1, 4)), draw(st.integers(1, context))), "index"))
+    return Case(LearnedPositions(context, features), (tokens,), Positions(context, features))
+
+
+class Positions(nn.Embedding):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(torch.arange(tokens.shape[1], device=tokens.device))
+
+
+@row
+def layernorm(draw: st.DrawFn, device: Device) -> Case:
+    x, affine, bias = draw(single.given(draw(any_shape()))), draw(st.booleans()), draw(st.booleans())
+    return Case(Layernorm(affine, bias), (x,), nn.LayerNorm(x.shape[-1], elementwise_affine=affine, bias=bias))
+
+
+@row
+def rmsnorm(draw: st.DrawFn, device: Device) -> Case:
+    x, affine = draw(single.given(draw(any_shape()))), draw(st.booleans())
+    return Case(Rmsnorm(affine), (x,), models.RMSNorm(x.shape[-1], device, affine))
+
+
+@row
+def batchnorm(draw: st.DrawFn, device: Device) -> Case:
+    x, affine = draw(single.given(draw(any_shape(2)))), draw(st.booleans())
+    assume(product(x.shape) > x.shape[1])  # PyTorch refuses a deviation of one value
+    norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(x.shape)]
+    return Case(Batchnorm(affine), (x,), norm(x.shape[1], affine=affine))
+
+
+@row
+def groupnorm(draw: st.DrawFn, device: Device) -> Case:
+    groups, each = draw(sizes(2))
+    batch, *rest = draw(any_shape())
+    assume(product((each, batch, *rest)) > 1)
+    x, affine = draw(single.given((batch, groups * each, *rest))), draw(st.booleans())
+    return Case(Groupnorm(groups, affine), (x,), nn.GroupNorm(groups, groups * each, affine=affine))
+
+
+@row
+def cross_entropy(draw: st.DrawFn, device: Device) -> Case:
+    shape = draw(any_shape(2))
+    target = draw(single.given((shape[0], *shape[2:]), "index"))
+    return Case(CrossEntropy(), (draw(single.given(shape)), target), F.cross_entropy)
+
+
+@row
+def mean_squared_error(draw: st.DrawFn, device: Device) -> Case:
+    shape = draw(any_shape())
+    target = draw(single.given(shape))._replace(requires_grad=False)
+    return Case(MeanSquaredError(), (draw(single.given(shape)), target), F.mse_loss)
+
+
+@row
+def concat(draw: st.DrawFn, device: Device) -> Case:
+    b, _, *rest = draw(any_shape(2))
+    channels = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    inputs = tuple(draw(single.given((b, c, *rest))) for c in channels)
+    return Case(Concat(), inputs, lambda *x: torch.cat(x, 1))
+
+
+@row
+def reshape(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(2))))
+    shape = tuple(draw(st.permutations(x.shape[1:])))
+    shape = draw(st.sampled_from([shape, (1, *shape), (shape[0] * (shape[-1] if len(shape) > 1 else 1), *shape[1:-1])]))
+    return Case(Reshape(shape), (x,), lambda x: x.reshape(x.shape[0], *shape))
+
+
+@row
+def flatten(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Flatten(), (draw(single.given(draw(any_shape(2)))),), nn.Flatten())
+
+
+@row
+def permute(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(2))))
+    axes = tuple(draw(st.permutations(range(len(x.shape)))))
+    return Case(Permute(axes), (x,), lambda x: x.permute(axes))
+
+
+@row
+def slice(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape())))
+    length = draw(st.integers(1, x.shape[-1]))
+    start = draw(st.integers(0, x.shape[-1] - length))
+    return Case(Slice(length, start), (x,), lambda x: x[..., start : start + length])
+
+
+@row
+def split_heads(draw: st.DrawFn, device: Device) -> Case:
+    b, t, heads, d = draw(sizes(4))
+    x = draw(single.given((b, t, heads * d)))
+    return Case(SplitHeads(heads), (x,), lambda x: x.reshape(b, t, heads, d).transpose(1, 2))
+
+
+@row
+def merge_heads(draw: st.DrawFn, device: Device) -> Case:
+    b, h, t, d = draw(sizes(4))
+    return Case(MergeHeads(), (draw(single.given((b, h, t, d))),), lambda x: x.transpose(1, 2).reshape(b, t, h * d))
+
+
+@row
+def transpose_last(draw: st.DrawFn, device: Device) -> Case:
+    return Case(TransposeLast(), (draw(single.given(draw(any_shape(2)))),), lambda x: x.transpose(-2, -1))
+
+
+@row
+def repeat_heads(draw: st.DrawFn, device: Device) -> Case:
+    b, h, t, d = draw(sizes(4))
+    times = draw(st.integers(1, 3))
+    x = draw(single.given((b, h, t, d)))
+    return Case(RepeatHeads(times), (x,), lambda x: x[:, :, None].expand(b, h, times, t, d).reshape(b, h * times, t, d))
+
+
+@st.composite
+def broadcasting(draw: st.DrawFn) -> tuple[single.Given, single.Given]:
+    """Two inputs of one shape, or one that lacks axes or has them of size 1."""
+    shape = draw(any_shape())
+    other = tuple(draw(st.sampled_from([size, size, 1])) for size in shape)[draw(st.sampled_from([0, 0, 1])) :]
+    alike = shape == other
+    a, b = (draw(single.given(s, contiguous=not alike)) for s in (shape, other))
+    return draw(st.sampled_from([(a, b), (b, a)]))
+
+
+SHAPE_ONLY = [name for name, kind in load_all().items() if kind.__module__.endswith(".shape")]
+
+
+def draw_case(data: st.DataObject, name: str, device: Device) -> Case:
+    @st.composite
+    def case(draw: st.DrawFn) -> Case:
+        with torch.device("meta"):
+            return ROWS[name](draw, device)
+
+    return data.draw(case())
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+@pytest.mark.parametrize("name", ROWS)
+@differential
+@given(st.data())
+def test_training(name: str, device: Device, data: st.DataObject) -> None:
+    case = draw_case(data, name, device)
+    assert single.on_paper(case, device, training=True) == single.in_pytorch(case, training=True)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@differential
+@given(st.data())
+def test_inference(name: str, data: st.DataObject) -> None:
+    case = draw_case(data, name, "gpu")
+    assert single.on_paper(case, "gpu", training=False) == single.in_pytorch(case, training=False)
+
+
+@pytest.mark.parametrize("name", SHAPE_ONLY)
+@differential
+@given(st.data())
+def test_linear_on_another_shape(name: str, data: st.DataObject) -> None:
+    case = draw_case(data, name, "gpu")
+    features = case.call(*(x.in_pytorch() for x in case.inputs)).shape[-1]
+    with torch.device("meta"):
+        after = nn.Linear(features, 3)
+    assert single.on_paper(case, "gpu", training=True, then=Linear(3)) == single.in_pytorch(
+        case, training=True, then=after
+    )

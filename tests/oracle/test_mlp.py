@@ -1,0 +1,62 @@
+"""Multilayer perceptrons drawn at random cost what the same model costs in PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.architectures.mlp import MLP
+from costmodel.graph import Device
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Cost, measure, meta, stated
+from .settings import differential
+
+pytestmark = pytest.mark.oracle
+
+MLPS = st.builds(
+    MLP,
+    # Runs of equal sizes are repeated blocks.
+    sizes=st.lists(st.sampled_from([1, 2, 3, 5, 5, 5]), min_size=2, max_size=7),
+    activation=st.sampled_from(sorted(models.ACTIVATIONS)),
+    bias=st.booleans(),
+    norm=st.sampled_from(["none", "batchnorm", "layernorm", "rmsnorm"]),
+    dropout=st.sampled_from([0.0, 0.2]),
+)
+DEVICE = st.sampled_from(["gpu", "cpu"])
+
+
+def in_pytorch(spec: MLP, batch: int, device: Device, loss: str, *, training: bool = True) -> Cost:
+    with torch.device("meta"):
+        model = models.MLP(spec, device).train(training)
+    x = meta(batch, spec.sizes[0])
+    target = meta(batch, dtype=torch.int64) if loss == "cross_entropy" else meta(batch, spec.sizes[-1])
+    of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss
+    with torch.set_grad_enabled(training):
+        return measure(model, x, loss=lambda y: of(y, target), given=(target,))
+
+
+@differential
+@given(MLPS, st.integers(2, 4), DEVICE, st.sampled_from(["cross_entropy", "mean_squared_error"]))
+def test_training(spec: MLP, batch: int, device: Device, loss: str) -> None:
+    with_loss, without = (predict(spec, batch=batch, device=device, loss=end) for end in (loss, None))
+    assert stated(with_loss, without) == in_pytorch(spec, batch, device, loss)
+
+
+@differential
+@given(MLPS, st.integers(1, 4), DEVICE)
+def test_inference(spec: MLP, batch: int, device: Device) -> None:
+    paper = predict(spec, batch=batch, device=device, mode="inference")
+    assert stated(paper, paper) == in_pytorch(spec, batch, device, "mean_squared_error", training=False)
+
+
+@differential
+@given(MLPS, st.integers(1, 4))
+def test_buffers(spec: MLP, batch: int) -> None:
+    with torch.device("meta"):
+        model = models.MLP(spec, "gpu")
+    assert predict(spec, batch=batch).memory.buffers == sum(buffer.nbytes for buffer in model.buffers())

@@ -1,0 +1,62 @@
+"""Models that were published: their parameter counts as printed, and all of GPT-2 as PyTorch sees it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import costmodel as cm
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+
+from . import models, test_mlp
+from .test_transformer import in_pytorch, on_paper
+
+pytestmark = pytest.mark.oracle
+
+PUBLISHED = {
+    # Hugging Face's GPT2LMHeadModel checkpoints: 124M, 355M, 774M and 1.5B of Radford et al. 2019, table 2
+    "gpt2-small": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    # Touvron et al. 2023: 6.7B
+    "llama-2-7b": 6_738_415_616,
+    # Zhang et al. 2024: 1.1B
+    "tinyllama-1.1b": 1_100_048_384,
+    # Meta 2024: 8.03B
+    "llama-3-8b": 8_030_261_248,
+}
+TRANSFORMERS = [entry.name for entry in cm.models() if isinstance(cm.load(entry.name), Transformer)]
+MLPS = [entry.name for entry in cm.models() if isinstance(cm.load(entry.name), MLP)]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_parameter_count(name: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, Transformer)
+    with torch.device("meta"):
+        weights = models.Transformer(model, 1, "eager", "gpu").parameters()
+    assert sum(weight.numel() for weight in weights) == PUBLISHED[name]
+    assert cm.predict(model, batch=1, seq=1).params == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "seq"), [*((name, 2, 128) for name in TRANSFORMERS), ("gpt2-small", 32, 512)]
+)
+@pytest.mark.parametrize("kernel", ["eager", "flash"])
+def test_zoo_transformer(name: str, batch: int, seq: int, kernel: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, Transformer)
+    loss = model.default_loss or "mean_squared_error"
+    paper = on_paper(model, loss, batch=batch, seq=seq, attention=kernel)
+    assert paper == in_pytorch(model, batch, seq, "gpu", kernel, loss)
+
+
+@pytest.mark.parametrize("name", MLPS)
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_zoo_mlp(name: str, device: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, MLP)
+    with_loss, without = (cm.predict(model, batch=64, device=device, loss=end) for end in ("cross_entropy", None))
+    assert test_mlp.stated(with_loss, without) == test_mlp.in_pytorch(model, 64, device, "cross_entropy")
