@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import ceil_div, product
 from costmodel.tensor import Shape
 
@@ -153,7 +153,7 @@ def optimizer_named(optimizer: str | Optimizer) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     if not isinstance(optimizer, str):
-        raise SettingError(f"optimizer={optimizer!r} is neither a name nor an Optimizer")
+        raise SettingError(f"optimizer={shown(optimizer)} is neither a name nor an Optimizer")
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     return OPTIMIZERS[optimizer]

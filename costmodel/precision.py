@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from costmodel.dtypes import Dtype, wider
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import ceil_div, product
 from costmodel.tensor import Role, Shape
 
@@ -139,7 +139,7 @@ def precision_named(precision: str | Precision) -> Precision:
     if isinstance(precision, Precision):
         return precision
     if not isinstance(precision, str):
-        raise SettingError(f"precision={precision!r} is neither a name nor a Precision")
+        raise SettingError(f"precision={shown(precision)} is neither a name nor a Precision")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     return PRECISIONS[precision]

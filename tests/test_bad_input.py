@@ -78,7 +78,7 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
         (lambda: cm.predict("resnet18", image=(3, 4, 5)), ["image", "(3, 4, 5)"]),
         (lambda: cm.predict("gpt2-smal"), ["model 'gpt2-smal'", "'gpt2-small'"]),
         (lambda: cm.predict("gpt2-small", btach=3), ["setting 'btach'", "'batch'"]),
-        (lambda: cm.predict("gpt2-small", optimizer="adam"), ["optimizer 'adam'", "'adamw'"]),
+        (lambda: cm.predict("gpt2-small", optimizer="adamv"), ["optimizer 'adamv'", "'adamw'"]),
         (lambda: cm.predict("gpt2-small", batch=None), ["batch", "None"]),
         (lambda: cm.predict("gpt2-small", optimizer=None), ["optimizer"]),
         (lambda: cm.predict("gpt2-small", precision="fp23"), ["precision 'fp23'", "'fp32'"]),
@@ -96,6 +96,8 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
         (lambda: cm.load("\ud800"), ["model"]),
         (lambda: cm.predict("gpt2-small", mode=10**100_000), ["mode", "digits"]),
         (lambda: cm.predict("gpt2-small", optimizer=DEEP), ["optimizer"]),
+        (lambda: cm.predict("gpt2-small", precision=DEEP), ["precision"]),
+        (lambda: cm.predict("gpt2-small", precision=Nameless()), ["precision", "Nameless"]),
         (lambda: cm.MLP(sizes=[3, 2], activation="\ud800"), ["activation"]),
         (lambda: cm.load(b"gpt2-small"), ["is not a model"]),  # type: ignore[arg-type]
         (lambda: cm.load(cm.MLP), ["is not a model"]),  # type: ignore[arg-type]
