@@ -22,9 +22,9 @@ class Softmax(Unary):
 
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
 
-    def output(self, call: Call) -> Shape:
+    def output(self, call: Call) -> Tensor:
         """New memory, contiguous whatever the input's order."""
-        return call.x.shape
+        return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> Work:
         """5n − 2 a row."""

@@ -1,4 +1,4 @@
-"""Models that were published: their parameter counts as printed, and all of GPT-2 as PyTorch sees it."""
+"""Models that were published: their parameter counts as printed, and whole models of the zoo as PyTorch sees them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ def test_published_parameter_count(name: str) -> None:
     assert cm.predict(model, batch=1, seq=1).params == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "batch", "seq"), [*((name, 2, 128) for name in TRANSFORMERS), ("gpt2-small", 32, 512)]
-)
-@pytest.mark.parametrize("kernel", ["eager", "flash"])
-def test_zoo_transformer(name: str, batch: int, seq: int, kernel: str) -> None:
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_zoo_transformer(name: str) -> None:
+    hold(name, batch=2, seq=128, kernel="eager")
+
+
+@pytest.mark.parametrize("kernel", ["eager", "flash", "efficient"])
+def test_gpt2_small_at_a_working_batch(kernel: str) -> None:
+    hold("gpt2-small", batch=32, seq=512, kernel=kernel)
+
+
+def hold(name: str, batch: int, seq: int, kernel: str) -> None:
     model = cm.load(name)
     assert isinstance(model, Transformer)
     loss = model.default_loss or "mean_squared_error"
