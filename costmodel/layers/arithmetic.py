@@ -27,10 +27,6 @@ class Elementwise(Weightless):
         """One operation per element."""
         return Work(0, call.y.size)
 
-    def scratch(self, call: Call) -> Scratch:
-        """None."""
-        return NO_SCRATCH
-
 
 @layer
 class Add(Elementwise):
@@ -47,6 +43,10 @@ class Add(Elementwise):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
 
 
 @layer
@@ -67,6 +67,11 @@ class Multiply(Elementwise):
             yield a
         if a.requires_grad:
             yield b
+
+    def scratch(self, call: Call) -> Scratch:
+        """The products that a broadcast operand sums."""
+        summed = [x for x in call.inputs if x.requires_grad and x.shape != call.y.shape]
+        return Scratch(0, sum(call.y.size for _ in summed))
 
 
 @layer
@@ -127,8 +132,8 @@ class LayerScale(Kind):
         yield call.weights["weight"]
 
     def scratch(self, call: Call) -> Scratch:
-        """None."""
-        return NO_SCRATCH
+        """The products that γ's gradient sums."""
+        return Scratch(0, call.x.size)
 
 
 @layer
