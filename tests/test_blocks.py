@@ -13,10 +13,11 @@ from costmodel.architectures.blocks import Branches, Repeat, Residual, Sequence
 from costmodel.errors import CostModelError, ShapeError
 from costmodel.files import build, describe
 from costmodel.layers.activation import Relu
+from costmodel.layers.adaptive_pool import AdaptiveAvgPool
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
 from costmodel.layers.noise import StochasticDepth
-from costmodel.layers.pool import AdaptiveAvgPool, AvgPool, GlobalAvgPool, MaxPool
+from costmodel.layers.pool import AvgPool, GlobalAvgPool, MaxPool
 from costmodel.layers.resize import ChannelShuffle, PixelShuffle, Upsample
 
 

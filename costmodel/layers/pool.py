@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
-from math import isqrt
 
 from costmodel.graph import Call
 from costmodel.layers.base import Gradient, Weightless, Work, layer
 from costmodel.layers.fields import Pair, pair
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
-from costmodel.sizes import minimum
 from costmodel.tensor import Shape, Storage, Tensor
 
 
@@ -39,13 +36,18 @@ class Sliding(Pool):
         for k, p in zip(pair(self.kernel), pair(self.padding), strict=True):
             if 2 * p > k:
                 raise call.fail(f"padding {p} is more than half of kernel {k}: use at most {k // 2}")
-        check_window(call, call.x.shape[2:], pair(self.kernel), pair(self.padding))
+        beyond = tuple(s - 1 for s in self.strides) if self.ceil_mode else (0, 0)
+        check_window(call, call.x.shape[2:], pair(self.kernel), pair(self.padding), beyond)
+
+    @property
+    def strides(self) -> Shape:
+        """(height, width)."""
+        return pair(self.kernel if self.stride is None else self.stride)
 
     def output(self, call: Call) -> Shape | Tensor:
         """(batch, C, H', W')."""
         count = slide_beyond if self.ceil_mode else slide
-        strides = pair(self.kernel if self.stride is None else self.stride)
-        axes = zip(call.x.shape[2:], pair(self.kernel), strides, pair(self.padding), strict=True)
+        axes = zip(call.x.shape[2:], pair(self.kernel), self.strides, pair(self.padding), strict=True)
         return arranged(call, (*call.x.shape[:2], *(count(*axis) for axis in axes)))
 
     @property
@@ -100,75 +102,6 @@ class AvgPool(Sliding):
         yield Gradient(call.x, Work(0, (self.window + 1) * call.y.size))
 
 
-class Adaptive(Pool):
-    """Abstract: as many windows as asked for; window i of m over n runs from floor(i·n/m) to ceil((i + 1)·n/m)."""
-
-    size: Pair
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, *size)."""
-        return arranged(call, (*call.x.shape[:2], *pair(self.size)))
-
-    def members(self, call: Call) -> int:
-        """Elements of all windows together; those at a border that cuts an element count in both."""
-        b, c, h, w = call.x.shape
-        m, n = pair(self.size)
-        return b * c * covered(h, m) * covered(w, n)
-
-    @property
-    def whole(self) -> bool:
-        """Whether one window covers the image."""
-        return pair(self.size) == (1, 1)
-
-    @abstractmethod
-    def forward(self, call: Call) -> Work:
-        """See the kind."""
-
-
-@layer
-class AdaptiveAvgPool(Adaptive):
-    """The mean of each of `size` windows, whatever the image. x: (batch, C, H, W), y: (batch, C, *size)."""
-
-    source = "mean over adaptive windows (torch.nn.AdaptiveAvgPool2d; He et al. 2015, SPP); to 1 × 1 it is torch.mean"
-
-    size: Pair
-
-    def forward(self, call: Call) -> Work:
-        """An operation per member of a window: the additions and a division."""
-        return Work(0, self.members(call))
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A division a window, and an addition per member unless there is but one window."""
-        yield Gradient(call.x, Work(0, call.y.size + (0 if self.whole else self.members(call))))
-
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input; a mean over everything keeps nothing."""
-        if not self.whole:
-            yield call.x
-
-
-@layer
-class AdaptiveMaxPool(Adaptive):
-    """The largest of each of `size` windows, whatever the image. x: (batch, C, H, W), y: (batch, C, *size)."""
-
-    source = "max over adaptive windows (torch.nn.AdaptiveMaxPool2d; He et al. 2015, SPP); keeps x and int64 places"
-
-    size: Pair
-
-    def forward(self, call: Call) -> Work:
-        """One comparison less than members of each window."""
-        return Work(0, self.members(call) - call.y.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, Work(0, call.y.size))
-
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, and where each maximum lies."""
-        yield call.x
-        yield call.fresh("index", *call.y.shape)
-
-
 @layer
 class GlobalAvgPool(Pool):
     """The mean of each channel. x: (batch, C, H, W), y: (batch, C), or (batch, C, 1, 1) with `keepdims`."""
@@ -192,33 +125,3 @@ class GlobalAvgPool(Pool):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
-
-
-def covered(size: int, windows: int) -> int:
-    """Elements in all adaptive windows over an axis together: n + m − gcd(n, m).
-
-    By Gauss, gcd(n, m) is the sum of φ(d) over their common divisors d, so that m − gcd(n, m) is the sum of φ(d) over
-    the divisors d of m that do not divide n.
-    """
-    total = size
-    for divisor in _divisors(windows):
-        rest = size - divisor * (size // divisor)
-        total = total + _totient(divisor) * minimum(1, rest)
-    return total
-
-
-def _divisors(n: int) -> list[int]:
-    """All but 1, in order."""
-    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)} - {1})
-
-
-def _totient(n: int) -> int:
-    """Euler's φ: how many of 1 … n share no divisor with n."""
-    result, rest = n, n
-    for prime in range(2, isqrt(n) + 1):
-        if rest % prime == 0:
-            result -= result // prime
-            while rest % prime == 0:
-                rest //= prime
-    return result - result // rest if rest > 1 else result

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from costmodel.graph import Call, transposed
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer
+from costmodel.layers.spatial import arranged, channels_last
 from costmodel.sizes import exact_div, product
 from costmodel.tensor import Shape, Storage, Tensor, contiguous_strides, show_shape, viewed_strides
 
@@ -173,10 +174,11 @@ class Concat(Weightless):
             ):
                 raise call.fail("cannot concatenate: all axes but the channels must be equal")
 
-    def output(self, call: Call) -> Shape:
-        """(batch, sum of channels, ...)."""
+    def output(self, call: Call) -> Shape | Tensor:
+        """(batch, sum of channels, ...); channels are last in memory if they are so in all."""
         b, _, *rest = call.x.shape
-        return (b, sum(x.shape[1] for x in call.inputs), *rest)
+        shape = (b, sum(x.shape[1] for x in call.inputs), *rest)
+        return arranged(call, shape) if all(channels_last(x) for x in call.inputs) else shape
 
     def forward(self, call: Call) -> Work:
         """No arithmetic."""

@@ -25,10 +25,13 @@ class Spatial(Kind):
         return NO_SCRATCH
 
 
-def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape) -> None:
-    """Raise ShapeError if a window is larger than the padded input; `size`, `kernel`, `padding` are (height, width)."""
-    for axis, n, k, p in zip(("height", "width"), size, kernel, padding, strict=True):
-        if k > n + 2 * p:
+def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape, beyond: Shape = (0, 0)) -> None:
+    """Raise ShapeError if a window is larger than the padded input, by more than it may stick out `beyond` its end.
+
+    Everything is (height, width).
+    """
+    for axis, n, k, p, b in zip(("height", "width"), size, kernel, padding, beyond, strict=True):
+        if k > n + 2 * p + b:
             raise call.fail(
                 f"a window of {axis} {int(k)} is larger than the padded input of {axis} {int(n + 2 * p)}: "
                 "use a larger image, a smaller kernel or more padding"

@@ -68,6 +68,42 @@ def test_a_nested_network_costs_what_pytorch_says(blocks: list[Any], h: int, w: 
     assert_equal_costs(blocks, (4, h, w), device)
 
 
+CHANNELS_LAST = [
+    {"conv": {"channels": 8, "kernel": 3}},
+    {"permute": {"axes": [0, 2, 3, 1]}},
+    "layernorm",
+    {"permute": {"axes": [0, 3, 1, 2]}},
+]
+WITH_AN_OTHER_ORDER: list[Any] = [
+    "batchnorm",
+    "layer_scale",
+    "gelu",
+    {"groupnorm": {"groups": 2}},
+    {"conv": {"channels": 4, "kernel": 1}},
+    {"max_pool": {"kernel": 2}},
+    {"avg_pool": {"kernel": 2}},
+    {"adaptive_avg_pool": {"size": 2}},
+    {"adaptive_max_pool": {"size": 2}},
+    {"upsample": {"scale": 2}},
+    {"pixel_shuffle": {"factor": 2}},
+    {"channel_shuffle": {"groups": 2}},
+    {"pad": {"sides": 1}},
+    {"pad": {"sides": 0}},
+    {"channel_dropout": {"p": 0.2}},
+    {"branches": {"join": "concat", "paths": [[], ["relu"]]}},
+    {"branches": {"join": "concat", "paths": [[], [{"conv": {"channels": 8, "kernel": 1}}]]}},
+    {"branches": {"join": "add", "paths": [[{"conv": {"channels": 8, "kernel": 1}}], []]}},
+    {"branches": {"join": "multiply", "paths": [[{"adaptive_avg_pool": {"size": 1}}], []]}},
+]
+
+
+@pytest.mark.parametrize("item", WITH_AN_OTHER_ORDER, ids=str)
+@pytest.mark.parametrize("first", [CHANNELS_LAST, [CHANNELS_LAST[0], {"permute": {"axes": [0, 1, 3, 2]}}]])
+def test_the_order_in_memory_is_pytorchs(first: list[Any], item: Any) -> None:
+    """Flattening is a view of an image in its usual order, and a copy, which is then kept, of any other."""
+    assert_equal_costs([*first, item, "flatten", {"linear": {"features": 3}}], (3, 6, 7), "gpu")
+
+
 # The zoo.
 
 ZOO = [
