@@ -14,9 +14,13 @@ from typing import NamedTuple
 from costmodel.dtypes import size_bytes
 from costmodel.graph import Block, Call, Run
 from costmodel.layers.loss import Loss
-from costmodel.lifetimes import ACTIVATIONS, Fold, Lifetimes, Stretch
+from costmodel.lifetimes import ACTIVATIONS, Fold, Lifetimes, Phase, Stretch
 from costmodel.parts import Parts
 from costmodel.tensor import Storage, Tensor
+
+
+MADE = frozenset({"computed", "cast"})
+"""Origins of memory that comes and goes; all other is there throughout."""
 
 
 class Slot:
@@ -34,11 +38,17 @@ class Slot:
 class Plan(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
-    makes: the memory it takes for itself. gradients: the operands to give one to, and whether it is the incoming one.
-    passes: whether the gradient only passes through, to an input that is as large (same) or larger (a slice).
+    part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
+    itself, its output first if that is new. kept: what it keeps, and whether that is an activation. gradients: the
+    operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
+    through, to an input that is as large (same) or larger (a slice).
     """
 
+    part: str
+    phase: Phase
+    reads: tuple[Storage, ...]
     makes: tuple[tuple[Storage, int], ...]
+    kept: tuple[tuple[Storage, bool], ...]
     gradients: tuple[tuple[Tensor, bool], ...]
     output: int
     forward_scratch: int
@@ -133,34 +143,34 @@ class Forward:
         plan = self._plans.get(call)
         if plan is None:
             plan = self._plans[call] = plan_of(call)
-        places = self._places
         if plan.makes or plan.forward_scratch:
             self._make(call, plan)
-        y = call.y
+        y, places = call.y, self._places
         slot = self._slot(call.x) if plan.same else Slot(plan.output)
         self._slots[y] = slot
-        self.output = places.get(y.storage, self._given)
-        if plan.makes and y.storage is plan.makes[0][0]:
+        if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
+        self.output = places.get(y.storage, self._given)
         if y.requires_grad and not plan.same:
-            kept = [(k, places[k]) for k in call.kept if k in places]
-            for storage, stretch in kept:
-                if storage.origin == "computed":
+            kept: list[Stretch] = []
+            for storage, is_activation in plan.kept:
+                stretch = places[storage]
+                kept.append(stretch)
+                if is_activation:
                     stretch.line = ACTIVATIONS
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
-            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, [stretch for _, stretch in kept]))
+            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, kept))
 
     def _make(self, call: Call, plan: Plan) -> None:
-        self._parts.enter(call.name.rpartition(".")[0])
-        lifetimes = self.lifetimes
-        now = lifetimes.moment("loss" if isinstance(call.kind, Loss) else "forward", call.name, self._rounds)
-        for x in call.inputs:
-            stretch = self._places.get(x.storage)
-            if stretch is not None:
-                stretch.died = now
-                self._parts.hand(stretch)
+        lifetimes, parts, places = self.lifetimes, self._parts, self._places
+        parts.enter(plan.part)
+        now = lifetimes.moment(plan.phase, call.name, self._rounds)
+        for storage in plan.reads:
+            stretch = places[storage]
+            stretch.died = now
+            parts.hand(stretch)
         for storage, size in plan.makes:
-            self._places[storage] = lifetimes.take(size, now)
+            places[storage] = lifetimes.take(size, now)
         if plan.forward_scratch:
             lifetimes.take(plan.forward_scratch, now)
 
@@ -176,17 +186,22 @@ class Forward:
 
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
+    y, kind = call.y, call.kind
     known = {x.storage for x in call.operands()} | {x.storage for x in call.buffers.values()}
-    gradients = tuple((g.operand, g.shared) for g in call.kind.backward(call) if g.operand.requires_grad)
-    made = [s for s in dict.fromkeys((call.y.storage, *call.kept)) if s not in known]
-    scratch = call.kind.scratch(call)
+    gradients = tuple((g.operand, g.shared) for g in kind.backward(call) if g.operand.requires_grad)
+    makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
+    scratch = kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
-        makes=tuple((storage, storage.bytes) for storage in made),
-        gradients=gradients,
-        output=call.y.bytes,
-        forward_scratch=size_bytes(scratch.forward, call.y.dtype),
-        backward_scratch=size_bytes(scratch.backward, call.y.dtype),
-        passes=passes,
-        same=passes and int(call.y.size) == int(call.x.size),
+        call.name.rpartition(".")[0],
+        "loss" if isinstance(kind, Loss) else "forward",
+        tuple(x.storage for x in call.inputs if x.storage.origin in MADE),
+        tuple((storage, storage.bytes) for storage in makes),
+        tuple((storage, storage.origin == "computed") for storage in call.kept if storage.origin in MADE),
+        gradients,
+        y.bytes,
+        size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,
+        size_bytes(scratch.backward, y.dtype) if scratch.backward else 0,
+        passes,
+        passes and int(y.size) == int(call.x.size),
     )

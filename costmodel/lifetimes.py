@@ -12,6 +12,8 @@ GRADIENTS, ACTIVATIONS, TEMPORARIES = range(3)
 Level = tuple[int, int, int]
 """Bytes on each of these lines."""
 
+NOTHING: Level = (0, 0, 0)
+
 
 class Stretch:
     """Bytes that are alive from one moment to another, both included; `died` moves on with every use."""
@@ -65,42 +67,35 @@ class Lifetimes:
         Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
         first or in the last: the one that is higher stands here for all.
         """
-        changes = self._changes()
-        before: dict[int, Level] = {fold.start: (0, 0, 0) for fold in self.folds}
+        taken, freed = self._changes()
+        opening = {fold.start: NOTHING for fold in self.folds}
         closing: dict[int, list[Fold]] = {}
         for fold in self.folds:
             closing.setdefault(fold.end - 1, []).append(fold)
         result: list[Level] = []
-        level: Level = (0, 0, 0)
-        for now, (taken, freed) in enumerate(changes):
-            if now in before:
-                before[now] = level
-            level = _plus(level, taken)
-            result.append(level)
-            level = _minus(level, freed)
+        a, b, c = NOTHING
+        for now, ((a1, b1, c1), (a2, b2, c2)) in enumerate(zip(taken, freed, strict=True)):
+            if now in opening:
+                opening[now] = (a, b, c)
+            a, b, c = a + a1, b + b1, c + c1
+            result.append((a, b, c))
+            a, b, c = a - a2, b - b2, c - c2
             for fold in closing.get(now, ()):
-                grown = _times(fold.more, _minus(level, before[fold.start]))
+                a0, b0, c0 = opening[fold.start]
+                grown = (fold.more * (a - a0), fold.more * (b - b0), fold.more * (c - c0))
                 if sum(grown) > 0:
-                    result[fold.start : fold.end] = [_plus(inside, grown) for inside in result[fold.start : fold.end]]
-                level = _plus(level, grown)
+                    result[fold.start : fold.end] = [_plus(level, grown) for level in result[fold.start : fold.end]]
+                a, b, c = _plus((a, b, c), grown)
         return result
 
-    def _changes(self) -> list[tuple[list[int], list[int]]]:
+    def _changes(self) -> tuple[list[list[int]], list[list[int]]]:
         """Bytes taken before and given back after each moment, by line."""
-        changes = [([0, 0, 0], [0, 0, 0]) for _ in self.moments]
+        taken, freed = ([[0, 0, 0] for _ in self.moments] for _ in range(2))
         for stretch in self.stretches:
-            changes[stretch.born][0][stretch.line] += stretch.size
-            changes[stretch.died][1][stretch.line] += stretch.size
-        return changes
+            taken[stretch.born][stretch.line] += stretch.size
+            freed[stretch.died][stretch.line] += stretch.size
+        return taken, freed
 
 
-def _plus(a: Level, b: Level | list[int]) -> Level:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
-
-
-def _minus(a: Level, b: Level | list[int]) -> Level:
-    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
-
-
-def _times(more: int, a: Level) -> Level:
-    return more * a[0], more * a[1], more * a[2]
+def _plus(level: Level, more: Level) -> Level:
+    return level[0] + more[0], level[1] + more[1], level[2] + more[2]

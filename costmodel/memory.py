@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 from costmodel.backward import Backward, update
@@ -63,21 +63,23 @@ class Timeline:
         return tuple(self._step(now) for now in range(len(self.moments)))
 
     @cached_property
+    def _totals(self) -> list[int]:
+        """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
+        return [int(a) + int(b) + int(c) for a, b, c in self.levels]
+
+    @cached_property
     def peak(self) -> int:
-        """The most alive at any step [bytes]."""
+        """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
         highest: dict[Phase, int] = {}
-        for now, moment in enumerate(self.moments):
-            if moment.phase not in highest or self._total(now) > self._total(highest[moment.phase]):
+        for now, (moment, total) in enumerate(zip(self.moments, self._totals, strict=True)):
+            if moment.phase not in highest or total > self._totals[highest[moment.phase]]:
                 highest[moment.phase] = now
-        peak = 0
-        for now in highest.values():
-            peak = maximum(peak, self._step(now).alive.total) if peak else self._step(now).alive.total
-        return peak
+        return reduce(maximum, (self._step(now).alive.total for now in highest.values()))
 
     @cached_property
     def peak_step(self) -> Step:
         """The first step at which the most is alive."""
-        return self._step(max(range(len(self.moments)), key=self._total))
+        return self._step(self._totals.index(max(self._totals)))
 
     @cached_property
     def temporaries(self) -> int:
@@ -88,9 +90,6 @@ class Timeline:
         """Plain data: the peak, where it is, and every step."""
         steps = [{**step._asdict(), "alive": step.alive._asdict()} for step in self.steps]
         return {"peak": self.peak, "peak_step": self.steps.index(self.peak_step), "steps": steps}
-
-    def _total(self, now: int) -> int:
-        return sum(int(size) for size in self.levels[now])
 
     def _step(self, now: int) -> Step:
         gradients, activations, temporaries = self.levels[now]

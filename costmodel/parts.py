@@ -43,10 +43,10 @@ class Parts:
 
     def hand(self, stretch: Stretch) -> None:
         """A layer of the innermost part reads this."""
-        for part in reversed(self._open):
-            if stretch.born >= part.start:
-                return
-            part.handed.append(stretch)
+        if stretch.born < self._open[-1].start:
+            for part in self._open:
+                if stretch.born < part.start:
+                    part.handed.append(stretch)
 
     def leave_round(self, start: int) -> None:
         """Leave every part entered since the moment `start`, when a round of a block began."""
