@@ -18,7 +18,7 @@ from costmodel.layers.base import (
     takes,
 )
 from costmodel.sizes import exact_div, product
-from costmodel.tensor import Shape, Storage, Tensor, show_shape
+from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
 
 
 @layer
@@ -65,10 +65,13 @@ class Linear(Kind):
             yield Gradient(call.weights["bias"], Work(0, call.y.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, for the weight's gradient."""
+        """The input, for the weight's gradient: a view as a matrix of rows if memory order allows it, else a copy."""
         if call.weights["weight"].requires_grad:
-            yield call.x
-        yield call.weights["weight"]
+            x = call.x
+            viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
+            yield x if viewable else call.fresh(x.storage.role, *x.shape)
+        if call.x.requires_grad:
+            yield call.weights["weight"]
 
     def scratch(self, call: Call) -> Scratch:
         """None."""

@@ -13,7 +13,6 @@ from costmodel.cost import rows_of
 from costmodel.graph import Device, Run
 from costmodel.layers.base import Kind
 from costmodel.tensor import Role, contiguous_strides
-from costmodel.training import Settings
 
 from .measure import Cost, measure
 
@@ -67,12 +66,11 @@ def on_paper(case: Case, device: Device, *, training: bool, then: Kind | None = 
     run = Run(training=training, device=device)
     y = case.kind(*(given.on_paper(run) for given in case.inputs))  # type: ignore[arg-type]
     y = then(y) if then else y
-    bytes_of = Settings().bytes_of
     rows = rows_of(run, "pytorch")
     forward, backward = sum(row.forward_flops for row in rows), sum(row.backward_flops for row in rows)
     kept = sum(row.activation_bytes for row in rows)
     cost = Cost(sum(row.params for row in rows), forward, forward + backward, kept, kept)
-    buffers = sum(s.elements * bytes_of(s.role) for s in run.buffers)
+    buffers = sum(storage.bytes for storage in run.buffers)
     return Found(cost, y.shape, told(y.shape, y.strides or contiguous_strides(y.shape)), buffers)
 
 
