@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Device = Literal["gpu", "cpu"]
 
-MOST_CALLS = 20_000
+MOST_CALLS = 5_000
 """A graph with more layer calls, repeats folded, is refused: no network has them, and a runaway file does."""
 
 
@@ -166,7 +166,8 @@ class Run:
 
     def input(self, shape: Shape, role: Role = "activation", name: str = "input") -> Tensor:
         """A tensor that the user feeds in: on the line `memory.inputs`, never an activation."""
-        tensor = self.tensor(shape, role, origin="input", name=name)
+        dtype = self.precision.dtype_of(role, self.precision.weight)
+        tensor = self.tensor(shape, role, origin="input", name=name, dtype=dtype)
         self.inputs[tensor.storage] = None
         return tensor
 
@@ -178,7 +179,8 @@ class Run:
 
     def buffer(self, shape: Shape, role: Role, name: str) -> Tensor:
         """A constant that lives beside the weights, such as a mask or a running mean."""
-        tensor = self.tensor(shape, role, origin="buffer", name=name)
+        dtype = self.precision.dtype_of(role, self.precision.weight)
+        tensor = self.tensor(shape, role, origin="buffer", name=name, dtype=dtype)
         self.buffers[tensor.storage] = None
         return tensor
 

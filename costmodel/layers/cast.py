@@ -21,7 +21,7 @@ class Cast(Unary):
     def output(self, call: Call) -> Tensor:
         """New memory in the input's order; the copy of a weight is no activation."""
         x = call.x
-        origin = "computed" if x.storage.origin == "computed" else "cast"
+        origin = "cast" if x.storage.origin == "weight" else "computed"
         strides = dense_strides(x.shape, x.strides)
         return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
 

@@ -72,7 +72,8 @@ class Convolution(Spatial):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weight's gradient."""
         yield call.x
-        yield call.weights["weight"]
+        if call.x.requires_grad:
+            yield call.weights["weight"]
 
 
 @layer

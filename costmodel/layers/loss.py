@@ -46,7 +46,7 @@ class CrossEntropy(Loss):
         """The log-softmax, the targets and the total weight."""
         yield call.fresh("logits", *call.x.shape)
         yield call.inputs[1]
-        yield call.fresh("statistic", 1)
+        yield call.fresh("logits", 1)
 
     def scratch(self, call: Call) -> Scratch:
         """Backward holds the gradient of the log-softmax beside that of the logits."""

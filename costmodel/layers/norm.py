@@ -181,13 +181,14 @@ class Rmsnorm(Norm):
             yield Gradient(call.weights["weight"], Work(0, 2 * n if call.x.requires_grad else 3 * n))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and inverse root per row, in one kernel; the CPU composes it, and keeps what each product needs.
+        """Input and inverse root per row, in one kernel; the CPU composes it in fp32 and keeps what each product needs.
 
         There the input's gradient needs input and root, the weight's the normalised input.
         """
-        if call.run.device == "gpu" or call.x.requires_grad:
-            yield call.x
+        composed = call.run.device == "cpu"
+        if call.x.requires_grad or not composed:
+            yield call.fresh("statistic", *call.x.shape) if composed and call.x.dtype != "fp32" else call.x
             yield call.fresh("statistic", call.x.rows)
-        if call.run.device == "cpu" and self.affine:
-            yield call.fresh("activation", *call.x.shape)
+        if composed and self.affine:
+            yield call.fresh("statistic", *call.x.shape)
         yield from call.weights.values()

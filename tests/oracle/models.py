@@ -44,9 +44,9 @@ class FusedRMS(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        inverse = torch.rsqrt(x.square().mean(-1, keepdim=True))
+        inverse = torch.rsqrt(x.float().square().mean(-1, keepdim=True))
         ctx.save_for_backward(x, weight, inverse)
-        y = (x * inverse).contiguous()
+        y = (x * inverse).to(x.dtype).contiguous()
         return y if weight is None else y * weight
 
     @staticmethod
