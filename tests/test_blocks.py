@@ -144,7 +144,7 @@ def test_bad_blocks_are_refused_with_place_and_value(blocks: Any, says: str) -> 
         ({"unit": {"takes": [], "blocks": ["$x"]}}, "'$x'"),
         ({"unit": {"blocks": ["unit"]}}, "'unit'"),
         ({"unit": {"blocks": ["later"]}, "later": {"blocks": ["relu"]}}, "'later'"),
-        ({**TOO_MANY, "unit": {"blocks": ["d"]}}, "has more than 50,000 values"),
+        ({**TOO_MANY, "unit": {"blocks": ["d"]}}, "has more than 20,000 values"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -17,7 +17,7 @@ from costmodel.layers import load_all
 from costmodel.layers.base import Kind
 from costmodel.layers.fields import check_names, checked, show
 
-MOST_VALUES = 50_000
+MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""
 DEEPEST = 50
 """Nesting beyond this is refused."""
