@@ -7,7 +7,7 @@ stays; that of a weight used twice is a sum, as that of any tensor used twice: f
 from __future__ import annotations
 
 from costmodel.forward import Edge, Slot, Visit
-from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Fold, Lifetimes, Stretch
+from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
 from costmodel.tensor import Storage
 
 
@@ -22,7 +22,7 @@ class Backward:
             if isinstance(visit, Visit):
                 self._visit(visit)
             elif visit.opens:
-                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), visit.more))
+                lifetimes.fold(starts.pop(), visit.more)
             else:
                 starts.append(len(lifetimes.moments))
         if start is not None:
@@ -101,7 +101,7 @@ def update(weights: list[tuple[Storage, str] | Edge], state_bytes: int, lifetime
             if weight.opens:
                 starts.append(len(lifetimes.moments))
             else:
-                lifetimes.folds.append(Fold(starts.pop(), len(lifetimes.moments), weight.more))
+                lifetimes.fold(starts.pop(), weight.more)
             continue
         storage, rounds = weight
         now = lifetimes.moment("optimizer", storage.name, rounds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from costmodel.optimizers import Optimizer
+    from costmodel.precision import Precision
     from costmodel.prediction import Prediction
 
 
@@ -23,6 +25,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
         said += _training(p)
     if p.extent.seq is not None:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
+    said.append(("precision", _sourced(settings.policy)))
     return [
         *said,
         (
@@ -46,7 +49,12 @@ def _training(p: Prediction) -> list[tuple[str, str]]:
             f"what PyTorch's eager autograd keeps for backward on a {settings.device.upper()}, {kept}; "
             "each memory once, without weights, buffers and inputs",
         ),
+        ("optimizer", _sourced(settings.states)),
     ]
+
+
+def _sourced(declared: Precision | Optimizer) -> str:
+    return f"{declared.name}: {declared.source}" if declared.source else declared.name
 
 
 _ATTENTION = {

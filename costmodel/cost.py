@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from costmodel.dtypes import size_bytes
-from costmodel.graph import Call, Run
+from costmodel.graph import Call
 from costmodel.layers.base import Work
 from costmodel.layers.embedding import Table
+from costmodel.run import Run
 from costmodel.tensor import Origin, Storage, Tensor
 
 

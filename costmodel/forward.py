@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from costmodel.dtypes import size_bytes
-from costmodel.graph import Block, Call, Run
+from costmodel.graph import Block, Call
 from costmodel.layers.loss import Loss
-from costmodel.lifetimes import ACTIVATIONS, Fold, Lifetimes, Phase, Stretch
+from costmodel.lifetimes import ACTIVATIONS, Lifetimes, Phase, Stretch
 from costmodel.parts import Parts
+from costmodel.run import Run
 from costmodel.tensor import Storage, Tensor
-
 
 MADE = frozenset({"computed", "cast"})
 """Origins of memory that comes and goes; all other is there throughout."""
@@ -94,6 +94,7 @@ class Forward:
         self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
         self._plans: dict[Call, Plan] = {}
         self._walk(run.root)
+        self._parts.leave_since(0)
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
@@ -112,8 +113,8 @@ class Forward:
             self._hand_on(before, entry.storage)
             self._slots[entry] = self._slots[entry.storage]
             several = number == 2 and count > 3
-            shown = f"{number}–{count - 1}" if several else f"{number}"
-            self._rounds = f"{outer} {shown}" if outer else shown
+            shown = f"{number}–{count - 1}" if several else f"{number}" if count > 1 else ""
+            self._rounds = f"{outer} {shown}".strip()
             self._round(block, block.count - 3 if several else 0)
             before = made.storage
         self._rounds = outer
@@ -126,10 +127,10 @@ class Forward:
         if more:
             self._edge(Edge(True, more))
         self._walk(block)
-        self._parts.leave_round(start)
+        self._parts.leave_since(start)
         if more:
             self._edge(Edge(False, more))
-            self.lifetimes.folds.append(Fold(start, len(self.lifetimes.moments), more))
+            self.lifetimes.fold(start, more)
 
     def _edge(self, edge: Edge) -> None:
         self.visits.append(edge)

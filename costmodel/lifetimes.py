@@ -61,6 +61,11 @@ class Lifetimes:
         self.stretches.append(stretch)
         return stretch
 
+    def fold(self, start: int, more: int) -> None:
+        """All since the moment `start` happens `more` times beside."""
+        if start < len(self.moments):
+            self.folds.append(Fold(start, len(self.moments), more))
+
     def levels(self) -> list[Level]:
         """Bytes alive at each moment.
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from costmodel.backward import Backward, update
 from costmodel.dtypes import size_bytes
 from costmodel.forward import Forward
-from costmodel.graph import Run
 from costmodel.lifetimes import GRADIENTS, Level, Lifetimes, Moment, Phase
 from costmodel.precision import Precision
+from costmodel.run import Run
 from costmodel.sizes import maximum
 from costmodel.training import Settings
 

@@ -48,8 +48,8 @@ class Parts:
                 if stretch.born < part.start:
                     part.handed.append(stretch)
 
-    def leave_round(self, start: int) -> None:
-        """Leave every part entered since the moment `start`, when a round of a block began."""
+    def leave_since(self, start: int) -> None:
+        """Leave every part entered since the moment `start`, such as when a round of a block began."""
         while len(self._open) > 1 and self._open[-1].start >= start:
             self._leave()
 

@@ -11,10 +11,10 @@ from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
 from costmodel.dtypes import size_bytes
-from costmodel.errors import CostModelError, unknown
-from costmodel.graph import Run
+from costmodel.errors import CostModelError, shown, unknown
 from costmodel.layers.cast import Cast
 from costmodel.memory import Timeline, standing_of, timeline_of
+from costmodel.run import Run
 from costmodel.training import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
@@ -178,13 +178,13 @@ class Prediction:
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = predict(build(data["model"], "prediction"), **data["settings"])
-        found = json.loads(again.to_json())
-        given = json.loads(json.dumps(data))
-        for field, value in found.items():
-            if given.get(field) != value:
+        again = trace(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        found, given = json.loads(again.to_json()), _as_json(data)
+        for field in {**found, **given}:
+            if field not in found or given.get(field) != found[field]:
                 raise CostModelError(
-                    f"the prediction's {field} is not what its model costs; it was changed or is of another version"
+                    f"the prediction's {shown(field)} is not what its model costs; it was changed or is of another "
+                    "version"
                 )
         return again
 
@@ -193,7 +193,7 @@ class Prediction:
         """The prediction that `to_json` wrote. Raises CostModelError."""
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CostModelError(f"this is not a prediction: {error}") from None
         return cls.from_dict(data)
 
@@ -225,6 +225,13 @@ class Prediction:
         from costmodel.report import html
 
         return html(self)
+
+
+def _as_json(data: Any) -> Any:
+    try:
+        return json.loads(json.dumps(data))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CostModelError(f"this is not a prediction: {error}") from None
 
 
 def _check_quantity(quantity: str) -> None:

@@ -27,7 +27,7 @@ def text(p: Prediction) -> str:
     """The whole report as aligned plain text, without a final newline."""
     parts = [headline(p), *(table.text() for table in tables(p))]
     parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
-    said = [fill(f"{topic}: {sentence}", WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
+    said = [fill(_plain(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
     return "\n\n".join([*parts, "\n".join(said)])
 
 
@@ -50,7 +50,7 @@ def headline(p: Prediction) -> str:
     if extent.image is not None:
         sizes.append("image {}×{}".format(*map(int, extent.image)))
     optimizer = [settings.states.name] if settings.training else []
-    return f"{_plain(p.model.title)}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}"
+    return _plain(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
 
 
 def tables(p: Prediction) -> list[Table]:
@@ -70,7 +70,7 @@ def _arithmetic(p: Prediction) -> Table:
 def _memory(p: Prediction) -> Table:
     remarks = {
         "masters": "the optimizer's copies of the weights",
-        "optimizer": p.settings.states.describe() if p.settings.training else "",
+        "optimizer": _plain(p.settings.states.describe()) if p.settings.training else "",
         "counters": "its scalars, on the host",
         "casts": "weights kept in the precision of the products",
         "inputs": "inputs and targets",
@@ -161,7 +161,11 @@ def merged(name: str, rows: list[Row]) -> Row:
     repeat = repeats.pop() if len(repeats) == 1 else 1
     layers = sum(row.repeat for row in rows) // repeat
     figures = {f: sum(getattr(row, f) for row in rows) for f in _FIGURES}
-    return Row(name=name, kind=f"{layers:,} layers", repeat=repeat, **figures)
+    return Row(name=name, kind=_layer_count(layers), repeat=repeat, **figures)
+
+
+def _layer_count(layers: int) -> str:
+    return f"{layers:,} layer{'s' * (layers != 1)}"
 
 
 _FIGURES = [name for name in Row._fields if name not in ("name", "kind", "repeat")]
@@ -175,7 +179,7 @@ def footnotes(p: Prediction) -> list[str]:
         free[row.kind] += row.repeat
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
-        notes.append(f"{free.total():,} layers cost nothing and have no line: {listed}")
+        notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
     counts = {rule: rows_of(p.run, rule) for rule in ("pytorch", "arithmetic")}
     counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
     if counted != plain:

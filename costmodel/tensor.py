@@ -9,7 +9,8 @@ from costmodel.errors import ShapeError
 from costmodel.sizes import Letter, product
 
 if TYPE_CHECKING:
-    from costmodel.graph import Block, Run
+    from costmodel.graph import Block
+    from costmodel.run import Run
 
 Shape = tuple[int, ...]
 Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]

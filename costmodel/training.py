@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from costmodel.errors import SettingError, shown, unknown
-from costmodel.optimizers import Optimizer, optimizer_named
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.layers.fields import check_fields, check_names
+from costmodel.optimizers import Optimizer, State, optimizer_named
 from costmodel.precision import Precision, precision_named
 from costmodel.sizes import LARGEST_SIZE
 
@@ -45,10 +46,25 @@ class Settings:
             _check_name(name, getattr(self, name), known)
         # Named here once, so that a wrong name is refused when the settings are made.
         _ = self.states
+        for name in ("optimizer", "precision"):
+            _check_declared(name, getattr(self, name))
         if self.training and self.policy.quantised:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
             )
+
+    @classmethod
+    def from_dict(cls, data: dict[Any, Any]) -> Self:
+        """Settings from the plain data that ``dataclasses.asdict`` makes of them. Raises CostModelError."""
+        for name in data:
+            if name not in SETTING_NAMES:
+                raise unknown("setting", name, SETTING_NAMES)
+        declared = {
+            name: _declared(kind, data[name], name)
+            for name, kind in (("optimizer", Optimizer), ("precision", Precision))
+            if isinstance(data.get(name), dict)
+        }
+        return cls(**{**data, **declared})
 
     @property
     def training(self) -> bool:
@@ -76,6 +92,37 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
+
+
+def _declared(kind: type, data: Any, where: str) -> Any:
+    """A precision, an optimizer or one of its states, from plain data."""
+    if not isinstance(data, dict):
+        raise SettingError(f"{where}: {shown(data)} is not a mapping of fields")
+    try:
+        check_names(kind, data, where)
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
+    return kind(**{name: _states(value, f"{where}.{name}") for name, value in data.items()})
+
+
+def _states(value: Any, where: str) -> Any:
+    """A list in an optimizer is one of states; anything else stands for itself."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(_declared(State, state, f"{where}[{n}]") for n, state in enumerate(value))
+
+
+def _check_declared(what: str, declared: Any) -> None:
+    """Raise SettingError unless each field of what was declared, not named, has the type that it says."""
+    if isinstance(declared, str):
+        return
+    try:
+        check_fields(declared, what)
+        if isinstance(declared, Optimizer):
+            for state in (*declared.states, *(declared.vectors or ())):
+                check_fields(state, f"{what} {declared.name}: state")
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
 
 
 def _check_size(name: str, value: Any) -> int:

@@ -7,7 +7,7 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 
 
 def show_bytes(size: int) -> str:
-    """``22.6 GiB``; three significant digits, exact below 1 KiB."""
+    """``22.6 GiB``; three significant digits and at least one decimal, exact below 1 KiB."""
     return _scaled(size, 1024, _BINARY, 3)
 
 
@@ -42,4 +42,5 @@ def _scaled(value: int, base: int, units: tuple[str, ...], digits: int) -> str:
         number, step = number / base, step + 1
     if not step:
         return f"{int(value)} {units[0]}".rstrip()
-    return f"{number:.{max(1, digits - len(str(int(number))))}f} {units[step]}"
+    exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])  # of the number as rounded: 9.9996 is 10.00
+    return f"{number:.{max(1, digits - 1 - exponent)}f} {units[step]}"

@@ -13,8 +13,9 @@ from costmodel.architectures.attention import AttentionSetting, Mixer
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost import Row
-from costmodel.graph import Block, Run
+from costmodel.graph import Block
 from costmodel.prediction import QUANTITIES, Prediction, predict, trace
+from costmodel.run import Run
 from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
 from costmodel.tensor import Tensor
 from costmodel.training import Settings

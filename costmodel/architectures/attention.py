@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from costmodel.graph import Run
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax, visible_pairs
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, RepeatHeads, Slice, SplitHeads, TransposeLast
+from costmodel.run import Run
 from costmodel.sizes import exact_div
 from costmodel.tensor import Tensor
 

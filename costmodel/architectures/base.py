@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.graph import Run
+from costmodel.run import Run
 from costmodel.sizes import LARGEST_SIZE
 from costmodel.tensor import Tensor
 

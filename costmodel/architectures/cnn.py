@@ -11,7 +11,7 @@ from costmodel.architectures.base import Architecture, Extent, Size, refuse
 from costmodel.architectures.blocklist import read_blocks, write_blocks
 from costmodel.architectures.blocks import Blocks, apply
 from costmodel.architectures.mlp import as_tuple
-from costmodel.graph import Run
+from costmodel.run import Run
 from costmodel.tensor import Tensor
 
 

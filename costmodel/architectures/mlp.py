@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field
 
 from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, refuse
-from costmodel.graph import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
+from costmodel.run import Run
 from costmodel.tensor import Tensor
 
 NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}

@@ -10,11 +10,11 @@ from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.attention import AttentionSetting, Mixer
 from costmodel.architectures.base import Architecture, Extent, LossName, Probability, Size, refuse
 from costmodel.errors import SettingError
-from costmodel.graph import Run
 from costmodel.layers.arithmetic import Add, Dropout, Multiply
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Layernorm, Rmsnorm
+from costmodel.run import Run
 from costmodel.sizes import exact_div
 from costmodel.tensor import Tensor
 

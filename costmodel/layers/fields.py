@@ -99,7 +99,8 @@ def _describe(wanted: Any, least: int) -> str:
         return " or ".join(_describe(option, least) for option in get_args(wanted) if option is not NoneType)
     if get_origin(wanted) is tuple:
         items = get_args(wanted)
-        return "a list of whole numbers" if items[-1] is Ellipsis else f"a list of {len(items)}"
+        several = "whole numbers" if items[0] is int else f"{items[0].__name__}s"
+        return f"a list of {several}" if items[-1] is Ellipsis else f"a list of {len(items)}"
     if get_origin(wanted) is Literal:
         return " or ".join(get_args(wanted))
     names = {

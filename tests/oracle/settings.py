@@ -5,7 +5,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 differential = settings(
-    max_examples=int(os.environ.get("ORACLE_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("ORACLE_EXAMPLES", "30")),
     derandomize="CI" in os.environ,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

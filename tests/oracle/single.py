@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.cost import rows_of
-from costmodel.graph import Device, Run
+from costmodel.graph import Device
 from costmodel.layers.base import Kind
+from costmodel.run import Run
 from costmodel.tensor import Role, contiguous_strides
 
 from .measure import Cost, measure
