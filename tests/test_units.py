@@ -1,0 +1,68 @@
+"""How numbers read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.units import show_bytes, show_count, show_exact, show_flops, show_share
+
+POWERS = ["", "K", "M", "G", "T", "P", "E", "Z", "Y"]
+BINARY = {f"{prefix}i": 1024**n for n, prefix in enumerate(POWERS) if n}
+DECIMAL = {prefix.replace("K", "k"): 1000**n for n, prefix in enumerate(POWERS)}
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (24_247_472_132, "22.6 GiB"),
+        (3 * 2**90, "3072.0 YiB"),
+    ],
+)
+def test_bytes_are_binary(size: int, text: str) -> None:
+    assert show_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"),
+    [
+        (0, "0 FLOP"),
+        (999, "999 FLOP"),
+        (1000, "1.000 kFLOP"),
+        (4_357_135_269_888, "4.357 TFLOP"),
+        (10**15, "1.000 PFLOP"),
+    ],
+)
+def test_flops_are_decimal(flops: int, text: str) -> None:
+    assert show_flops(flops) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (784, "784"), (124_439_808, "124.4 M"), (999_999, "1.000 M"), (9_999_999, "10.00 M")]
+)
+def test_counts_are_decimal_and_headings_say_of_what(count: int, text: str) -> None:
+    assert show_count(count) == text
+
+
+@given(st.integers(0, 10**26))
+def test_what_is_shown_is_near_what_is_meant(value: int) -> None:
+    number, unit = show_bytes(value).split()
+    assert abs(float(number) * BINARY.get(unit.removesuffix("B"), 1) - value) <= value * 0.006
+    number, _, unit = show_flops(value).partition(" ")
+    assert abs(float(number) * DECIMAL[unit.removesuffix("FLOP")] - value) <= value * 0.0006
+
+
+def test_exact_numbers_have_every_digit() -> None:
+    assert show_exact(124_439_808) == "124,439,808"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 9, "-"), (0, 0, "-"), (9, 9, "100%"), (1, 3, "33.3%"), (1, 10**6, "<0.1%"), (10**30 // 2, 10**30, "50.0%")],
+)
+def test_shares_tell_nothing_from_little(part: int, whole: int, text: str) -> None:
+    assert show_share(part, whole) == text
