@@ -1,0 +1,77 @@
+"""The README is true: its outputs are the program's, its examples run, and its lists are complete."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from costmodel.layers.base import Kind
+from costmodel.optimizers import OPTIMIZERS
+from costmodel.precision import PRECISIONS
+from costmodel.prediction import QUANTITIES
+from costmodel.training import SETTING_NAMES
+from tests.command import apart
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced blocks in a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def files() -> dict[str, str]:
+    """The blocks that name the file they stand for in a first comment."""
+    named = [*blocks("yaml"), *(block for block in blocks("python") if not block.startswith(">>>"))]
+    return {block.splitlines()[0].removeprefix("# "): block for block in named}
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0])
+def test_outputs_are_the_program_s(block: str) -> None:
+    command, _, output = block.partition("\n")
+    assert command.startswith("$ costmodel ")
+    assert apart(*command.split()[2:], PYTHONIOENCODING="utf-8") == (0, output, "")
+
+
+def test_examples_run(tmp_path: Path) -> None:
+    # In a process of their own: a layer kind once defined stays.
+    for name, text in files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    examples = [block for block in blocks("python") if block.startswith(">>>")]
+    (tmp_path / "examples.txt").write_text("\n".join(examples), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", "import doctest; print(*doctest.testfile('examples.txt', False))"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    shown = sum(block.count(">>> ") for block in examples)
+    assert (done.stdout, done.stderr) == (f"0 {shown}\n", ""), done.stdout
+
+
+def test_the_example_of_a_layer_kind_says_what_every_kind_must() -> None:
+    for method in Kind.__abstractmethods__:
+        assert f"def {method}(" in files()["prelu.py"]
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *PRECISIONS, *SETTING_NAMES])
+def test_every_name_that_predict_takes_is_listed(name: str) -> None:
+    assert f"`{name}`" in README
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_quantity_is_listed(quantity: str) -> None:
+    group, _, part = quantity.partition(".")
+    assert f"`{quantity}`" in README or (f"`{group}" in README and f"`.{part}`" in README)
+
+
+@pytest.mark.parametrize("name", ["main job", "tests"])
+def test_the_commands_that_ci_runs_stand_behind_their_marks(name: str) -> None:
+    assert len(re.findall(rf"^<!-- ci: {name} -->\n```sh\n[^\n]+\n```$", README, re.MULTILINE)) == 1
