@@ -6,31 +6,37 @@ stays; that of a weight used twice is a sum, as that of any tensor used twice: f
 
 from __future__ import annotations
 
-from costmodel.forward import Edge, Slot, Visit
+from costmodel.forward import Again, Edge, Forward, Slot, Visit, last_of
 from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
 from costmodel.tensor import Storage
 
 
 class Backward:
-    """Retraces the visits of a forward walk."""
+    """Retraces the visits of a forward walk; what is recomputed is walked forward again first."""
 
-    def __init__(self, visits: list[Visit | Edge], lifetimes: Lifetimes) -> None:
-        self.lifetimes = lifetimes
-        start = self._start(visits)
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.lifetimes = forward.lifetimes
+        start = self._start(forward.visits)
+        self._retrace(forward.visits)
+        if start is not None:
+            start.died = len(self.lifetimes.moments) - 1
+
+    def _retrace(self, visits: list[Visit | Edge | Again]) -> None:
         starts: list[int] = []
         for visit in reversed(visits):
             if isinstance(visit, Visit):
                 self._visit(visit)
+            elif isinstance(visit, Again):
+                self._retrace(self.forward.again(visit))
             elif visit.opens:
-                lifetimes.fold(starts.pop(), visit.more)
+                self.lifetimes.fold(starts.pop(), visit.more)
             else:
-                starts.append(len(lifetimes.moments))
-        if start is not None:
-            start.died = len(lifetimes.moments) - 1
+                starts.append(len(self.lifetimes.moments))
 
-    def _start(self, visits: list[Visit | Edge]) -> Stretch | None:
+    def _start(self, visits: list[Visit | Edge | Again]) -> Stretch | None:
         """The gradient that backward starts from: the caller holds it until the end."""
-        last = next((visit for visit in reversed(visits) if isinstance(visit, Visit)), None)
+        last = last_of(visits)
         if last is None:
             return None
         last.slot.gradient = self.lifetimes.take(last.slot.size, len(self.lifetimes.moments))

@@ -1,6 +1,6 @@
 """The command line's edge: runs a command, and turns whatever goes wrong into one line and an exit code.
 
-0: done. 1: the output could not be written. 2: bad input. 130: interrupted.
+0: done. 1: it does not fit, or the output could not be written. 2: bad input. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def _answered(arguments: Sequence[str]) -> int:
         return _fail(str(error), 2)
     if isinstance(answer, int):  # an exit code: typer itself printed help, or was interrupted
         return answer
-    _print(answer)
-    return 0
+    text, code = answer if isinstance(answer, tuple) else (answer, 0)
+    _print(text)
+    return code
 
 
 def _print(text: str) -> None:

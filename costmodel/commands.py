@@ -74,9 +74,28 @@ Pairs = Annotated[
 ]
 
 
+def _checkpoint(text: str) -> Any:
+    if text.isdecimal():
+        return _size(text)
+    return tuple(text.split(",")) if "," in text else text
+
+
+Checkpoint = Annotated[
+    Any,
+    typer.Option(
+        parser=_checkpoint,
+        metavar="none|block|sqrt|selective|N|NAMES",
+        help="What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+    ),
+]
+Memory = Annotated[str, typer.Argument(metavar="MEMORY", help="What there is, such as 24GiB or 80GB.")]
+Reserve = Annotated[str, typer.Option(metavar="SIZE", help="Memory to leave for what is not modelled.")]
+
+
 @app.command(
     epilog=_examples(
         "predict gpt2-small --batch 32 --seq 512",
+        "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
         "predict my-model.yaml --json",
     )
@@ -94,6 +113,7 @@ def predict(
     device: Device = None,
     flop_rule: FlopRule = None,
     attention_pairs: Pairs = None,
+    checkpoint: Checkpoint = None,
     as_json: Json = False,
 ) -> str:
     """What a model costs: parameters, FLOPs and memory, in total and by layer."""
@@ -120,11 +140,35 @@ def explain(
     device: Device = None,
     flop_rule: FlopRule = None,
     attention_pairs: Pairs = None,
+    checkpoint: Checkpoint = None,
     as_json: Json = False,
 ) -> str:
     """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
     explanation = _predict({k: v for k, v in locals().items() if k != "quantity"}).explain(quantity)
     return _json(explanation.to_dict()) if as_json else str(explanation)
+
+
+@app.command(epilog=_examples("fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB"))
+def fits(
+    model: Model,
+    memory: Memory,
+    reserve: Reserve = "",
+    batch: Batch = None,
+    seq: Seq = None,
+    image: Image = None,
+    mode: Mode = None,
+    optimizer: Optimizer = None,
+    precision: Precision = None,
+    attention: Attention = None,
+    loss: Loss = None,
+    device: Device = None,
+    checkpoint: Checkpoint = None,
+    as_json: Json = False,
+) -> tuple[str, int]:
+    """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
+    asked = {name: value for name, value in locals().items() if name not in ("memory", "reserve")}
+    answer = _predict(asked).fits(memory, reserve=reserve or 0)
+    return (_json(answer.to_dict()) if as_json else str(answer)), 0 if answer else 1
 
 
 @app.command(epilog=_examples("models", "models --json"))

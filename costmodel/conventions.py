@@ -50,7 +50,19 @@ def _training(p: Prediction) -> list[tuple[str, str]]:
             "each memory once, without weights, buffers and inputs",
         ),
         ("optimizer", _sourced(settings.states)),
+        *([("checkpointing", _checkpointing(settings.checkpoint))] if settings.checkpoint != "none" else []),
     ]
+
+
+def _checkpointing(checkpoint: str | int | tuple[str, ...]) -> str:
+    if isinstance(checkpoint, tuple):
+        which = ", ".join(checkpoint)
+    else:
+        which = f"every {checkpoint} blocks" if isinstance(checkpoint, int) else checkpoint
+    return (
+        f"{which}: of each recomputed stretch its inputs are kept, and the whole of it is run again in backward "
+        "(torch.utils.checkpoint); hardware FLOPs are model FLOPs and recomputed ones"
+    )
 
 
 def _sourced(declared: Precision | Optimizer) -> str:

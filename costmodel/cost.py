@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from costmodel.dtypes import size_bytes
-from costmodel.graph import Call
+from costmodel.graph import Block, Call
 from costmodel.layers.base import Work
 from costmodel.layers.embedding import Table
 from costmodel.run import Run
 from costmodel.tensor import Origin, Storage, Tensor
+
+CHECKPOINT = "checkpoint"
+"""What the row of a recomputed stretch is called, which has what the stretch reads from outside."""
+CHECKPOINTING = "the input of each recomputed stretch (torch.utils.checkpoint; Chen et al. 2016, §4)"
 
 
 class Row(NamedTuple):
@@ -31,6 +35,8 @@ class Row(NamedTuple):
     activation_bytes: int
     forward_bytes: int
     cast_bytes: int = 0
+    recomputed_flops: int = 0
+    recomputed_pointwise_flops: int = 0
 
     @property
     def intensity(self) -> float:
@@ -45,7 +51,19 @@ class Row(NamedTuple):
 def rows_of(run: Run, flop_rule: str) -> list[Row]:
     """A row for each recorded call, in order."""
     charged: set[Storage] = set()
-    return [_row(call, charged, flop_rule) for call in run.root.calls()]
+    return list(_rows(run.root, charged, flop_rule))
+
+
+def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            yield _row(entry, charged, flop_rule)
+            continue
+        if entry.recomputed:
+            kept = _newly_kept(entry.kept, charged, "computed")
+            name = next(entry.calls()).name.rpartition(".")[0]
+            yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, kept, 0)
+        yield from _rows(entry, charged, flop_rule)
 
 
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
@@ -66,9 +84,11 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
-        _kept_bytes(call, charged, "computed") if call.kept else 0,
+        _newly_kept(call.kept, charged, "computed") if call.kept and not call.recomputed else 0,
         times * traffic(call),
-        _kept_bytes(call, charged, "cast") if call.weights is not call.stored else 0,
+        _newly_kept(call.kept, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
+        times * _contractions(forward, flop_rule) if call.recomputed else 0,
+        times * forward.pointwise if call.recomputed else 0,
     )
 
 
@@ -79,10 +99,10 @@ def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage
             yield weight.storage
 
 
-def _kept_bytes(call: Call, charged: set[Storage], origin: Origin) -> int:
-    """Bytes that this call is the first to keep."""
+def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origin) -> int:
+    """Bytes of those of an origin that nothing before has kept."""
     kept = 0
-    for storage in call.kept:
+    for storage in storages:
         for leaf in (storage,) if storage.parts is None else storage.leaves():
             if leaf.origin == origin and leaf not in charged:
                 charged.add(leaf)

@@ -9,6 +9,7 @@ import sympy
 from sympy.printing.str import StrPrinter
 
 from costmodel.architectures.base import Definition
+from costmodel.cost import CHECKPOINT, CHECKPOINTING
 from costmodel.errors import unknown
 from costmodel.prediction import QUANTITIES, trace
 from costmodel.sizes import Letter, expression
@@ -22,14 +23,20 @@ UNITS = {"params": "parameters", "flops": "FLOP", "pointwise_flops": "FLOP", "me
 _EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
 """Sizes of a batch: formulas read best with them in front."""
 
+_PASSES = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "total": ("forward", "backward"),
+    "recomputed": ("recomputed",),
+    "hardware": ("forward", "backward", "recomputed"),
+}
 _ROW_FIELDS = {
     "params": ("params",),
-    "flops.forward": ("forward_flops",),
-    "flops.backward": ("backward_flops",),
-    "flops.total": ("forward_flops", "backward_flops"),
-    "pointwise_flops.forward": ("forward_pointwise_flops",),
-    "pointwise_flops.backward": ("backward_pointwise_flops",),
-    "pointwise_flops.total": ("forward_pointwise_flops", "backward_pointwise_flops"),
+    **{
+        f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
+        for group in ("flops", "pointwise_flops")
+        for part, passes in _PASSES.items()
+    },
     "memory.weights": ("params",),
     "memory.gradients": ("params",),
     "memory.optimizer": ("params",),
@@ -41,6 +48,8 @@ _ROW_FIELDS = {
 _OTHER_SOURCES = {
     "memory.optimizer": "{optimizer} ({source})",
     "memory.counters": "{optimizer} ({source})",
+    "flops.recomputed": "forward passes run again in backward: checkpoint {checkpoint}",
+    "pointwise_flops.recomputed": "forward passes run again in backward: checkpoint {checkpoint}",
     "memory.masters": "fp32 copies that the optimizer updates: {policy}",
     "memory.casts": "copies of weights that matrix products read and backward needs: {policy}",
     "memory.inputs": "what the user feeds in: the batch and its targets",
@@ -211,9 +220,12 @@ def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
     """What the formulas rest on: the source of each kind that adds to the quantity."""
     fields = _ROW_FIELDS.get(quantity, ())
     kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
-    by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()}
+    by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
     settings = prediction.settings
     other = _OTHER_SOURCES.get(quantity, "").format(
-        optimizer=settings.states.describe(), source=settings.states.source, policy=settings.policy.source
+        optimizer=settings.states.describe(),
+        source=settings.states.source,
+        policy=settings.policy.source,
+        checkpoint=settings.checkpoint,
     )
     return (*([other] if other else []), *(f"{kind}: {by_kind[kind]}" for kind in kinds))

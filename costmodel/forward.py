@@ -9,7 +9,7 @@ last.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from costmodel.dtypes import size_bytes
 from costmodel.graph import Block, Call
@@ -68,6 +68,21 @@ class Visit(NamedTuple):
     kept: list[Stretch]
 
 
+class Again(NamedTuple):
+    """One round of a stretch that is recomputed: what running it again needs.
+
+    slot: where the gradient of its result comes together. places, slots, weights: those of what it reads from outside,
+    as they were in this round.
+    """
+
+    block: Block
+    rounds: str
+    slot: Slot
+    places: dict[Storage, Stretch]
+    slots: dict[Tensor | Storage, Slot]
+    weights: dict[Block, dict[Storage, Slot]]
+
+
 class Edge(NamedTuple):
     """A side of a stretch of visits that happens `more` times beside the one walked."""
 
@@ -84,10 +99,11 @@ class Forward:
 
     def __init__(self, run: Run, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
-        self.visits: list[Visit | Edge] = []
+        self.visits: list[Visit | Edge | Again] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Stretch(0, 0, 0)
         self._rounds = ""
+        self._pass: Literal["forward", "once", "again"] = "forward"
         self._parts = Parts(lifetimes)
         self._places: dict[Storage, Stretch] = {}
         self._slots: dict[Tensor | Storage, Slot] = {}
@@ -98,10 +114,46 @@ class Forward:
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
-            if isinstance(entry, Block):
-                self._repeat(entry)
-            else:
+            if isinstance(entry, Call):
                 self._call(entry)
+            elif entry.recomputed:
+                self._once(entry)
+            else:
+                self._repeat(entry)
+
+    def _once(self, block: Block) -> None:
+        """Run a stretch without keeping anything but what it reads from outside."""
+        read: dict[Tensor | Storage, None] = {}
+        for x in (x for call in block.calls() for x in call.inputs):
+            read.update({x: None, x.storage: None})
+        for nested in block.blocks():
+            if nested.entry is not None and nested.entry.storage.parts is not None:
+                read[nested.entry.storage.parts[0]] = None
+        places = {key: self._places[key] for key in read if isinstance(key, Storage) and key in self._places}
+        slots = {key: self._slots[key] for key in read if key in self._slots}
+        for storage in block.kept:
+            self._places[storage].line = ACTIVATIONS
+        outer, self.visits, self._pass = self.visits, [], "once"
+        self._walk(block)
+        ran, self.visits, self._pass = self.visits, outer, "forward"
+        if last := last_of(ran):
+            outer.append(Again(block, self._rounds, last.slot, places, slots, dict(self._weights)))
+
+    def again(self, stretch: Again) -> list[Visit | Edge | Again]:
+        """Run a stretch again, keeping what its backward needs; returns its visits."""
+        outer = self.visits, self._rounds, self._pass, self._weights
+        self.visits, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
+        self._places.update(stretch.places)
+        self._slots.update(stretch.slots)
+        start = len(self.lifetimes.moments)
+        self._walk(stretch.block)
+        self._parts.leave_since(start)
+        visits = self.visits
+        self.visits, self._rounds, self._pass, self._weights = outer
+        if last := last_of(visits):
+            last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
+            last.slot.parts, stretch.slot.parts = stretch.slot.parts, []
+        return visits
 
     def _repeat(self, block: Block) -> None:
         entry, made = block.entry, block.exit
@@ -122,7 +174,8 @@ class Forward:
             self._hand_on(made.storage, made.storage.parts[1])
 
     def _round(self, block: Block, more: int) -> None:
-        self._weights[block] = {}
+        if self._pass != "again" or block not in self._weights:
+            self._weights[block] = {}
         start = len(self.lifetimes.moments)
         if more:
             self._edge(Edge(True, more))
@@ -134,7 +187,8 @@ class Forward:
 
     def _edge(self, edge: Edge) -> None:
         self.visits.append(edge)
-        self.weights.append(edge)
+        if self._pass != "again":
+            self.weights.append(edge)
 
     def _hand_on(self, old: Storage, new: Storage) -> None:
         self._places[new] = self._places.get(old, self._given)
@@ -154,7 +208,7 @@ class Forward:
         self.output = places.get(y.storage, self._given)
         if y.requires_grad and not plan.same:
             kept: list[Stretch] = []
-            for storage, is_activation in plan.kept:
+            for storage, is_activation in plan.kept if self._pass != "once" else ():
                 stretch = places[storage]
                 kept.append(stretch)
                 if is_activation:
@@ -165,7 +219,7 @@ class Forward:
     def _make(self, call: Call, plan: Plan) -> None:
         lifetimes, parts, places = self.lifetimes, self._parts, self._places
         parts.enter(plan.part)
-        now = lifetimes.moment(plan.phase, call.name, self._rounds)
+        now = lifetimes.moment("recompute" if self._pass == "again" else plan.phase, call.name, self._rounds)
         for storage in plan.reads:
             stretch = places[storage]
             stretch.died = now
@@ -180,9 +234,15 @@ class Forward:
             here = self._weights[x.storage.block]
             if x.storage not in here:
                 here[x.storage] = Slot(x.bytes, of_weight=True)
-                self.weights.append((x.storage, self._rounds))
+                if self._pass != "again":
+                    self.weights.append((x.storage, self._rounds))
             return here[x.storage]
         return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
+
+
+def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
+    """The last call or stretch among visits."""
+    return next((visit for visit in reversed(visits) if not isinstance(visit, Edge)), None)
 
 
 def plan_of(call: Call) -> Plan:

@@ -25,9 +25,12 @@ Device = Literal["gpu", "cpu"]
 
 
 class Block:
-    """A stretch of the graph that happens `count` times for each time that its parent does."""
+    """A stretch of the graph that happens `count` times for each time that its parent does.
 
-    __slots__ = ("count", "entries", "entry", "exit", "name", "parent")
+    recomputed: nothing in it is kept but what it reads from outside, `kept`; backward runs it forward again.
+    """
+
+    __slots__ = ("count", "entries", "entry", "exit", "kept", "name", "parent", "recomputed")
 
     def __init__(self, name: str, count: int, parent: Block | None) -> None:
         self.name = name
@@ -36,6 +39,8 @@ class Block:
         self.entries: list[Call | Block] = []
         self.entry: Tensor | None = None
         self.exit: Tensor | None = None
+        self.recomputed = False
+        self.kept: tuple[Storage, ...] = ()
 
     @property
     def times(self) -> int:
@@ -50,15 +55,23 @@ class Block:
             else:
                 yield entry
 
+    def blocks(self) -> Iterator[Block]:
+        """Every block within, at any depth."""
+        for entry in self.entries:
+            if isinstance(entry, Block):
+                yield entry
+                yield from entry.blocks()
+
 
 class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
-    it computes with: those `stored`, or casts of them.
+    it computes with: those `stored`, or casts of them. `kept` is what it keeps for backward, until then or, if it is
+    `recomputed`, only once it has been run again.
     """
 
-    __slots__ = ("block", "buffers", "inputs", "kept", "kind", "name", "run", "stored", "weights", "y")
+    __slots__ = ("block", "buffers", "inputs", "kept", "kind", "name", "recomputed", "run", "stored", "weights", "y")
 
     def __init__(self, run: Run, kind: Kind, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
@@ -70,6 +83,7 @@ class Call:
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
         self.kept: tuple[Storage, ...] = ()
+        self.recomputed = False
         self.y: Tensor
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Phase = Literal["forward", "loss", "backward", "optimizer"]
+Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
 GRADIENTS, ACTIVATIONS, TEMPORARIES = range(3)
 """The lines on which memory comes and goes during a step; on all others it is there throughout."""

@@ -106,7 +106,7 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     lifetimes = Lifetimes()
     forward = Forward(run, lifetimes)
     if run.training:
-        Backward(forward.visits, lifetimes)
+        Backward(forward)
         update(forward.weights, STATE_BYTES, lifetimes)
     weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
     standing = Alive(weights, masters, 0, optimizer, buffers, inputs, 0, 0)

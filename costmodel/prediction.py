@@ -22,20 +22,27 @@ if TYPE_CHECKING:
     import sympy
 
     from costmodel.architectures.base import Definition, Extent
+    from costmodel.budget import Fit
     from costmodel.explanation import Explanation
 
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs of one step on the whole batch."""
+    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
 
     forward: int
     backward: int
+    recomputed: int = 0
 
     @property
     def total(self) -> int:
-        """Forward and backward."""
+        """Forward and backward: model FLOPs, as in MFU (Chowdhery et al. 2022, app. B)."""
         return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """Model FLOPs and recomputed ones, as in HFU (Chowdhery et al. 2022, app. B)."""
+        return self.total + self.recomputed
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,10 @@ class Memory:
     peak: int
 
 
+FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
 QUANTITIES = (
     "params",
-    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in ("forward", "backward", "total")),
+    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
     *(f"memory.{line}" for line in Memory.__dataclass_fields__),
 )
 """Every quantity with a formula, by the name that `formula` and `explain` take."""
@@ -84,20 +92,20 @@ class Prediction:
     @cached_property
     def params(self) -> int:
         """Trained weights, each counted once (tied ones too)."""
-        return sum(row.params for row in self.layers)
+        return self._total("params")
 
     @cached_property
     def flops(self) -> Flops:
         """Contraction FLOPs, a multiply-add being two."""
-        return Flops(sum(row.forward_flops for row in self.layers), sum(row.backward_flops for row in self.layers))
+        return Flops(*(self._total(f"{part}_flops") for part in Flops.__dataclass_fields__))
 
     @cached_property
     def pointwise_flops(self) -> Flops:
         """All other arithmetic."""
-        return Flops(
-            sum(row.forward_pointwise_flops for row in self.layers),
-            sum(row.backward_pointwise_flops for row in self.layers),
-        )
+        return Flops(*(self._total(f"{part}_pointwise_flops") for part in Flops.__dataclass_fields__))
+
+    def _total(self, column: str) -> int:
+        return sum(getattr(row, column) for row in self.layers)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -118,8 +126,8 @@ class Prediction:
             counters=counters,
             buffers=buffers,
             inputs=inputs,
-            activations=sum(row.activation_bytes for row in self.layers),
-            casts=sum(row.cast_bytes for row in self.layers),
+            activations=self._total("activation_bytes"),
+            casts=self._total("cast_bytes"),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
         )
@@ -150,6 +158,15 @@ class Prediction:
 
         return explain(self, quantity)
 
+    def fits(self, memory: str | int, *, reserve: str | int = 0) -> Fit:
+        """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
+
+        What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError.
+        """
+        from costmodel.budget import fit
+
+        return fit(self, memory, reserve)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question (model and settings), then the answer."""
         from costmodel.files import describe
@@ -158,8 +175,8 @@ class Prediction:
             "model": describe(self.model),
             "settings": asdict(self.settings),
             "params": self.params,
-            "flops": {**asdict(self.flops), "total": self.flops.total},
-            "pointwise_flops": {**asdict(self.pointwise_flops), "total": self.pointwise_flops.total},
+            "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
+            "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
             "memory": asdict(self.memory),
             "layers": [row.to_dict() for row in self.layers],
         }
@@ -264,8 +281,15 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
 def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:
     """Run the model on paper, recording on `run`; the sizes of model and settings may be letters."""
     extent = model.extent(settings.batch, settings.seq, settings.image)
-    run = run or Run(training=settings.training, device=settings.device, precision=settings.policy, cast=Cast)
+    run = run or Run(
+        training=settings.training,
+        device=settings.device,
+        precision=settings.policy,
+        cast=Cast,
+        recomputation=settings.recomputation,
+    )
     output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
+    run.recomputation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
     if loss is not None and settings.training:
         _take_loss(run, loss, output)

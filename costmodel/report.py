@@ -60,7 +60,8 @@ def tables(p: Prediction) -> list[Table]:
 
 def _arithmetic(p: Prediction) -> Table:
     rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
-    passes = ("forward", "backward", "total") if p.settings.training else ("forward",)
+    passes = ["forward", "backward", "total"] if p.settings.training else ["forward"]
+    passes += ["recomputed", "hardware"] if p.flops.recomputed or p.pointwise_flops.recomputed else []
     for name in passes:
         flops, pointwise = getattr(p.flops, name), getattr(p.pointwise_flops, name)
         rows.append((f"FLOPs {name}", show_flops(flops), show_exact(flops), show_flops(pointwise)))

@@ -10,6 +10,7 @@ from costmodel.dtypes import FLOATS, Dtype
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph import Block, Call, Device
 from costmodel.precision import FP32, Precision
+from costmodel.recomputation import Recomputation
 from costmodel.sizes import LARGEST_SIZE, product
 from costmodel.tensor import Origin, Role, Shape, Storage, Tensor, show_shape
 
@@ -26,6 +27,7 @@ class Run:
     training: whether tensors are kept for backward.
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
+    recomputation: what is run again in backward instead of kept.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class Run:
         device: Device,
         precision: Precision = FP32,
         cast: Callable[[Dtype], Kind] | None = None,
+        recomputation: Recomputation | None = None,
     ) -> None:
         self.training = training
         self.device: Device = device
         self.precision = precision
         self.cast = cast
+        self.recomputation = recomputation or Recomputation()
         self.root = self.block = Block("", 1, None)
         self.weights: dict[Storage, Shape] = {}
         self.buffers: dict[Storage, None] = {}
@@ -151,12 +155,25 @@ class Run:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Prefix `name` to the names of the layers called within."""
+        """A part of the model: prefix `name` to the names of the layers called within."""
         self._path.append(name)
         try:
-            yield
+            if self.recomputation.picks(self._path):
+                with self.recomputation.stretch(self.block):
+                    yield
+            else:
+                yield
         finally:
             self._path.pop()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A part of the model that can be recomputed by `name`, which its layers do not carry."""
+        if self.recomputation.picks([*self._path, name]):
+            with self.recomputation.stretch(self.block):
+                yield
+        else:
+            yield
 
     def repeat(self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
         """Apply `body` to `x`, then to its own result, `times` times in all, and trace it once.
@@ -164,6 +181,24 @@ class Run:
         The first rounds are traced on their own until a round hands on exactly the layout that it was given; all that
         remain are then alike. The answer is that of unrolling, whatever is kept across rounds.
         """
+        if self.recomputation.every is None or self.recomputation.open:
+            return self._repeat(times, body, x, name)
+        size = self.recomputation.group(times)
+        if size == 1:
+            return self._repeat(times, lambda x: self._again(body, x), x, name)
+
+        def group(x: Tensor, size: int = size) -> Tensor:
+            return self._again(lambda x: self._repeat(size, body, x, name), x)
+
+        x = self._repeat(times // size, group, x, "group")
+        return group(x, times - times // size * size)
+
+    def _again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """`body`, to be recomputed."""
+        with self.recomputation.stretch(self.block):
+            return body(x)
+
+    def _repeat(self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
         left = times
         while int(left) > 0:
             entry = x.view(x.shape, x.strides)

@@ -10,6 +10,7 @@ from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.fields import check_fields, check_names
 from costmodel.optimizers import Optimizer, State, optimizer_named
 from costmodel.precision import Precision, precision_named
+from costmodel.recomputation import Recomputation
 from costmodel.sizes import LARGEST_SIZE
 
 Mode = Literal["train", "inference"]
@@ -21,7 +22,9 @@ class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
     seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
-    optimizer and precision are names of ready-made ones, or declarations.
+    optimizer and precision are names of ready-made ones, or declarations. checkpoint: what is recomputed in backward
+    instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as many to a group as there are groups), an int
+    (groups of so many), "selective" (attention from scores to mixed values), or names of parts.
     """
 
     batch: int = 1
@@ -35,6 +38,7 @@ class Settings:
     device: Literal["gpu", "cpu"] = "gpu"
     flop_rule: FlopRule = "pytorch"
     attention_pairs: Literal["full", "visible"] = "full"
+    checkpoint: str | int | tuple[str, ...] = "none"
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -44,6 +48,7 @@ class Settings:
             object.__setattr__(self, "image", _image(self.image))
         for name, known in _CHOICES.items():
             _check_name(name, getattr(self, name), known)
+        object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
         # Named here once, so that a wrong name is refused when the settings are made.
         _ = self.states
         for name in ("optimizer", "precision"):
@@ -65,6 +70,18 @@ class Settings:
             if isinstance(data.get(name), dict)
         }
         return cls(**{**data, **declared})
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """A fresh plan of what to recompute."""
+        if not self.training or self.checkpoint == "none":
+            return Recomputation()
+        if self.checkpoint in ("block", "sqrt"):
+            return Recomputation(1 if self.checkpoint == "block" else "sqrt")
+        if isinstance(self.checkpoint, int):
+            return Recomputation(self.checkpoint)
+        names = ("core",) if self.checkpoint == "selective" else self.checkpoint
+        return Recomputation(names=frozenset((names,) if isinstance(names, str) else names))
 
     @property
     def training(self) -> bool:
@@ -123,6 +140,16 @@ def _check_declared(what: str, declared: Any) -> None:
                 check_fields(state, f"{what} {declared.name}: state")
     except CostModelError as error:
         raise SettingError(str(error)) from None
+
+
+def _checkpoint(value: Any) -> str | int | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    if isinstance(value, list | tuple):
+        raise SettingError(f"checkpoint={shown(value)} is not a list of names of parts")
+    return _check_size("checkpoint", value)
 
 
 def _check_size(name: str, value: Any) -> int:

@@ -77,4 +77,8 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
     if isinstance(model, Transformer):
         settings["seq"] = draw(st.integers(1, model.context))
         settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
+        checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
+        settings["checkpoint"] = draw(st.sampled_from(checkpoints))
+    settings["precision"] = draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp16-master"]))
+    settings["optimizer"] = draw(st.sampled_from(["adamw", "sgd", "adafactor", "muon"]))
     return model, settings

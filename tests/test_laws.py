@@ -14,6 +14,8 @@ from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost import Row
 from costmodel.graph import Block
+from costmodel.layers.cast import Cast
+from costmodel.memory import standing_of
 from costmodel.prediction import QUANTITIES, Prediction, predict, trace
 from costmodel.run import Run
 from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
@@ -27,7 +29,9 @@ SUMMED = {
     "flops.backward": "backward_flops",
     "pointwise_flops.forward": "forward_pointwise_flops",
     "pointwise_flops.backward": "backward_pointwise_flops",
+    "flops.recomputed": "recomputed_flops",
     "memory.activations": "activation_bytes",
+    "memory.casts": "cast_bytes",
 }
 
 
@@ -67,7 +71,7 @@ def test_rows_add_up_to_totals(question: tuple[Any, dict[str, Any]]) -> None:
     for quantity, column in SUMMED.items():
         assert sum(getattr(row, column) for row in p.layers) == p.value(quantity)
     assert p.flops.total == p.flops.forward + p.flops.backward
-    assert p.memory.weights == 4 * p.params
+    assert p.flops.hardware == p.flops.total + p.flops.recomputed
 
 
 class Unrolling(Run):
@@ -80,12 +84,11 @@ class Unrolling(Run):
         return x
 
 
-def costs(model: Any, asked: Settings, run: Run) -> dict[str, int]:
-    p = trace(model, asked, run)
+def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
+    p = trace(model, asked, kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
-        "weights": p.memory.weights,
-        "buffers": p.memory.buffers,
-        "inputs": p.memory.inputs,
+        "standing": standing_of(p.run, asked),
+        "gradients": p.memory.gradients,
         "traffic": sum(row.forward_bytes for row in p.layers),
     }
 
@@ -93,11 +96,28 @@ def costs(model: Any, asked: Settings, run: Run) -> dict[str, int]:
 @given(questions())
 def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
-    chosen = Settings(**asked)
-    folded = Run(training=chosen.training, device=chosen.device)
-    unrolled = Unrolling(training=chosen.training, device=chosen.device)
-    assert costs(model, chosen, folded) == costs(model, chosen, unrolled)
-    assert not any(isinstance(entry, Block) for entry in unrolled.root.entries)
+    chosen = Settings(**asked | {"checkpoint": "none"})
+    assert costs(model, chosen, Run) == costs(model, chosen, Unrolling)
+
+
+@given(questions())
+def test_unrolling_leaves_no_repeats(question: tuple[Any, dict[str, Any]]) -> None:
+    model, _ = question
+    run = Unrolling(training=True, device="gpu")
+    trace(model, Settings(), run)
+    assert not any(isinstance(entry, Block) for entry in run.root.entries)
+
+
+@given(
+    transformers(), st.integers(1, 3), st.sampled_from(["block", "sqrt", "selective", ("mlp",), ("attention", "mlp")])
+)
+def test_checkpointing_trades_memory_for_flops(model: Transformer, batch: int, checkpoint: Any) -> None:
+    kept, again = (predict(model, batch=batch, seq=4, checkpoint=how) for how in ("none", checkpoint))
+    assert again.flops.total == kept.flops.total
+    assert again.flops.recomputed > 0 == kept.flops.recomputed
+    for p in (kept, again):
+        end = [step for step in p.timeline.steps if step.phase in ("forward", "loss")][-1]
+        assert end.alive.activations == p.memory.activations
 
 
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))

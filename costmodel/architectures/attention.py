@@ -53,7 +53,8 @@ class Mixer:
             if self.angles:
                 query = Rotary(model.rotated)(query, *self.angles, name="rotate_query")
                 key = Rotary(model.rotated)(key, *self.angles, name="rotate_key")
-            mixed = (self._composed if self.composed else self._fused)(query, key, value)
+            with x.run.part("core"):
+                mixed = (self._composed if self.composed else self._fused)(query, key, value)
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 

@@ -1,0 +1,109 @@
+"""What checkpointed models keep, against torch.utils.checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Saved, meta
+from .settings import differential
+from .test_transformer import transformers
+
+pytestmark = pytest.mark.oracle
+
+
+def again(function: Any, *inputs: Any) -> Any:
+    """Keeps the inputs alone; the whole function is run again."""
+    return checkpoint(function, *inputs, use_reentrant=True)
+
+
+class Grouped(torch.nn.Module):
+    """A model whose blocks are checkpointed in groups of `size`."""
+
+    def __init__(self, model: models.Transformer, size: int) -> None:
+        super().__init__()
+        self.model = model
+        blocks = list(model.blocks)
+        groups = [torch.nn.Sequential(*blocks[start : start + size]) for start in range(0, len(blocks), size)]
+        self.groups = [lambda x, group=group: again(group, x) for group in groups]
+
+    def forward(self, tokens: Any) -> Any:
+        with patch.object(models.Transformer, "blocks", self.groups, create=True):
+            self.model._modules.pop("blocks", None)
+            return self.model(tokens)
+
+
+def kept(model: Any, owner: Any, tokens: Any, target: Any) -> int:
+    with Saved([*owner.parameters(), *owner.buffers(), tokens, target]) as saved:
+        F.cross_entropy(model(tokens), target)
+    return saved.bytes
+
+
+def built(spec: Transformer, batch: int, seq: int) -> tuple[models.Transformer, list[Any], Any, Any]:
+    with torch.device("meta"):
+        model = models.Transformer(spec, seq, "eager", "gpu")
+    outside = [*model.parameters(), *model.buffers()]
+    classes = spec.vocab if spec.head else spec.width
+    assert classes
+    return model, outside, meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
+
+
+class Owner:
+    """What a model owned before its blocks were taken out of it."""
+
+    def __init__(self, outside: list[Any]) -> None:
+        self.outside = outside
+
+    def parameters(self) -> list[Any]:
+        return self.outside
+
+    def buffers(self) -> list[Any]:
+        return []
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+def test_groups_of_blocks(spec: Transformer, batch: int, seq: int, size: int) -> None:
+    size = min(size, spec.layers)
+    model, outside, tokens, target = built(spec, batch, seq)
+    found = kept(Grouped(model, size), Owner(outside), tokens, target)
+    paper = predict(spec, batch=batch, seq=seq, checkpoint=size, loss="cross_entropy")
+    assert paper.memory.activations == found
+    if size == 1:
+        assert predict(spec, batch=batch, seq=seq, checkpoint="block", loss="cross_entropy").layers == paper.layers
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+def test_selective_recomputation(spec: Transformer, batch: int, seq: int) -> None:
+    model, outside, tokens, target = built(spec, batch, seq)
+    composed = models.Attention.composed
+    with patch.object(models.Attention, "composed", lambda self, *qkv: again(lambda *a: composed(self, *a), *qkv)):
+        found = kept(model, Owner(outside), tokens, target)
+    paper = predict(spec, batch=batch, seq=seq, checkpoint="selective", loss="cross_entropy")
+    assert paper.memory.activations == found
+
+
+def test_recomputed_flops_are_those_pytorch_does_more() -> None:
+    spec = Transformer(vocab=7, context=8, layers=3, width=8, heads=2)
+    totals = []
+    for size in (None, 1):
+        model, _, tokens, target = built(spec, 2, 8)
+        with FlopCounterMode(display=False) as counter:
+            F.cross_entropy((Grouped(model, size) if size else model)(tokens), target).backward()
+        totals.append(counter.get_total_flops())
+    paper = predict(spec, batch=2, seq=8, checkpoint="block")
+    assert paper.flops.total == totals[0]
+    assert paper.flops.hardware == totals[1]

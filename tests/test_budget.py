@@ -1,0 +1,65 @@
+"""Does it fit: how amounts are read, and what the answer says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.architectures.mlp import MLP
+from costmodel.budget import read_budget
+from costmodel.errors import SettingError
+from costmodel.prediction import predict
+from tests.command import here, refused
+
+MODEL = MLP(sizes=[784, 512, 10])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24 GiB", 24 * 2**30),
+        ("24GiB", 24 * 2**30),
+        ("24 GB", 24 * 10**9),
+        ("24 gb", 24 * 10**9),
+        ("24G", 24 * 10**9),
+        ("1.5 kiB", 1536),
+        ("80000000000", 80 * 10**9),
+        (17, 17),
+    ],
+)
+def test_amounts_are_read_by_their_unit(text: Any, size: int) -> None:
+    assert read_budget(text).bytes == size
+
+
+@pytest.mark.parametrize(
+    "text", ["-3 GB", "", "GB", "24 XB", "1e9", "24 GiB GiB", None, True, 0, -1, 2.5, "0 GB", [24]]
+)
+def test_what_is_no_amount_is_refused(text: Any) -> None:
+    with pytest.raises(SettingError, match=r"memory=.*use text such as '24 GiB'"):
+        predict(MODEL).fits(text)
+
+
+@given(st.integers(1, 4096))
+def test_the_margin_is_exact(batch: int) -> None:
+    p = predict(MODEL, batch=batch)
+    assert p.fits(p.memory.peak)
+    assert p.fits(p.memory.peak).margin == 0
+    assert not p.fits(p.memory.peak - 1)
+    assert p.fits(p.memory.peak + 5, reserve=7).margin == -2
+
+
+def test_the_answer_names_the_unit_read_and_what_binds() -> None:
+    answer = str(predict(MODEL, batch=65536).fits("24 gb"))
+    assert "24 GB = 24,000,000,000 bytes" in answer
+    assert "most of the peak is" in answer
+
+
+def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(capsys, "fits", "mlp-mnist", "24GiB").code == 0
+    tight = here(capsys, "fits", "mlp-mnist", "1 MB", "--json")
+    assert tight.code == 1
+    assert '"fits": false' in tight.out
+    refused(here(capsys, "fits", "mlp-mnist", "24 XB"), "'24 XB' is not an amount of memory")
