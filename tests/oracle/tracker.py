@@ -3,47 +3,113 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-class Tracker(TorchDispatchMode):
-    """`now` and `peak` bytes on one device; `peak_operation` is the one after which most was alive."""
+class Most(NamedTuple):
+    """The most alive at once in one phase, and how much of that autograd had saved, weights and inputs left out."""
 
-    def __init__(self, given: Iterable[Tensor], device: str = "meta") -> None:
+    alive: int
+    saved: int
+
+
+class Saved:
+    """What stands for a saved tensor in the autograd graph; it goes when autograd lets go of the tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Tracker(TorchDispatchMode):
+    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way."""
+
+    def __init__(self, given: list[Tensor]) -> None:
         super().__init__()
-        self.device = device
-        self.now = self.peak = 0
-        self.peak_operation = "start"
-        self.log: list[tuple[str, int]] = []
-        self._known: dict[int, weakref.finalize] = {}
+        self.phase = "forward"
+        self.most: dict[str, Most] = {}
+        self._now = self._saved_now = 0
+        self._alive: dict[int, weakref.finalize] = {}
+        self._packs: Counter[int] = Counter()
         for tensor in given:
             self._follow(tensor)
+        self._given = set(self._alive)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
+
+    def __enter__(self) -> Tracker:
+        self._hooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._hooks.__exit__(*error)
 
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if tensor.device.type != self.device or key in self._known:
-            return
-        size = storage.nbytes()
-        self._known[key] = weakref.finalize(storage, self._forget, key, size)
-        self.now += size
+        if tensor.device.type == "meta" and storage._cdata not in self._alive:
+            size = storage.nbytes()
+            self._alive[storage._cdata] = weakref.finalize(storage, self._forget, storage._cdata, size)
+            self._now += size
 
     def _forget(self, key: int, size: int) -> None:
-        del self._known[key]
-        self.now -= size
+        del self._alive[key]
+        self._now -= size
+
+    def _pack(self, tensor: Tensor) -> Saved:
+        saved, storage = Saved(tensor.detach()), tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._given and tensor.device.type == "meta":
+            self._saved_now += size * (self._packs[key] == 0)
+            self._packs[key] += 1
+            weakref.finalize(saved, self._release, key, size)
+        return saved
+
+    def _release(self, key: int, size: int) -> None:
+        self._packs[key] -= 1
+        self._saved_now -= size * (self._packs[key] == 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
-        self.log.append((str(func), self.now))
-        if self.now > self.peak:
-            self.peak, self.peak_operation = self.now, str(func)
+        self.most[self.phase] = max(self.most.get(self.phase, Most(0, 0)), Most(self._now, self._saved_now))
         return result
+
+
+def weights_by_use(model: nn.Module, x: Tensor) -> list[nn.Parameter]:
+    """The order in which a model first uses its weights, in which modules mostly list them too."""
+    found: dict[nn.Parameter, None] = {}
+
+    def note(module: nn.Module, _: Any) -> None:
+        found.update((weight, None) for weight in module.parameters(recurse=False))
+
+    hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return list(found)
+
+
+def training_step(model: nn.Module, x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tracker:
+    """One step of AdamW, weight by weight, with its states in place and no gradient yet."""
+    weights = weights_by_use(model, x)
+    optimizer = torch.optim.AdamW(weights, foreach=False)
+    for weight in weights:
+        weight.grad = torch.empty_like(weight)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    states = [state for of_weight in optimizer.state.values() for state in of_weight.values()]
+    with Tracker([x, target, *weights, *model.buffers(), *states]) as tracker:
+        error = loss(model(x), target)
+        tracker.phase = "backward"
+        error.backward()
+        tracker.phase = "optimizer"
+        optimizer.step()
+    return tracker

@@ -1,0 +1,105 @@
+"""The timeline of a repeated block walked a few times is that of every round walked by itself."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.transformer import Transformer
+from costmodel.memory import Alive, Timeline
+from costmodel.prediction import predict, trace
+from costmodel.run import Run
+from costmodel.tensor import Tensor
+from costmodel.training import Settings
+from tests.strategies import questions
+
+
+class Unrolled(Run):
+    """Records every round of a repeated block by itself; rounds of `bare` layers are no parts of the model."""
+
+    bare: tuple[str, ...] = ()
+
+    def repeat(self, times: int, body: Any, x: Tensor, name: str) -> Tensor:
+        for number in range(int(times)):
+            with nullcontext() if name.startswith(self.bare) else self.scope(f"{name}{number}"):
+                x = body(x)
+        return x
+
+
+def highest(timeline: Timeline) -> dict[str, Alive]:
+    """The most on each line in each phase, and the last step of each."""
+    steps: dict[str, list[Alive]] = {}
+    for phase, _, _, alive in timeline.steps:
+        steps.setdefault(phase, []).append(alive)
+    tops = {phase: Alive(*map(max, zip(*levels, strict=True))) for phase, levels in steps.items()}
+    return tops | {f"end of {phase}": levels[-1] for phase, levels in steps.items()}
+
+
+def assert_folding_changes_nothing(model: Any, chosen: dict[str, Any], bare: tuple[str, ...]) -> None:
+    setting = Settings(**chosen)
+    unrolled = Unrolled(training=setting.training, device=setting.device)
+    unrolled.bare = bare
+    one, other = trace(model, setting).timeline, trace(model, setting, unrolled).timeline
+    assert one.peak == other.peak
+    assert highest(one) == highest(other)
+
+
+deep = st.integers(1, 9)
+
+
+@given(questions(), deep)
+@settings(max_examples=150)
+def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
+    model, chosen = question
+    if isinstance(model, Transformer):
+        model = model.model_copy(update={"layers": depth})
+    else:
+        first, *hidden, last = model.sizes
+        model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})
+    assert_folding_changes_nothing(model, chosen, ("hidden",))
+
+
+CONV = {"conv": {"channels": 4, "kernel": 3, "padding": 1}}
+ITEMS: list[Any] = [
+    CONV,
+    "batchnorm",
+    "relu",
+    "gelu",
+    {"residual": {"body": [CONV, "relu"]}},
+    {"branches": {"join": "add", "paths": [[CONV], ["silu"], []]}},
+    {"dropout": {"p": 0.1}},
+]
+
+
+def repeated(items: Any) -> Any:
+    inner = st.lists(items, min_size=1, max_size=3)
+    return st.builds(lambda times, blocks: {"repeat": {"times": times, "blocks": blocks}}, st.integers(1, 6), inner)
+
+
+@given(
+    st.lists(st.recursive(st.sampled_from(ITEMS), repeated, max_leaves=5), min_size=1, max_size=4),
+    st.sampled_from(["train", "inference"]),
+)
+def test_folding_equals_unrolling_where_repeats_nest(blocks: list[Any], mode: str) -> None:
+    model = CNN(input=(3, 5, 5), blocks=[CONV, *blocks, "flatten", {"linear": {"features": 3}}])
+    chosen = {"batch": 2, "mode": mode}
+    setting = Settings(**chosen)
+    unrolled = Unrolled(training=setting.training, device=setting.device)
+    folded, other = (highest(p.timeline) for p in (trace(model, setting), trace(model, setting, unrolled)))
+    for phase, alive in folded.items():
+        # Unrolled rounds are parts of the model, and what they are handed stays for a while; what is kept is the same.
+        if phase.endswith("forward"):
+            assert alive.activations == other[phase].activations
+        else:
+            assert alive == other[phase]
+
+
+def test_ten_thousand_repeats_take_no_more_steps() -> None:
+    def steps(layers: int) -> int:
+        return len(predict(Transformer(vocab=11, context=8, layers=layers, width=8, heads=2)).timeline.steps)
+
+    assert steps(10_000) == steps(12)
