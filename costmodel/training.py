@@ -50,7 +50,7 @@ class Settings:
             _check_name(name, getattr(self, name), known)
         object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
         # Named here once, so that a wrong name is refused when the settings are made.
-        _ = self.states
+        _ = self.states, self.policy
         for name in ("optimizer", "precision"):
             _check_declared(name, getattr(self, name))
         if self.training and self.policy.quantised:
