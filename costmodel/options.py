@@ -1,0 +1,93 @@
+"""The options of ``costmodel`` that stand for the settings of a question, stated once for every command."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.errors import shown
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,1000}", text):
+        raise typer.BadParameter(f"{shown(text)} is not a whole number: use one such as 32")
+    return int(text)
+
+
+def _image(text: str) -> tuple[int, int]:
+    height, *width = text.split("x", 1)
+    return _size(height), _size(width[0] if width else height)
+
+
+def _checkpoint(text: str) -> Any:
+    if text.isdecimal():
+        return _size(text)
+    return tuple(text.split(",")) if "," in text else text
+
+
+def _option(metavar: str, text: str, parser: Callable[[str], Any] | None = None) -> Any:
+    return Annotated[str | None if parser is None else Any, typer.Option(parser=parser, metavar=metavar, help=text)]
+
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A ready model's name, or the path of a YAML or JSON file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SETTINGS = {
+    "batch": _option("N", "Samples in a batch (default 1).", _size),
+    "seq": _option("N", "Tokens in a sequence (default: the model's context).", _size),
+    "image": _option("HxW", "Image size, such as 224 or 224x320 (default: the model's own).", _image),
+    "mode": _option("train|inference", "With or without a backward pass."),
+    "optimizer": _option("NAME", "Optimizer (default adamw)."),
+    "precision": _option("NAME", "Precision policy (default fp32)."),
+    "attention": _option("eager|flash|efficient", "Attention: scores stored, or a fused kernel."),
+    "loss": _option("cross_entropy|mean_squared_error|none", "Loss (default: the model's own)."),
+    "device": _option("gpu|cpu", "Whose kernels decide what is kept."),
+    "flop_rule": _option("pytorch|arithmetic", "Count FLOPs as PyTorch does, or as done."),
+    "attention_pairs": _option("full|visible", "Count attention's full square, or only what masks leave."),
+    "checkpoint": _option(
+        "none|block|sqrt|selective|N|NAMES",
+        "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+        _checkpoint,
+    ),
+}
+"""An option for each setting of `predict`."""
+
+
+def asking(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that asks for a prediction, from a function of the prediction and of what the command alone takes.
+
+    It gets the argument MODEL in front, and an option for each setting before `as_json`.
+    """
+    _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
+    named = inspect.Parameter.KEYWORD_ONLY
+
+    @wraps(answer)
+    def command(*, model: str, **given: Any) -> Any:
+        settings = {name: given.pop(name) for name in SETTINGS}
+        return answer(_predicted(model, settings), **given)
+
+    parameters = [
+        inspect.Parameter("model", named, annotation=Model),
+        *(parameter.replace(kind=named) for parameter in own),
+        *(inspect.Parameter(name, named, default=None, annotation=kind) for name, kind in SETTINGS.items()),
+        as_json.replace(kind=named),
+    ]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _predicted(model: str, settings: dict[str, Any]) -> Any:
+    """The prediction asked for; settings that are not given are left to `predict`."""
+    import costmodel
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    if given.get("loss") == "none":
+        given["loss"] = None
+    return costmodel.predict(model, **given)
