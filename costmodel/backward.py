@@ -12,10 +12,14 @@ from costmodel.tensor import Storage
 
 
 class Backward:
-    """Retraces the visits of a forward walk; what is recomputed is walked forward again first."""
+    """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
 
-    def __init__(self, forward: Forward) -> None:
+    accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
+    """
+
+    def __init__(self, forward: Forward, *, accumulates: bool) -> None:
         self.forward = forward
+        self.accumulates = accumulates
         self.lifetimes = forward.lifetimes
         start = self._start(forward.visits)
         self._retrace(forward.visits)
@@ -69,7 +73,7 @@ class Backward:
         return self.lifetimes.moment("backward", visit.name, visit.rounds)
 
     def _gradient(self, target: Slot, now: int) -> Stretch:
-        stays = target.of_weight and target.gradient is None
+        stays = target.of_weight and target.gradient is None and not self.accumulates
         return self.lifetimes.take(target.size, now, GRADIENTS if stays else TEMPORARIES)
 
     def _add(self, target: Slot, first: Stretch, second: Stretch, visit: Visit) -> None:

@@ -48,10 +48,16 @@ class Row(NamedTuple):
         return {**self._asdict(), "intensity": self.intensity}
 
 
-def rows_of(run: Run, flop_rule: str) -> list[Row]:
+WORK = [column for column in Row._fields if column.endswith("_flops")] + ["forward_bytes"]
+"""Columns that grow with the number of micro-batches; what is kept is that of one."""
+
+
+def rows_of(run: Run, flop_rule: str, micro_batches: int = 1) -> list[Row]:
     """A row for each recorded call, in order."""
-    charged: set[Storage] = set()
-    return list(_rows(run.root, charged, flop_rule))
+    rows = list(_rows(run.root, set(), flop_rule))
+    if micro_batches == 1:
+        return rows
+    return [row._replace(**{column: micro_batches * getattr(row, column) for column in WORK}) for row in rows]
 
 
 def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:

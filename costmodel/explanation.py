@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from costmodel.graph import Block
     from costmodel.prediction import Prediction
 
-UNITS = {"params": "parameters", "flops": "FLOP", "pointwise_flops": "FLOP", "memory": "bytes"}
+UNITS = {
+    "params": "parameters",
+    "trainable_params": "parameters",
+    "flops": "FLOP",
+    "pointwise_flops": "FLOP",
+    "memory": "bytes",
+}
 
 _EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
 """Sizes of a batch: formulas read best with them in front."""
@@ -32,6 +38,7 @@ _PASSES = {
 }
 _ROW_FIELDS = {
     "params": ("params",),
+    "trainable_params": ("params",),
     **{
         f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
         for group in ("flops", "pointwise_flops")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from costmodel.dtypes import size_bytes
+from costmodel.dtypes import Dtype, size_bytes
 from costmodel.graph import Block, Call
 from costmodel.layers.loss import Loss
 from costmodel.lifetimes import ACTIVATIONS, Lifetimes, Phase, Stretch
@@ -102,6 +102,7 @@ class Forward:
         self.visits: list[Visit | Edge | Again] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Stretch(0, 0, 0)
+        self._gradients: Dtype = run.precision.gradient_dtype
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"
         self._parts = Parts(lifetimes)
@@ -141,7 +142,7 @@ class Forward:
 
     def again(self, stretch: Again) -> list[Visit | Edge | Again]:
         """Run a stretch again, keeping what its backward needs; returns its visits."""
-        outer = self.visits, self._rounds, self._pass, self._weights
+        outer = self.visits, self._rounds, self._pass, self._weights, self.output
         self.visits, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
         self._places.update(stretch.places)
         self._slots.update(stretch.slots)
@@ -149,7 +150,7 @@ class Forward:
         self._walk(stretch.block)
         self._parts.leave_since(start)
         visits = self.visits
-        self.visits, self._rounds, self._pass, self._weights = outer
+        self.visits, self._rounds, self._pass, self._weights, self.output = outer
         if last := last_of(visits):
             last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
             last.slot.parts, stretch.slot.parts = stretch.slot.parts, []
@@ -174,8 +175,7 @@ class Forward:
             self._hand_on(made.storage, made.storage.parts[1])
 
     def _round(self, block: Block, more: int) -> None:
-        if self._pass != "again" or block not in self._weights:
-            self._weights[block] = {}
+        self._weights[block] = {}
         start = len(self.lifetimes.moments)
         if more:
             self._edge(Edge(True, more))
@@ -233,7 +233,7 @@ class Forward:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
             if x.storage not in here:
-                here[x.storage] = Slot(x.bytes, of_weight=True)
+                here[x.storage] = Slot(size_bytes(x.size, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return here[x.storage]

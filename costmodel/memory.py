@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.backward import Backward, update
 from costmodel.dtypes import size_bytes
 from costmodel.forward import Forward
-from costmodel.lifetimes import GRADIENTS, Level, Lifetimes, Moment, Phase
+from costmodel.lifetimes import GRADIENTS, NOTHING, Change, Fold, Level, Lifetimes, Moment, Phase, unfolded
 from costmodel.precision import Precision
 from costmodel.run import Run
 from costmodel.sizes import maximum
 from costmodel.training import Settings
+from costmodel.units import show_bytes
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
 
 STATE_BYTES = 4
 """Optimizer states are fp32."""
@@ -49,13 +56,15 @@ class Step(NamedTuple):
     alive: Alive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive."""
 
     standing: Alive
     moments: tuple[Moment, ...]
     levels: tuple[Level, ...]
+    changes: tuple[Change, ...]
+    folds: tuple[Fold, ...]
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -86,15 +95,55 @@ class Timeline:
         """The most that temporaries take at any step [bytes]."""
         return max((level[2] for level in self.levels), key=int)
 
+    @cached_property
+    def happenings(self) -> int:
+        """How many steps there are with every round by itself."""
+        times = [1] * len(self.moments)
+        for start, end, more in self.folds:
+            times[start:end] = [n * (1 + int(more)) for n in times[start:end]]
+        return sum(times)
+
+    def unfolded(self) -> Iterator[Step]:
+        """Every step of every round. There are `happenings` of them, which may be very many."""
+        a, b, c = NOTHING
+        for now in unfolded(len(self.moments), self.folds):
+            (a1, b1, c1), (a2, b2, c2) = self.changes[now]
+            a, b, c = a + a1, b + b1, c + c1
+            yield Step(*self.moments[now], self._alive((a, b, c)))
+            a, b, c = a - a2, b - b2, c - c2
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """A picture of it, also written to `path` (extra `plot`): what is alive by category, and the peak.
+
+        Raises CostModelError without matplotlib, or if `path` cannot be written.
+        """
+        from costmodel.pictures import picture, save
+
+        figure = picture(self)
+        if path is not None:
+            save(figure, path)
+        return figure
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the peak, where it is, and every step."""
         steps = [{**step._asdict(), "alive": step.alive._asdict()} for step in self.steps]
         return {"peak": self.peak, "peak_step": self.steps.index(self.peak_step), "steps": steps}
 
+    def __str__(self) -> str:
+        from costmodel.milestones import text
+
+        return text(self)
+
+    def __repr__(self) -> str:
+        return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
+
     def _step(self, now: int) -> Step:
-        gradients, activations, temporaries = self.levels[now]
-        alive = self.standing._replace(gradients=gradients, activations=activations, temporaries=temporaries)
-        return Step(*self.moments[now], alive)
+        return Step(*self.moments[now], self._alive(self.levels[now]))
+
+    def _alive(self, level: Level) -> Alive:
+        gradients, activations, temporaries = level
+        gradients = self.standing.gradients + gradients
+        return self.standing._replace(gradients=gradients, activations=activations, temporaries=temporaries)
 
 
 def timeline_of(run: Run, settings: Settings) -> Timeline:
@@ -106,16 +155,24 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     lifetimes = Lifetimes()
     forward = Forward(run, lifetimes)
     if run.training:
-        Backward(forward)
+        Backward(forward, accumulates=settings.accumulate > 1)
         update(forward.weights, STATE_BYTES, lifetimes)
     weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
-    standing = Alive(weights, masters, 0, optimizer, buffers, inputs, 0, 0)
+    earlier = gradient_bytes(run) if settings.accumulate > 1 else 0
+    standing = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0)
     last = len(lifetimes.moments) - 1
     forward.output.died = last
     for stretch in lifetimes.stretches:
         if stretch.line == GRADIENTS:
             stretch.died = last
-    return Timeline(standing, tuple(lifetimes.moments), tuple(lifetimes.levels()))
+    changes = lifetimes.changes()
+    return Timeline(
+        standing,
+        tuple(lifetimes.moments),
+        tuple(lifetimes.levels(changes)),
+        tuple(changes),
+        tuple(lifetimes.folds),
+    )
 
 
 class Standing(NamedTuple):
@@ -132,10 +189,15 @@ class Standing(NamedTuple):
     inputs: int
 
 
+def gradient_bytes(run: Run) -> int:
+    """Gradients of all trained weights [bytes]."""
+    return sum(size_bytes(s.elements, run.precision.gradient_dtype) * s.times for s in run.trained)
+
+
 def standing_of(run: Run, settings: Settings) -> Standing:
     """Adds up what stays, from the shapes of weights, buffers and inputs."""
     policy, optimizer = settings.policy, settings.states
-    trained = run.weights.items() if run.training else ()
+    trained = run.trained.items()
     state_bytes = size_bytes(1, policy.state_dtype)
     return Standing(
         weights=sum(s.bytes * s.times for s in run.weights) + _scale_bytes(run, policy),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
-from costmodel.dtypes import size_bytes
-from costmodel.errors import CostModelError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.cast import Cast
-from costmodel.memory import Timeline, standing_of, timeline_of
+from costmodel.memory import Timeline, gradient_bytes, standing_of, timeline_of
+from costmodel.objective import take_loss
 from costmodel.run import Run
 from costmodel.training import SETTING_NAMES, Settings
 
@@ -69,6 +69,7 @@ class Memory:
 FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
 QUANTITIES = (
     "params",
+    "trainable_params",
     *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
     *(f"memory.{line}" for line in Memory.__dataclass_fields__),
 )
@@ -87,12 +88,17 @@ class Prediction:
     @cached_property
     def layers(self) -> list[Row]:
         """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.run, self.settings.flop_rule)
+        return rows_of(self.run, self.settings.flop_rule, self.settings.accumulate)
 
     @cached_property
     def params(self) -> int:
         """Trained weights, each counted once (tied ones too)."""
         return self._total("params")
+
+    @cached_property
+    def trainable_params(self) -> int:
+        """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
+        return sum(s.elements * s.times for s in self.run.trained)
 
     @cached_property
     def flops(self) -> Flops:
@@ -115,13 +121,12 @@ class Prediction:
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
-        run, policy = self.run, self.settings.policy
+        run = self.run
         weights, masters, optimizer, counters, buffers, inputs = standing_of(run, self.settings)
-        trained = run.weights if run.training else ()
         return Memory(
             weights=weights,
             masters=masters,
-            gradients=sum(size_bytes(s.elements, policy.gradient_dtype) * s.times for s in trained),
+            gradients=gradient_bytes(run),
             optimizer=optimizer,
             counters=counters,
             buffers=buffers,
@@ -175,6 +180,7 @@ class Prediction:
             "model": describe(self.model),
             "settings": asdict(self.settings),
             "params": self.params,
+            "trainable_params": self.trainable_params,
             "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
             "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
             "memory": asdict(self.memory),
@@ -262,7 +268,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
     Args:
         model: an architecture, or what `load` takes: a ready model's name or a file's path.
         **settings: see `costmodel.training.Settings`: batch, seq, image, mode, optimizer, precision, attention, loss,
-            device, flop_rule, attention_pairs.
+            loss_chunks, device, flop_rule, attention_pairs.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -287,20 +293,15 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Pr
         precision=settings.policy,
         cast=Cast,
         recomputation=settings.recomputation,
+        adaptation=settings.adaptation,
     )
     output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
     run.recomputation.check()
+    if run.adaptation is not None:
+        run.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
     if loss is not None and settings.training:
-        _take_loss(run, loss, output)
+        take_loss(run, loss, output, settings.loss_chunks)
+    elif settings.loss_chunks > 1:
+        raise SettingError(f"loss_chunks={settings.loss_chunks} is for a training step that ends in a loss: leave it out")
     return Prediction(model, settings, extent, run)
-
-
-def _take_loss(run: Run, loss: str, output: Any) -> None:
-    from costmodel.layers.loss import CrossEntropy, MeanSquaredError
-
-    if loss == "mean_squared_error":
-        MeanSquaredError()(output, run.input(output.shape, name="targets"), name="loss")
-    else:
-        batch, _, *rest = output.shape
-        CrossEntropy()(output, run.input((batch, *rest), "index", "targets"), name="loss")

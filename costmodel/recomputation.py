@@ -42,8 +42,7 @@ class Recomputation:
         """Whether the part at this path is one that was named."""
         if not self.names:
             return False
-        stems = [name.rstrip("0123456789") or name for name in path]
-        ends = {".".join(stems[start:]) for start in range(len(stems))} | {".".join(path)}
+        ends = ends_of(path)
         self.seen |= ends
         return not self.names.isdisjoint(ends)
 
@@ -71,6 +70,12 @@ class Recomputation:
         for name in self.names:
             if name not in self.seen:
                 raise unknown("part to checkpoint", name, self.seen)
+
+
+def ends_of(path: list[str]) -> set[str]:
+    """Names that a part at this path goes by: the path, and each end of it without trailing numbers."""
+    stems = [name.rstrip("0123456789") or name for name in path]
+    return {".".join(stems[start:]) for start in range(len(stems))} | {".".join(path)}
 
 
 def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:

@@ -27,7 +27,7 @@ def text(p: Prediction) -> str:
     """The whole report as aligned plain text, without a final newline."""
     parts = [headline(p), *(table.text() for table in tables(p))]
     parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
-    said = [fill(_plain(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
+    said = [fill(printable(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
     return "\n\n".join([*parts, "\n".join(said)])
 
 
@@ -45,12 +45,14 @@ def headline(p: Prediction) -> str:
     extent, settings = p.extent, p.settings
     what = "one training step" if settings.training else "one forward pass (inference)"
     sizes = [f"batch {int(extent.batch)}"]
+    if settings.accumulate > 1:
+        sizes = [f"{settings.accumulate} micro-batches of {int(extent.batch)}"]
     if extent.seq is not None:
         sizes.append(f"seq {int(extent.seq)}")
     if extent.image is not None:
         sizes.append("image {}×{}".format(*map(int, extent.image)))
     optimizer = [settings.states.name] if settings.training else []
-    return _plain(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
+    return printable(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
 
 
 def tables(p: Prediction) -> list[Table]:
@@ -71,7 +73,7 @@ def _arithmetic(p: Prediction) -> Table:
 def _memory(p: Prediction) -> Table:
     remarks = {
         "masters": "the optimizer's copies of the weights",
-        "optimizer": _plain(p.settings.states.describe()) if p.settings.training else "",
+        "optimizer": printable(p.settings.states.describe()) if p.settings.training else "",
         "counters": "its scalars, on the host",
         "casts": "weights kept in the precision of the products",
         "inputs": "inputs and targets",
@@ -105,7 +107,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("layer", lambda row, _: _plain(row.name)),
+    Column("layer", lambda row, _: printable(row.name)),
     Column("kind", lambda row, _: f"{row.kind} ×{row.repeat}" if row.repeat > 1 else row.kind),
     Column("params", lambda row, _: _or_dash(show_count, row.params)),
     Column("forward", lambda row, _: _or_dash(show_count, row.forward_flops)),
@@ -117,7 +119,7 @@ COLUMNS = (
 )
 
 
-def _plain(name: str) -> str:
+def printable(name: str) -> str:
     """A name from a file without what would steer a terminal or break a line."""
     return "".join(character if character.isprintable() else "?" for character in name)
 
@@ -181,7 +183,7 @@ def footnotes(p: Prediction) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
-    counts = {rule: rows_of(p.run, rule) for rule in ("pytorch", "arithmetic")}
+    counts = {rule: rows_of(p.run, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic")}
     counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
     if counted != plain:
         notes.append(

@@ -15,6 +15,7 @@ from costmodel.sizes import LARGEST_SIZE, product
 from costmodel.tensor import Origin, Role, Shape, Storage, Tensor, show_shape
 
 if TYPE_CHECKING:
+    from costmodel.adaptation import Adaptation
     from costmodel.layers.base import Kind
 
 MOST_CALLS = 5_000
@@ -27,7 +28,7 @@ class Run:
     training: whether tensors are kept for backward.
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
-    recomputation: what is run again in backward instead of kept.
+    recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
     """
 
     def __init__(
@@ -38,14 +39,17 @@ class Run:
         precision: Precision = FP32,
         cast: Callable[[Dtype], Kind] | None = None,
         recomputation: Recomputation | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
         self.training = training
         self.device: Device = device
         self.precision = precision
         self.cast = cast
         self.recomputation = recomputation or Recomputation()
+        self.adaptation = adaptation
         self.root = self.block = Block("", 1, None)
         self.weights: dict[Storage, Shape] = {}
+        self.trained: dict[Storage, Shape] = {}
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self._calls = 0
@@ -82,9 +86,14 @@ class Run:
         return tensor
 
     def weight(self, shape: Shape, name: str, dtype: Dtype | None = None) -> Tensor:
-        """A trained weight; pass the tensor to another layer to tie the two."""
-        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=self.training, name=name, dtype=dtype)
+        """A weight, trained unless it is frozen; pass the tensor to another layer to tie the two."""
+        trains = self.training and (
+            self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
+        )
+        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=dtype)
         self.weights[tensor.storage] = shape
+        if trains:
+            self.trained[tensor.storage] = shape
         return tensor
 
     def buffer(self, shape: Shape, role: Role, name: str) -> Tensor:
@@ -115,7 +124,7 @@ class Run:
         if call.y.requires_grad:
             call.kept = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.kept(call))
         self.block.entries.append(call)
-        return call.y
+        return call.y if self.adaptation is None else self.adaptation.adapt(call, inputs[0], [*self._path, name])
 
     def _take_weights(self, call: Call, tied: Mapping[str, Tensor]) -> None:
         kind = call.kind

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
+from costmodel.adaptation import Adaptation, Lora, names_of
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.fields import check_fields, check_names
 from costmodel.optimizers import Optimizer, State, optimizer_named
@@ -22,9 +23,13 @@ class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
     seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
-    optimizer and precision are names of ready-made ones, or declarations. checkpoint: what is recomputed in backward
-    instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as many to a group as there are groups), an int
-    (groups of so many), "selective" (attention from scores to mixed values), or names of parts.
+    optimizer and precision are names of ready-made ones, or declarations.
+
+    checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
+    many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
+    values), or names of parts. accumulate: micro-batches of `batch` samples to an optimizer step, whose gradients are
+    added up; FLOPs are those of all of them, activations those of one. freeze: parts whose weights are not trained, by
+    name. lora: adapters, which alone are trained then.
     """
 
     batch: int = 1
@@ -35,13 +40,18 @@ class Settings:
     precision: str | Precision = "fp32"
     attention: Literal["eager", "flash", "efficient"] = "eager"
     loss: Literal["default", "cross_entropy", "mean_squared_error"] | None = "default"
+    loss_chunks: int = 1
     device: Literal["gpu", "cpu"] = "gpu"
     flop_rule: FlopRule = "pytorch"
     attention_pairs: Literal["full", "visible"] = "full"
     checkpoint: str | int | tuple[str, ...] = "none"
+    accumulate: int = 1
+    freeze: tuple[str, ...] = ()
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
+        _check_size("accumulate", self.accumulate)
         if self.seq is not None:
             _check_size("seq", self.seq)
         if self.image is not None:
@@ -49,6 +59,12 @@ class Settings:
         for name, known in _CHOICES.items():
             _check_name(name, getattr(self, name), known)
         object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
+        object.__setattr__(self, "freeze", names_of("freeze", self.freeze))
+        object.__setattr__(self, "lora", _lora(self.lora))
+        if self.accumulate > 1 and not self.training:
+            raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
+        if self.freeze and self.lora:
+            raise SettingError("lora freezes all but its adapters: leave out freeze")
         # Named here once, so that a wrong name is refused when the settings are made.
         _ = self.states, self.policy
         for name in ("optimizer", "precision"):
@@ -70,6 +86,11 @@ class Settings:
             if isinstance(data.get(name), dict)
         }
         return cls(**{**data, **declared})
+
+    @property
+    def adaptation(self) -> Adaptation | None:
+        """What of the model is trained; None if all of it is."""
+        return Adaptation(frozenset(self.freeze), self.lora) if self.freeze or self.lora else None
 
     @property
     def recomputation(self) -> Recomputation:
@@ -140,6 +161,18 @@ def _check_declared(what: str, declared: Any) -> None:
                 check_fields(state, f"{what} {declared.name}: state")
     except CostModelError as error:
         raise SettingError(str(error)) from None
+
+
+def _lora(value: Any) -> Lora | None:
+    if value is None or isinstance(value, Lora):
+        return value
+    if not isinstance(value, dict):
+        raise SettingError(f"lora={shown(value)} is not a Lora or a mapping of its fields")
+    try:
+        check_names(Lora, value, "lora")
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
+    return Lora(**value)
 
 
 def _checkpoint(value: Any) -> str | int | tuple[str, ...]:

@@ -80,5 +80,7 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         settings["checkpoint"] = draw(st.sampled_from(checkpoints))
     settings["precision"] = draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp16-master"]))
+    if settings["mode"] == "train":
+        settings["accumulate"] = draw(st.sampled_from([1, 1, 3]))
     settings["optimizer"] = draw(st.sampled_from(["adamw", "sgd", "adafactor", "muon"]))
     return model, settings

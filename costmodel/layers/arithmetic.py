@@ -128,7 +128,8 @@ class LayerScale(Kind):
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input for γ's gradient."""
-        yield call.x
+        if call.weights["weight"].requires_grad:
+            yield call.x
         yield call.weights["weight"]
 
     def scratch(self, call: Call) -> Scratch:

@@ -70,10 +70,9 @@ class Convolution(Spatial):
             yield Gradient(call.weights["bias"], Work(0, call.y.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, for the weight's gradient."""
+        """Input and weight, whichever of the gradients is needed."""
         yield call.x
-        if call.x.requires_grad:
-            yield call.weights["weight"]
+        yield call.weights["weight"]
 
 
 @layer

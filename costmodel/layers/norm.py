@@ -189,6 +189,6 @@ class Rmsnorm(Norm):
         if call.x.requires_grad or not composed:
             yield call.fresh("statistic", *call.x.shape) if composed and call.x.dtype != "fp32" else call.x
             yield call.fresh("statistic", call.x.rows)
-        if composed and self.affine:
+        if composed and any(weight.requires_grad for weight in call.weights.values()):
             yield call.fresh("statistic", *call.x.shape)
         yield from call.weights.values()

@@ -1,0 +1,104 @@
+"""Frozen weights and low-rank adapters: what is kept and computed then, against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from costmodel.adaptation import Lora
+from costmodel.architectures.transformer import Transformer
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Cost, measure, meta, stated
+from .settings import differential
+from .test_transformer import transformers
+
+pytestmark = pytest.mark.oracle
+
+PARTS = {
+    "embedding": lambda model: [model.tokens],
+    "positions": lambda model: [model.positions] if model.positions else [],
+    "block": lambda model: [model.blocks],
+    "mlp": lambda model: [m for b in model.blocks for m in (b.gate, b.up, b.down) if m],
+    "attention": lambda model: [b.attention for b in model.blocks],
+    "up": lambda model: [b.up for b in model.blocks],
+}
+
+
+class Adapted(nn.Module):
+    """y = W x + s·B (A x)."""
+
+    def __init__(self, linear: nn.Linear, rank: int, dropout: nn.Module | None) -> None:
+        super().__init__()
+        self.linear, self.dropout = linear, dropout
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        inner = self.dropout(x) if self.dropout else x
+        return y + self.up(self.down(inner)) * 2.0
+
+
+def cost(spec: Transformer, model: nn.Module, batch: int, seq: int) -> Cost:
+    target = meta(batch * seq, dtype=torch.int64)
+    found = measure(
+        model, meta(batch, seq, dtype=torch.int64), loss=lambda y: F.cross_entropy(y, target), given=(target,)
+    )
+    return found._replace(params=sum(w.numel() for w in model.parameters()))
+
+
+def on_paper(spec: Transformer, batch: int, seq: int, **settings: Any) -> tuple[Cost, int]:
+    with_loss, without = (
+        predict(spec, batch=batch, seq=seq, loss=loss, **settings) for loss in ("cross_entropy", None)
+    )
+    return stated(with_loss, without), with_loss.trainable_params
+
+
+@differential
+@given(
+    transformers(),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sets(st.sampled_from(sorted(PARTS)), min_size=1, max_size=3),
+)
+def test_frozen_parts(spec: Transformer, batch: int, seq: int, parts: set[str]) -> None:
+    assume(spec.positions == "learned" or "positions" not in parts)
+    with torch.device("meta"):
+        model = models.Transformer(spec, seq, "eager", "gpu")
+    for part in parts:
+        for module in PARTS[part](model):
+            module.requires_grad_(False)
+    assume(any(w.requires_grad for w in model.parameters()))
+    paper, trainable = on_paper(spec, batch, seq, freeze=tuple(parts))
+    assert paper == cost(spec, model, batch, seq)
+    assert trainable == sum(w.numel() for w in model.parameters() if w.requires_grad)
+
+
+@differential
+@given(
+    transformers(),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.sets(st.sampled_from(["up", "down", "attention.output"]), min_size=1),
+    st.sampled_from([0.0, 0.1]),
+)
+def test_adapters(spec: Transformer, batch: int, seq: int, rank: int, targets: set[str], dropout: float) -> None:
+    with torch.device("meta"):
+        model = models.Transformer(spec, seq, "eager", "gpu").requires_grad_(False)
+        for block in model.blocks:
+            for target in targets:
+                owner, name = (block.attention, "output") if "." in target else (block, target)
+                noise = models.Dropout(dropout, "gpu") if dropout else None
+                setattr(owner, name, Adapted(getattr(owner, name), rank, noise))
+    paper, trainable = on_paper(spec, batch, seq, lora=Lora(rank, tuple(targets), dropout))
+    assert paper == cost(spec, model, batch, seq)
+    assert trainable == sum(w.numel() for w in model.parameters() if w.requires_grad)
