@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.transformer import Transformer
+from costmodel.layers.cast import Cast
 from costmodel.memory import Alive, Timeline
 from costmodel.prediction import predict, trace
 from costmodel.run import Run
@@ -39,13 +40,11 @@ def highest(timeline: Timeline) -> dict[str, Alive]:
     return tops | {f"end of {phase}": levels[-1] for phase, levels in steps.items()}
 
 
-def assert_folding_changes_nothing(model: Any, chosen: dict[str, Any], bare: tuple[str, ...]) -> None:
-    setting = Settings(**chosen)
-    unrolled = Unrolled(training=setting.training, device=setting.device)
+def timelines(model: Any, chosen: Settings, bare: tuple[str, ...] = ()) -> tuple[Timeline, Timeline]:
+    """Folded, and unrolled."""
+    unrolled = Unrolled(training=chosen.training, device=chosen.device, precision=chosen.policy, cast=Cast)
     unrolled.bare = bare
-    one, other = trace(model, setting).timeline, trace(model, setting, unrolled).timeline
-    assert one.peak == other.peak
-    assert highest(one) == highest(other)
+    return trace(model, chosen).timeline, trace(model, chosen, unrolled).timeline
 
 
 deep = st.integers(1, 9)
@@ -60,7 +59,10 @@ def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: i
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})
-    assert_folding_changes_nothing(model, chosen, ("hidden",))
+    plain: dict[str, Any] = {**chosen, "checkpoint": "none"}
+    folded, unrolled = timelines(model, Settings(**plain), bare=("hidden",))
+    assert folded.peak == unrolled.peak
+    assert highest(folded) == highest(unrolled)
 
 
 CONV = {"conv": {"channels": 4, "kernel": 3, "padding": 1}}
@@ -84,12 +86,9 @@ def repeated(items: Any) -> Any:
     st.lists(st.recursive(st.sampled_from(ITEMS), repeated, max_leaves=5), min_size=1, max_size=4),
     st.sampled_from(["train", "inference"]),
 )
-def test_folding_equals_unrolling_where_repeats_nest(blocks: list[Any], mode: str) -> None:
+def test_folding_equals_unrolling_where_repeats_nest(blocks: list[Any], mode: Any) -> None:
     model = CNN(input=(3, 5, 5), blocks=[CONV, *blocks, "flatten", {"linear": {"features": 3}}])
-    chosen = {"batch": 2, "mode": mode}
-    setting = Settings(**chosen)
-    unrolled = Unrolled(training=setting.training, device=setting.device)
-    folded, other = (highest(p.timeline) for p in (trace(model, setting), trace(model, setting, unrolled)))
+    folded, other = map(highest, timelines(model, Settings(batch=2, mode=mode)))
     for phase, alive in folded.items():
         # Unrolled rounds are parts of the model, and what they are handed stays for a while; what is kept is the same.
         if phase.endswith("forward"):
