@@ -6,9 +6,11 @@ stays; that of a weight used twice is a sum, as that of any tensor used twice: f
 
 from __future__ import annotations
 
+from costmodel.dtypes import size_bytes
 from costmodel.forward import Again, Edge, Forward, Slot, Visit, last_of
 from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
 from costmodel.tensor import Storage
+from costmodel.training import Settings
 
 
 class Backward:
@@ -102,10 +104,14 @@ class Backward:
             self._add(whole, whole.gradient, joined, visit)
 
 
-def update(weights: list[tuple[Storage, str] | Edge], state_bytes: int, lifetimes: Lifetimes) -> None:
-    """AdamW, one weight after another: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own."""
+def update(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """The optimizer's step, one weight after another, with the tensors of a weight's size that each update makes.
+
+    AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
+    """
+    optimizer, dtype = settings.states, settings.policy.state_dtype
     starts: list[int] = []
-    divisor: Stretch | None = None
+    lasting: Stretch | None = None
     for weight in weights:
         if isinstance(weight, Edge):
             if weight.opens:
@@ -115,7 +121,7 @@ def update(weights: list[tuple[Storage, str] | Edge], state_bytes: int, lifetime
             continue
         storage, rounds = weight
         now = lifetimes.moment("optimizer", storage.name, rounds)
-        if divisor is not None:
-            divisor.died = now
-        lifetimes.take(storage.elements * state_bytes, now)
-        divisor = lifetimes.take(storage.elements * state_bytes, now)
+        if lasting is not None:
+            lasting.died = now
+        made = [lifetimes.take(size_bytes(storage.elements, dtype), now) for _ in range(optimizer.makes)]
+        lasting = made[-1] if made and optimizer.lasts else None

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-STATE_BYTES = 4
-"""Optimizer states are fp32."""
-
 
 class Alive(NamedTuple):
     """Bytes alive at one step, by category.
@@ -156,7 +153,7 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     forward = Forward(run, lifetimes)
     if run.training:
         Backward(forward, accumulates=settings.accumulate > 1)
-        update(forward.weights, STATE_BYTES, lifetimes)
+        update(forward.weights, settings, lifetimes)
     weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
     earlier = gradient_bytes(run) if settings.accumulate > 1 else 0
     standing = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0)

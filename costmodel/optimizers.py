@@ -60,7 +60,8 @@ def _elements(extent: Extent, shape: Shape) -> int:
 class Optimizer:
     """States for weights of two or more axes, and `vectors` for the rest (None: the same).
 
-    only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`.
+    only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of
+    a weight's size that its update makes and drops. lasts: whether the last of them is there until the next weight's.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Optimizer:
     source: str
     vectors: tuple[State, ...] | None = None
     only_matrices: bool = False
+    makes: int = 2
+    lasts: bool = True
 
     def states_of(self, shape: Shape) -> tuple[State, ...]:
         """The states of one weight."""
@@ -97,20 +100,28 @@ QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
-        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)"),
-        Optimizer("momentum", (State("momentum_buffer"),), "heavy ball (torch.optim.SGD; Polyak 1964)"),
-        Optimizer("nesterov", (State("momentum_buffer"),), "torch.optim.SGD, nesterov (Sutskever et al. 2013)"),
-        Optimizer("adagrad", (State("sum"), STEP), "torch.optim.Adagrad (Duchi et al. 2011)"),
-        Optimizer("rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)"),
+        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)", makes=0),
+        Optimizer("momentum", (State("momentum_buffer"),), "heavy ball (torch.optim.SGD; Polyak 1964)", makes=0),
+        Optimizer(
+            "nesterov",
+            (State("momentum_buffer"),),
+            "torch.optim.SGD, nesterov (Sutskever et al. 2013)",
+            makes=1,
+            lasts=False,
+        ),
+        Optimizer("adagrad", (State("sum"), STEP), "torch.optim.Adagrad (Duchi et al. 2011)", makes=1),
+        Optimizer("rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)", makes=1),
         Optimizer(
             "rmsprop-momentum",
             (State("square_avg"), State("momentum_buffer"), STEP),
             "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
+            makes=1,
         ),
         Optimizer(
             "rmsprop-centered",
             (State("square_avg"), State("momentum_buffer"), State("grad_avg"), STEP),
             "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
+            makes=1,
         ),
         Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)"),
         Optimizer("adamw", ADAM, "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)"),
@@ -131,6 +142,8 @@ OPTIMIZERS = {
             "torch.optim.Muon (Jordan et al. 2024) for matrices, torch.optim.AdamW for the rest",
             vectors=ADAM,
             only_matrices=True,
+            makes=3,
+            lasts=False,
         ),
         Optimizer(
             "adam-8bit",

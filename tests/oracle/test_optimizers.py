@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from costmodel.optimizers import OPTIMIZERS, Optimizer
 
+from .tracker import Tracker
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
 
@@ -77,3 +79,23 @@ def test_eight_bit_adam_scales_blocks() -> None:
     eight: Optimizer = OPTIMIZERS["adam-8bit"]
     assert eight.state_bytes((64, 64), 4) == 2 * (4096 + 4 * 16)
     assert eight.state_bytes((64, 63), 4) == 2 * 4 * 64 * 63
+
+
+@pytest.mark.parametrize("name", sorted(set(REAL) - {"adafactor"}))  # whose step asks a tensor for its value
+@pytest.mark.parametrize("weights", [1, 2])
+def test_an_update_makes_what_it_does_in_torch(name: str, weights: int) -> None:
+    """In weights of the last shape: what is alive at most in a step, beside what was there before."""
+    optimizer, (real, options), shape = OPTIMIZERS[name], REAL[name], (256, 256)
+    parameters = [torch.nn.Parameter(torch.empty(shape, device="meta")) for _ in range(weights)]
+    one_by_one = {} if real == "Muon" else {"foreach": False}
+    real_optimizer = getattr(torch.optim, real)(parameters, lr=0.1, **options, **one_by_one)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    real_optimizer.step()
+    states = [t for state in real_optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+    there = [*parameters, *(parameter.grad for parameter in parameters), *states]
+    with Tracker(there) as tracker:
+        real_optimizer.step()
+    most = tracker.most["forward"].alive // parameters[0].nbytes
+    before = (2 + sum(s.extent == "weight" for s in optimizer.states)) * weights
+    assert most - before == optimizer.makes + (optimizer.lasts and weights > 1 and optimizer.makes > 0)
