@@ -47,6 +47,7 @@ SETTINGS = {
     "precision": _option("NAME", "Precision policy (default fp32)."),
     "attention": _option("eager|flash|efficient", "Attention: scores stored, or a fused kernel."),
     "loss": _option("cross_entropy|mean_squared_error|none", "Loss (default: the model's own)."),
+    "loss_chunks": _option("N", "Chunks of rows that head and cross-entropy run over together (default 1).", _size),
     "device": _option("gpu|cpu", "Whose kernels decide what is kept."),
     "flop_rule": _option("pytorch|arithmetic", "Count FLOPs as PyTorch does, or as done."),
     "attention_pairs": _option("full|visible", "Count attention's full square, or only what masks leave."),

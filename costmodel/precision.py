@@ -14,7 +14,7 @@ from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import ceil_div, product
 from costmodel.tensor import Role, Shape
 
-LOWERED = frozenset({"linear", "matmul", "conv", "conv_transpose", "fused_attention"})
+LOWERED = frozenset({"linear", "matmul", "conv", "conv_transpose", "fused_attention", "fused_linear_cross_entropy"})
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
 RAISED = {

@@ -303,5 +303,5 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Pr
     if loss is not None and settings.training:
         take_loss(run, loss, output, settings.loss_chunks)
     elif settings.loss_chunks > 1:
-        raise SettingError(f"loss_chunks={settings.loss_chunks} is for a training step that ends in a loss: leave it out")
+        raise SettingError(f"loss_chunks={settings.loss_chunks} is for training that ends in a loss: leave it out")
     return Prediction(model, settings, extent, run)

@@ -23,6 +23,8 @@ class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
     seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
+    loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
+    one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations.
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
@@ -51,6 +53,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
+        _check_size("loss_chunks", self.loss_chunks)
         _check_size("accumulate", self.accumulate)
         if self.seq is not None:
             _check_size("seq", self.seq)

@@ -24,7 +24,7 @@ DEEPEST = 50
 
 NOT_ITEMS = frozenset(
     {*(kind.kind for kind in JOINS.values()), "matmul", "fused_attention", "mask", "embedding", "learned_positions"}
-) | {"cross_entropy", "mean_squared_error"}
+) | {"cross_entropy", "mean_squared_error", "fused_linear_cross_entropy"}
 """Kinds that take several inputs or indices, and so cannot stand in a list of blocks."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph import Call
-from costmodel.layers.base import Gradient, Scratch, Weightless, Work, layer, takes
-from costmodel.tensor import Shape, Storage, Tensor, show_shape
+from costmodel.layers.base import Buffers, Gradient, Kind, Scratch, Weightless, Weights, Work, layer, takes
+from costmodel.sizes import ceil_div
+from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
 
 
-class Loss(Weightless):
+class Loss(Kind):
     """Abstract: prediction and target in, one number out. Its own gradient is the constant 1."""
 
     def output(self, call: Call) -> Shape:
@@ -18,7 +19,7 @@ class Loss(Weightless):
 
 
 @layer
-class CrossEntropy(Loss):
+class CrossEntropy(Loss, Weightless):
     """−mean(log softmax(x)[target]); x: (batch, classes, ...) and target: (batch, ...) of class indices.
 
     Per row of n classes: maximum n − 1, subtraction n, exp n, sum n − 1, log 1, subtraction n, and 1
@@ -54,7 +55,7 @@ class CrossEntropy(Loss):
 
 
 @layer
-class MeanSquaredError(Loss):
+class MeanSquaredError(Loss, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
@@ -80,3 +81,68 @@ class MeanSquaredError(Loss):
     def scratch(self, call: Call) -> Scratch:
         """None."""
         return Scratch(0, 0)
+
+
+@layer
+class FusedLinearCrossEntropy(Loss):
+    """The cross-entropy of x Wᵀ + b, over so many `chunks` of rows, one after another.
+
+    x: (..., n_in), targets: (...), W: (features, n_in), b: (features). Logits exist for one chunk at a time: while they
+    do, the gradients of x, W and b are computed, for a loss whose own is 1. Backward only scales those.
+    """
+
+    source = "Hsu et al. 2024, §3.2 (FusedLinearCrossEntropy): dx, dW and db are computed in the forward pass"
+
+    features: int
+    bias: bool = False
+    chunks: int = 1
+
+    def check(self, call: Call) -> None:
+        """A target for every row, and a row for every chunk."""
+        takes(call, 2)
+        if not call.x.shape or call.inputs[1].shape != call.x.shape[:-1]:
+            raise call.fail(f"targets must be {show_shape(call.x.shape[:-1])}, one for each row of features")
+        if call.x.rows < self.chunks:
+            raise call.fail(f"{int(call.x.rows)} rows cannot make {self.chunks} chunks")
+
+    def weights(self, call: Call) -> Weights:
+        """W and, if there is one, b."""
+        weights = {"weight": (self.features, call.x.shape[-1])}
+        return weights | {"bias": (self.features,)} if self.bias else weights
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def forward(self, call: Call) -> Work:
+        """Up to three products, and as in `CrossEntropy` five operations a logit and three for its gradient.
+
+        A bias is added to every logit, and its gradient adds them up.
+        """
+        logits = call.x.rows * self.features
+        product = 2 * logits * call.x.shape[-1]
+        products = 1 + call.x.requires_grad + call.weights["weight"].requires_grad
+        trained = self.bias and call.weights["bias"].requires_grad
+        pointwise = 5 + 3 * call.y.requires_grad + self.bias + trained
+        return Work(product * products, pointwise * logits)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Each gradient times that of the loss."""
+        for operand in (call.x, *call.weights.values()):
+            yield Gradient(operand, Work(0, operand.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The gradients."""
+        for operand in (call.x, *call.weights.values()):
+            if operand.requires_grad:
+                yield call.fresh("activation", *operand.shape)
+
+    def scratch(self, call: Call) -> Scratch:
+        """One chunk's logits and, in training, their gradient; a copy of x where memory order allows no view of rows.
+
+        Products are added to the weight's gradient in place.
+        """
+        x = call.x
+        viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
+        logits = ceil_div(x.rows, self.chunks) * self.features
+        return Scratch(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)

@@ -17,7 +17,7 @@ from costmodel.layers.arithmetic import Add, Dropout, Identity, LayerScale, Mult
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear, Matmul
-from costmodel.layers.loss import CrossEntropy, MeanSquaredError
+from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.shape import (
     Concat,
@@ -33,6 +33,7 @@ from costmodel.layers.shape import (
 from costmodel.sizes import product
 
 from . import models, single
+from .chunked_loss import ChunkedHead
 from .settings import differential
 from .single import Case, any_shape, sizes
 
@@ -212,6 +213,16 @@ def mean_squared_error(draw: st.DrawFn, device: Device) -> Case:
     shape = draw(any_shape())
     target = draw(single.given(shape))._replace(requires_grad=False)
     return Case(MeanSquaredError(), (draw(single.given(shape)), target), F.mse_loss)
+
+
+@row
+def fused_linear_cross_entropy(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape())))
+    features, bias = draw(st.integers(1, 4)), draw(st.booleans())
+    chunks = draw(st.integers(1, product(x.shape[:-1])))
+    target = draw(single.given(x.shape[:-1], "index"))
+    head = ChunkedHead(x.shape[-1], features, bias, chunks)
+    return Case(FusedLinearCrossEntropy(features, bias, chunks), (x, target), head)
 
 
 @row

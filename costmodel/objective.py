@@ -1,0 +1,37 @@
+"""What training minimises: the loss that a model ends in, on the model's output or together with its head."""
+
+from __future__ import annotations
+
+from costmodel.errors import SettingError
+from costmodel.graph import Call
+from costmodel.layers.linear import Linear
+from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
+from costmodel.run import Run
+from costmodel.tensor import Tensor
+
+
+def take_loss(run: Run, loss: str, output: Tensor, chunks: int = 1) -> None:
+    """End the run in `loss` of `output`, over so many chunks of rows with the head. Raises SettingError."""
+    if chunks > 1:
+        _take_chunked(run, loss, output, chunks)
+    elif loss == "mean_squared_error":
+        MeanSquaredError()(output, run.input(output.shape, name="targets"), name="loss")
+    else:
+        batch, _, *rest = output.shape
+        CrossEntropy()(output, run.input((batch, *rest), "index", "targets"), name="loss")
+
+
+def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> None:
+    """Take the head back, so that it makes no logits, and run it with the loss."""
+    if loss != "cross_entropy":
+        raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
+    head = run.root.entries[-1] if run.root.entries else None
+    if not isinstance(head, Call) or not isinstance(head.kind, Linear) or len(output.shape) != 2:
+        raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
+    rows = output.shape[0]
+    if chunks > rows:
+        raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
+    run.root.entries.pop()
+    targets = run.input(head.x.shape[:-1], "index", "targets")
+    fused = FusedLinearCrossEntropy(head.kind.features, head.kind.bias, chunks)
+    fused(head.x, targets, name="loss", tied=head.stored)
