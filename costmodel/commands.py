@@ -35,6 +35,7 @@ Quantity = Annotated[
     str, typer.Argument(metavar="QUANTITY", help="params, flops.forward, memory.activations, memory.peak, ...")
 ]
 Memory = Annotated[str, typer.Argument(metavar="MEMORY", help="What there is, such as 24GiB or 80GB.")]
+Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf.")]
 Reserve = Annotated[str, typer.Option(metavar="SIZE", help="Memory to leave for what is not modelled.")]
 
 
@@ -68,6 +69,21 @@ def fits(prediction: Any, memory: Memory, reserve: Reserve = "", as_json: Json =
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
     answer = prediction.fits(memory, reserve=reserve or 0)
     return (_json(answer.to_dict()) if as_json else str(answer)), 0 if answer else 1
+
+
+@app.command(
+    epilog=_examples(
+        "timeline gpt2-small --batch 8 --seq 512",
+        "timeline gpt2-small --batch 8 --checkpoint block --plot memory.png",
+    )
+)
+@asking
+def timeline(prediction: Any, plot: Plot = None, as_json: Json = False) -> str:
+    """What is alive at the steps that matter, and where the peak is; with --json at every step."""
+    found = prediction.timeline
+    if plot is not None:
+        found.plot(plot)
+    return _json(found.to_dict()) if as_json else str(found)
 
 
 @app.command(epilog=_examples("models", "models --json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
@@ -11,6 +12,9 @@ GRADIENTS, ACTIVATIONS, TEMPORARIES = range(3)
 
 Level = tuple[int, int, int]
 """Bytes on each of these lines."""
+
+Change = tuple[Level, Level]
+"""What is taken before a moment, and given back after it."""
 
 NOTHING: Level = (0, 0, 0)
 
@@ -66,20 +70,19 @@ class Lifetimes:
         if start < len(self.moments):
             self.folds.append(Fold(start, len(self.moments), more))
 
-    def levels(self) -> list[Level]:
-        """Bytes alive at each moment.
+    def levels(self, changes: Sequence[Change]) -> list[Level]:
+        """Bytes alive at each moment, from the `changes` there.
 
         Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
         first or in the last: the one that is higher stands here for all.
         """
-        taken, freed = self._changes()
         opening = {fold.start: NOTHING for fold in self.folds}
         closing: dict[int, list[Fold]] = {}
         for fold in self.folds:
             closing.setdefault(fold.end - 1, []).append(fold)
         result: list[Level] = []
         a, b, c = NOTHING
-        for now, ((a1, b1, c1), (a2, b2, c2)) in enumerate(zip(taken, freed, strict=True)):
+        for now, ((a1, b1, c1), (a2, b2, c2)) in enumerate(changes):
             if now in opening:
                 opening[now] = (a, b, c)
             a, b, c = a + a1, b + b1, c + c1
@@ -93,13 +96,27 @@ class Lifetimes:
                 a, b, c = _plus((a, b, c), grown)
         return result
 
-    def _changes(self) -> tuple[list[list[int]], list[list[int]]]:
+    def changes(self) -> list[Change]:
         """Bytes taken before and given back after each moment, by line."""
         taken, freed = ([[0, 0, 0] for _ in self.moments] for _ in range(2))
         for stretch in self.stretches:
             taken[stretch.born][stretch.line] += stretch.size
             freed[stretch.died][stretch.line] += stretch.size
-        return taken, freed
+        return list(zip(map(_level, taken), map(_level, freed), strict=True))
+
+
+def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
+    """The order in which so many moments happen with every round of `folds` by itself; inner folds come first."""
+    order = [[now] for now in range(moments)]
+    for start, end, more in folds:
+        once = [now for stretch in order[start:end] for now in stretch]
+        order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
+    return [now for stretch in order for now in stretch]
+
+
+def _level(lines: list[int]) -> Level:
+    gradients, activations, temporaries = lines
+    return gradients, activations, temporaries
 
 
 def _plus(level: Level, more: Level) -> Level:

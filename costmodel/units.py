@@ -11,6 +11,12 @@ def show_bytes(size: int) -> str:
     return _scaled(size, 1024, _BINARY, 3)
 
 
+def binary_unit(size: int) -> tuple[int, str]:
+    """The unit that `show_bytes` shows a size in: its bytes, and its name."""
+    name = show_bytes(size).split()[1]
+    return 1024 ** _BINARY.index(name), name
+
+
 def show_flops(flops: int) -> str:
     """``4.357 TFLOP``; four significant digits, exact below 1,000."""
     return _scaled(flops, 1000, tuple(prefix + "FLOP" for prefix in _DECIMAL), 4)
