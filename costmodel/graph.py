@@ -113,7 +113,11 @@ class Call:
         """What a batched product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
         *batch, rows, columns = x.shape
         viewable = viewed_strides(x.shape, x.strides, (product(batch), rows, columns)) is not False
-        return x.storage if viewable else self.fresh(x.storage.role, *x.shape)
+        return x.storage if viewable else self.copy_of(x)
+
+    def copy_of(self, x: Tensor) -> Storage:
+        """Memory for a contiguous copy of `x`."""
+        return self.run.storage(x.size, x.storage.role, "computed", self.name, x.dtype)
 
     def fail(self, message: str) -> ShapeError:
         """Error that names this layer and the shapes it met."""

@@ -40,7 +40,8 @@ class Precision:
     states: of optimizer states (default: the master's, else the weight's).
     quantised: stored type of weights of two or more axes in linear layers and convolutions, with a 16-bit scale for
     every `group` of their inputs (None: one an output), for inference alone.
-    scaled: each cast copy carries an fp32 scale, as 8-bit floats need.
+    scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
+    out in the weights' type.
     """
 
     name: str
@@ -69,6 +70,14 @@ class Precision:
         if kind in LOWERED:
             return self.autocast
         return "fp32" if kind in RAISED[device] else None
+
+    def made_in(self, target: Dtype) -> Dtype:
+        """What a layer computes in whose operands autocast has cast to `target`."""
+        return self.weight if self.scaled and target == self.autocast else target
+
+    def scales(self, target: Dtype) -> int:
+        """fp32 scales that come with a tensor cast to `target`."""
+        return int(self.scaled and target == self.autocast)
 
     def result(self, kind: str, inputs: Sequence[Dtype], weights: Sequence[Dtype]) -> Dtype:
         """What a layer computes in that nothing is cast for, given the types of its floating operands."""

@@ -146,7 +146,7 @@ class Run:
             return
         call.inputs = tuple(self._cast(x, target, name) for x in call.inputs)
         call.weights = {weight: self._cast(w, target, f"{name}.{weight}") for weight, w in call.weights.items()}
-        self._compute = target
+        self._compute = precision.made_in(target)
 
     def _cast(self, x: Tensor, dtype: Dtype, name: str) -> Tensor:
         """`x` in another type: made once for a weight, each time for an activation, as torch.autocast does."""
@@ -158,6 +158,7 @@ class Run:
         if self.cast is None:
             raise AssertionError(f"a run under {self.precision.name} must know how to cast")
         cast = self.cast(dtype)(x, name=f"{name}.cast")
+        cast.storage.scales = self.precision.scales(dtype)
         if x.storage.origin == "weight":
             self._casts[key] = cast
         return cast

@@ -24,10 +24,10 @@ class Storage:
     """The memory behind tensors. Identity is what counts: two views of one storage are charged once.
 
     There is one of it for every time that `block` happens. A storage that stands for others, such as the input of a
-    repeated block, lists them in `parts` and holds nothing itself.
+    repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
     """
 
-    __slots__ = ("block", "dtype", "elements", "name", "origin", "parts", "role")
+    __slots__ = ("block", "dtype", "elements", "name", "origin", "parts", "role", "scales")
 
     def __init__(
         self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
@@ -38,6 +38,7 @@ class Storage:
         self.block = block
         self.name = name
         self.dtype: Dtype = dtype
+        self.scales = 0
         self.parts: tuple[Storage, ...] | None = None
 
     @property
@@ -47,8 +48,8 @@ class Storage:
 
     @property
     def bytes(self) -> int:
-        """Size of one of it [bytes]."""
-        return size_bytes(self.elements, self.dtype)
+        """Size of one of it with its scales [bytes]."""
+        return size_bytes(self.elements, self.dtype) + size_bytes(self.scales, "fp32")
 
     def leaves(self) -> list[Storage]:
         """The storages that really hold memory behind this one."""

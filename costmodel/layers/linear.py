@@ -69,7 +69,7 @@ class Linear(Kind):
         if call.weights["weight"].requires_grad:
             x = call.x
             viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
-            yield x if viewable else call.fresh(x.storage.role, *x.shape)
+            yield x if viewable else call.copy_of(x)
         if call.x.requires_grad:
             yield call.weights["weight"]
 
