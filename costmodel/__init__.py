@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from costmodel.architectures.cnn import CNN
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
+    from costmodel.choice import cheapest_checkpoint
     from costmodel.errors import CostModelError
     from costmodel.prediction import Prediction, predict
     from costmodel.zoo import load, models
@@ -24,6 +25,7 @@ _HOMES = {
     "CNN": "costmodel.architectures.cnn",
     "MLP": "costmodel.architectures.mlp",
     "Transformer": "costmodel.architectures.transformer",
+    "cheapest_checkpoint": "costmodel.choice",
     "CostModelError": "costmodel.errors",
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
@@ -43,6 +45,7 @@ __all__ = [
     "GPT2Small",
     "Prediction",
     "Transformer",
+    "cheapest_checkpoint",
     "load",
     "models",
     "predict",

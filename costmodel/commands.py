@@ -36,6 +36,7 @@ Quantity = Annotated[
 ]
 Memory = Annotated[str, typer.Argument(metavar="MEMORY", help="What there is, such as 24GiB or 80GB.")]
 Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf.")]
+Choose = Annotated[bool, typer.Option("--choose", help="Find the checkpoint that fits and recomputes least.")]
 Reserve = Annotated[str, typer.Option(metavar="SIZE", help="Memory to leave for what is not modelled.")]
 
 
@@ -63,11 +64,22 @@ def explain(prediction: Any, quantity: Quantity, as_json: Json = False) -> str:
     return _json(explanation.to_dict()) if as_json else str(explanation)
 
 
-@app.command(epilog=_examples("fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB"))
+@app.command(
+    epilog=_examples(
+        "fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB",
+        "fits gpt2-small 24GiB --batch 32 --seq 512 --choose",
+    )
+)
 @asking
-def fits(prediction: Any, memory: Memory, reserve: Reserve = "", as_json: Json = False) -> tuple[str, int]:
+def fits(
+    prediction: Any, memory: Memory, reserve: Reserve = "", choose: Choose = False, as_json: Json = False
+) -> tuple[str, int]:
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
-    answer = prediction.fits(memory, reserve=reserve or 0)
+    answer: Any = prediction.fits(memory, reserve=reserve or 0)
+    if choose:
+        from costmodel.choice import choose as cheapest
+
+        answer = cheapest(prediction, memory, reserve or 0)
     return (_json(answer.to_dict()) if as_json else str(answer)), 0 if answer else 1
 
 

@@ -16,13 +16,14 @@ from costmodel.tensor import Storage
 class Recomputation:
     """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
 
-    A part is named by its path (``block.mlp``) or the end of it (``mlp``), without trailing numbers.
+    A part is named by its path (``block.mlp``) or the end of it (``mlp``), without trailing numbers. depth: the most
+    equal blocks in a row that were met.
     """
 
     every: int | str | None = None
     names: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)
-    grouped: bool = False
+    depth: int = 0
     open: bool = False
 
     def __bool__(self) -> bool:
@@ -30,7 +31,7 @@ class Recomputation:
 
     def group(self, depth: int) -> int:
         """Blocks to a group, of `depth` equal ones. Raises SettingError if there are fewer."""
-        self.grouped = True
+        self.depth = max(self.depth, int(depth))
         size = isqrt(int(depth) - 1) + 1 if self.every == "sqrt" else int(self.every or 1)
         if size > depth:
             raise SettingError(
@@ -63,7 +64,7 @@ class Recomputation:
 
     def check(self) -> None:
         """Raise an error if what was asked for is nowhere in the model."""
-        if self.every is not None and not self.grouped:
+        if self.every is not None and not self.depth:
             raise SettingError(
                 "checkpoint by blocks needs a model of equal blocks: name the parts to recompute instead"
             )
