@@ -11,7 +11,8 @@ from sympy.printing.str import StrPrinter
 from costmodel.architectures.base import Definition
 from costmodel.cost import CHECKPOINT, CHECKPOINTING
 from costmodel.errors import unknown
-from costmodel.prediction import QUANTITIES, trace
+from costmodel.prediction import trace
+from costmodel.quantities import QUANTITIES
 from costmodel.sizes import Letter, expression
 
 if TYPE_CHECKING:

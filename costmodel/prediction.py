@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.layers.cast import Cast
 from costmodel.memory import Timeline, gradient_bytes, standing_of, timeline_of
 from costmodel.objective import take_loss
+from costmodel.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.run import Run
 from costmodel.training import SETTING_NAMES, Settings
 
@@ -24,56 +25,6 @@ if TYPE_CHECKING:
     from costmodel.architectures.base import Definition, Extent
     from costmodel.budget import Fit
     from costmodel.explanation import Explanation
-
-
-@dataclass(frozen=True)
-class Flops:
-    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
-
-    forward: int
-    backward: int
-    recomputed: int = 0
-
-    @property
-    def total(self) -> int:
-        """Forward and backward: model FLOPs, as in MFU (Chowdhery et al. 2022, app. B)."""
-        return self.forward + self.backward
-
-    @property
-    def hardware(self) -> int:
-        """Model FLOPs and recomputed ones, as in HFU (Chowdhery et al. 2022, app. B)."""
-        return self.total + self.recomputed
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
-
-    masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
-    weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
-    """
-
-    weights: int
-    masters: int
-    gradients: int
-    optimizer: int
-    counters: int
-    buffers: int
-    inputs: int
-    activations: int
-    casts: int
-    temporaries: int
-    peak: int
-
-
-FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
-QUANTITIES = (
-    "params",
-    "trainable_params",
-    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
-    *(f"memory.{line}" for line in Memory.__dataclass_fields__),
-)
-"""Every quantity with a formula, by the name that `formula` and `explain` take."""
 
 
 class Prediction:

@@ -16,7 +16,8 @@ from costmodel.cost import Row
 from costmodel.graph import Block
 from costmodel.layers.cast import Cast
 from costmodel.memory import standing_of
-from costmodel.prediction import QUANTITIES, Prediction, predict, trace
+from costmodel.prediction import Prediction, predict, trace
+from costmodel.quantities import QUANTITIES
 from costmodel.run import Run
 from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
 from costmodel.tensor import Tensor

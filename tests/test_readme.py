@@ -11,7 +11,7 @@ import pytest
 from costmodel.layers.base import Kind
 from costmodel.optimizers import OPTIMIZERS
 from costmodel.precision import PRECISIONS
-from costmodel.prediction import QUANTITIES
+from costmodel.quantities import QUANTITIES
 from costmodel.training import SETTING_NAMES
 from tests.command import apart
 

@@ -1,0 +1,55 @@
+"""The quantities that a prediction answers with, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
+
+    forward: int
+    backward: int
+    recomputed: int = 0
+
+    @property
+    def total(self) -> int:
+        """Forward and backward: model FLOPs, as in MFU (Chowdhery et al. 2022, app. B)."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """Model FLOPs and recomputed ones, as in HFU (Chowdhery et al. 2022, app. B)."""
+        return self.total + self.recomputed
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
+
+    masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
+    weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
+    """
+
+    weights: int
+    masters: int
+    gradients: int
+    optimizer: int
+    counters: int
+    buffers: int
+    inputs: int
+    activations: int
+    casts: int
+    temporaries: int
+    peak: int
+
+
+FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
+QUANTITIES = (
+    "params",
+    "trainable_params",
+    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
+    *(f"memory.{line}" for line in Memory.__dataclass_fields__),
+)
+"""Every quantity with a formula, by the name that `formula` and `explain` take."""
