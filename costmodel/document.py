@@ -56,10 +56,10 @@ class Document(NamedTuple):
         return self.where if line is None else f"{self.where}, line {line}"
 
 
-def parse(text: str, where: str) -> Document:
-    """Plain data from YAML or JSON text; `where` names it in errors. Raises SpecError."""
+def parse(text: str, where: str, about: str = "a model, starting with its architecture") -> Document:
+    """Plain data from YAML or JSON text; `where` names it in errors, `about` what it should give. Raises SpecError."""
     try:
-        reader = _Reader(yaml.parse(text, Loader=_LOADER), where)
+        reader = _Reader(yaml.parse(text, Loader=_LOADER), where, about)
         return reader.document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -96,9 +96,10 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 class _Reader:
     """Builds data from parse events, within limits, and notes where each value was."""
 
-    def __init__(self, events: Iterator[Any], where: str) -> None:
+    def __init__(self, events: Iterator[Any], where: str, about: str) -> None:
         self.events = events
         self.where = where
+        self.about = about
         self.lines: dict[Path, int] = {}
 
     def document(self) -> Document:
@@ -107,12 +108,12 @@ class _Reader:
                 data = self._value(next(self.events), ())
                 self._end()
                 return Document(data, self.where, self.lines)
-        raise SpecError(f"{self.where}: the file is empty: describe a model, starting with its architecture")
+        raise SpecError(f"{self.where}: the file is empty: describe {self.about}")
 
     def _end(self) -> None:
         for event in self.events:
             if isinstance(event, DocumentStartEvent):
-                raise self._error(event, "a second document starts here: a file describes one model")
+                raise self._error(event, "a second document starts here: a file has one")
 
     def _value(self, event: Any, path: Path) -> Any:
         if isinstance(event, AliasEvent):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from costmodel.errors import SpecError, shown, unknown
+from costmodel.errors import CostModelError, SpecError, shown, unknown
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
     from costmodel.document import Document
+
+Made = TypeVar("Made")
 
 ARCHITECTURES = {
     "mlp": ("costmodel.architectures.mlp", "MLP"),
@@ -21,6 +24,7 @@ ARCHITECTURES = {
 }
 """Where each architecture lives, by the name that files give it."""
 
+SUFFIXES = (".yaml", ".yml", ".json")
 MOST_BYTES = 2**20
 """Longer files are refused: the largest model of the zoo takes a hundredth of it."""
 
@@ -34,6 +38,29 @@ def read(path: str | os.PathLike[str]) -> Architecture:
 
     where = shown_path(path)
     return build_document(parse(_text(path, where), where))
+
+
+def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], Made]) -> Made:
+    """What `made` makes of the data in a YAML or JSON file that describes a `what`, such as an optimizer.
+
+    Raises SpecError, with the line; errors of `made` name a value by its path, `what` first.
+    """
+    from costmodel.document import Document, parse
+
+    where = shown_path(path)
+    found = parse(_text(path, where), where, f"the {what}'s fields")
+    lines = {(what, *place): line for place, line in found.lines.items()}
+    try:
+        return made(found.data)
+    except CostModelError as error:
+        document = Document({what: found.data}, where, lines)
+        raise SpecError(f"{document.place(_culprit(SpecError(str(error)), document))}: {error}") from None
+
+
+def is_path(name: str) -> bool:
+    """Whether text is a path: it has a directory separator, or ends in .yaml, .yml or .json."""
+    separators = {os.sep, os.altsep or os.sep}
+    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
 
 
 def build(data: Any, where: str) -> Architecture:

@@ -66,7 +66,7 @@ class Optimizer:
 
     name: str
     states: tuple[State, ...]
-    source: str
+    source: str = "as declared"
     vectors: tuple[State, ...] | None = None
     only_matrices: bool = False
     makes: int = 2

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from costmodel.dtypes import Dtype, wider
+from costmodel.dtypes import FLOATS, Dtype, wider
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import ceil_div, product
 from costmodel.tensor import Role, Shape
@@ -54,6 +54,16 @@ class Precision:
     group: int | None = None
     scaled: bool = False
     source: str = ""
+
+    def check(self, where: str) -> None:
+        """Raise SettingError if its types and their scales do not go together."""
+        for field in ("weight", "autocast", "master", "gradient", "states"):
+            dtype = getattr(self, field)
+            if dtype is not None and dtype not in FLOATS:
+                raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
+        for field, of in (("group", "quantised"), ("scaled", "autocast")):
+            if getattr(self, field) and getattr(self, of) is None:
+                raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
 
     def dtype_of(self, role: Role, compute: Dtype) -> Dtype:
         """Data type of a new tensor made by a layer that computes in `compute`."""

@@ -27,7 +27,9 @@ def text(p: Prediction) -> str:
     """The whole report as aligned plain text, without a final newline."""
     parts = [headline(p), *(table.text() for table in tables(p))]
     parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
-    said = [fill(printable(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)]
+    said = [
+        fill(printable(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)
+    ]
     return "\n\n".join([*parts, "\n".join(said)])
 
 

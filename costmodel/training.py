@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from costmodel.adaptation import Adaptation, Lora, names_of
+from costmodel.declaration import check_declared, declared
 from costmodel.errors import CostModelError, SettingError, shown, unknown
-from costmodel.layers.fields import check_fields, check_names
-from costmodel.optimizers import Optimizer, State, optimizer_named
+from costmodel.layers.fields import check_names
+from costmodel.optimizers import Optimizer, optimizer_named
 from costmodel.precision import Precision, precision_named
 from costmodel.recomputation import Recomputation
 from costmodel.sizes import LARGEST_SIZE
@@ -25,7 +26,8 @@ class Settings:
     seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
     loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
     one chunk's logits exist at a time.
-    optimizer and precision are names of ready-made ones, or declarations.
+    optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
+    path of a YAML or JSON file of them.
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
     many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
@@ -68,10 +70,12 @@ class Settings:
             raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
         if self.freeze and self.lora:
             raise SettingError("lora freezes all but its adapters: leave out freeze")
+        for name, kind in (("optimizer", Optimizer), ("precision", Precision)):
+            object.__setattr__(self, name, declared(kind, getattr(self, name), name))
         # Named here once, so that a wrong name is refused when the settings are made.
         _ = self.states, self.policy
         for name in ("optimizer", "precision"):
-            _check_declared(name, getattr(self, name))
+            check_declared(name, getattr(self, name))
         if self.training and self.policy.quantised:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
@@ -83,12 +87,10 @@ class Settings:
         for name in data:
             if name not in SETTING_NAMES:
                 raise unknown("setting", name, SETTING_NAMES)
-        declared = {
-            name: _declared(kind, data[name], name)
-            for name, kind in (("optimizer", Optimizer), ("precision", Precision))
-            if isinstance(data.get(name), dict)
-        }
-        return cls(**{**data, **declared})
+        for name, named in (("optimizer", optimizer_named), ("precision", precision_named)):
+            if isinstance(data.get(name), str):
+                named(data[name])  # data that came from elsewhere names no file to read
+        return cls(**data)
 
     @property
     def adaptation(self) -> Adaptation | None:
@@ -133,37 +135,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
-
-
-def _declared(kind: type, data: Any, where: str) -> Any:
-    """A precision, an optimizer or one of its states, from plain data."""
-    if not isinstance(data, dict):
-        raise SettingError(f"{where}: {shown(data)} is not a mapping of fields")
-    try:
-        check_names(kind, data, where)
-    except CostModelError as error:
-        raise SettingError(str(error)) from None
-    return kind(**{name: _states(value, f"{where}.{name}") for name, value in data.items()})
-
-
-def _states(value: Any, where: str) -> Any:
-    """A list in an optimizer is one of states; anything else stands for itself."""
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(_declared(State, state, f"{where}[{n}]") for n, state in enumerate(value))
-
-
-def _check_declared(what: str, declared: Any) -> None:
-    """Raise SettingError unless each field of what was declared, not named, has the type that it says."""
-    if isinstance(declared, str):
-        return
-    try:
-        check_fields(declared, what)
-        if isinstance(declared, Optimizer):
-            for state in (*declared.states, *(declared.vectors or ())):
-                check_fields(state, f"{what} {declared.name}: state")
-    except CostModelError as error:
-        raise SettingError(str(error)) from None
 
 
 def _lora(value: Any) -> Lora | None:

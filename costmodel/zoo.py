@@ -10,10 +10,9 @@ from pathlib import Path
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.files import read, shown_path
+from costmodel.files import is_path, read, shown_path
 
 SPECS = Path(__file__).parent / "specs"
-SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     """
     if isinstance(model, Architecture):
         return model
-    if isinstance(model, os.PathLike) or (isinstance(model, str) and _is_path(model)):
+    if isinstance(model, os.PathLike) or (isinstance(model, str) and is_path(model)):
         return _from_path(model)
     if not isinstance(model, str):
         raise SpecError(
@@ -94,11 +93,6 @@ def _names() -> dict[str, str]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")
-
-
-def _is_path(name: str) -> bool:
-    separators = {os.sep, os.altsep or os.sep}
-    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:
