@@ -30,6 +30,17 @@ def _checkpoint(text: str) -> Any:
     return tuple(text.split(",")) if "," in text else text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _lora(text: str) -> dict[str, Any]:
+    rank, colon, targets = text.partition(":")
+    if not colon:
+        raise typer.BadParameter(f"{shown(text)} is not a rank and parts: use text such as 8:qkv,mlp.up")
+    return {"rank": _size(rank), "targets": _names(targets)}
+
+
 def _option(metavar: str, text: str, parser: Callable[[str], Any] | None = None) -> Any:
     return Annotated[str | None if parser is None else Any, typer.Option(parser=parser, metavar=metavar, help=text)]
 
@@ -56,6 +67,9 @@ SETTINGS = {
         "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
         _checkpoint,
     ),
+    "accumulate": _option("N", "Micro-batches to an optimizer step (default 1).", _size),
+    "freeze": _option("NAMES", "Parts whose weights are not trained, such as embedding,mlp.", _names),
+    "lora": _option("RANK:NAMES", "Adapters, which alone are trained then, such as 8:qkv,mlp.up.", _lora),
 }
 """An option for each setting of `predict`."""
 

@@ -61,10 +61,11 @@ def assert_phases_agree(found: dict[str, Most], unseen: int = 0, total_weight: i
     """Backward and optimizer agree to the byte, but for what the tracker cannot see.
 
     In forward Python has names for more than what is used again, such as a function's own variables until it returns,
-    which the way a model is written decides. The paper knows only those that callers must have.
+    which the way a model is written decides. The paper knows only those that callers must have. Where the loss's total
+    weight makes its step the highest on paper, the tracker's highest may be another, by less than that lower.
     """
     assert found["optimizer"] == Most(0, 0)
-    assert found["backward"].alive in range(unseen + 1) or found["backward"].alive == total_weight
+    assert 0 <= found["backward"].alive <= max(unseen, total_weight)
     assert found["forward"].alive <= 0
 
 
