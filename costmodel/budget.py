@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from costmodel.prediction import Prediction
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)(b?)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[0-9.,_]+\s*")
+_SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Budget:
 
 
 def read_budget(memory: Any, what: str = "memory") -> Budget:
-    """Bytes from an int, or from text such as "24 GiB" (binary) or "24 GB" (decimal); "24G" is read as GB.
+    """Bytes from an int, or from text such as "24 GiB" (binary), "24 GB" (decimal) or "24 bytes"; "24G" is GB.
 
     Raises SettingError for anything else, and for what is not positive.
     """
@@ -33,15 +34,15 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
         size, reading = memory, f"{memory:,} bytes"
     else:
         found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+        if found is None and isinstance(memory, str) and _NUMBER.fullmatch(memory):
+            raise SettingError(f"{what}={shown(memory)} has no unit: use text such as '24 GiB', '24 GB' or '24 bytes'")
         if found is None:
             raise SettingError(
                 f"{what}={shown(memory)} is not an amount of memory: use text such as '24 GiB' or '24 GB'"
             )
-        number, prefix, binary, _ = found.groups()
-        base = 1024 if binary else 1000
+        number, prefix, binary = found.groups(default="")
         whole, _, part = number.partition(".")
-        scaled = int(whole + part) * base ** _POWERS[prefix.lower()]
-        size = scaled // 10 ** len(part)
+        size = int(whole + part) * (1024 if binary else 1000) ** _POWERS[prefix.lower()] // 10 ** len(part)
         letter = prefix.upper() if binary or prefix.lower() != "k" else "k"
         reading = f"{number} {letter}{'i' if binary else ''}B = {size:,} bytes"
     if not 0 < size < 2**63:

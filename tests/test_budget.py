@@ -26,7 +26,9 @@ MODEL = MLP(sizes=[784, 512, 10])
         ("24 gb", 24 * 10**9),
         ("24G", 24 * 10**9),
         ("1.5 kiB", 1536),
-        ("80000000000", 80 * 10**9),
+        ("80000000000 B", 80 * 10**9),
+        ("24bytes", 24),
+        ("1 byte", 1),
         (17, 17),
     ],
 )
@@ -35,11 +37,18 @@ def test_amounts_are_read_by_their_unit(text: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-3 GB", "", "GB", "24 XB", "1e9", "24 GiB GiB", None, True, 0, -1, 2.5, "0 GB", [24]]
+    "text", ["-3 GB", "", "GB", "24 XB", "1e9", "24 GiB GiB", None, True, 0, -1, 2.5, "0 GB", "24 i", "24 iB", [24]]
 )
 def test_what_is_no_amount_is_refused(text: Any) -> None:
     with pytest.raises(SettingError, match=r"memory=.*use text such as '24 GiB'"):
         predict(MODEL).fits(text)
+
+
+@pytest.mark.parametrize("text", ["24", " 24 ", "2.5", "80000000000"])
+def test_a_number_without_a_unit_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SettingError, match=r"has no unit: use text such as '24 GiB', '24 GB' or '24 bytes'"):
+        predict(MODEL).fits(text)
+    refused(here(capsys, "fits", "mlp-mnist", text), f"memory={text!r} has no unit")
 
 
 @given(st.integers(1, 4096))
