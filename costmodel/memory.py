@@ -151,6 +151,8 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
     """
     lifetimes = Lifetimes()
     forward = Forward(run, lifetimes)
+    if not lifetimes.moments:  # nothing but views of the input, which is there all along
+        lifetimes.moment("forward", "input", "")
     if run.training:
         Backward(forward, accumulates=settings.accumulate > 1)
         update(forward.weights, settings, lifetimes)

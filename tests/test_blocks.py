@@ -19,6 +19,7 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.noise import StochasticDepth
 from costmodel.layers.pool import AvgPool, GlobalAvgPool, MaxPool
 from costmodel.layers.resize import ChannelShuffle, PixelShuffle, Upsample
+from costmodel.layers.shape import Flatten, RepeatHeads
 
 
 def test_templates_are_what_they_stand_for() -> None:
@@ -103,6 +104,9 @@ def nested(levels: int) -> Any:
         ([3], "blocks[0]: 3 is not an item"),
         (["add"], "add takes several inputs"),
         (["cross_entropy"], "cross_entropy takes several inputs"),
+        ([{"cast": {"dtype": "fp16"}}], "cast takes several inputs or indices, or is put in by a setting"),
+        ([{"rotary": {"size": 2}}], "rotary takes several inputs"),
+        (["flatten", {"repeat_heads": {"times": 0}}], "blocks[1].repeat_heads.times: 0 is not"),
         (conv(kernel=0), "blocks[0].conv.kernel: 0 is not"),
         (conv(kernel=[3, 0]), "blocks[0].conv.kernel: [3, 0] is not"),
         (conv(kernel=[3, 3, 3]), "blocks[0].conv.kernel: [3, 3, 3] is not"),
@@ -144,6 +148,13 @@ def test_bad_blocks_are_refused_with_place_and_value(blocks: Any, says: str) -> 
         ({"unit": {"takes": [], "blocks": ["$x"]}}, "'$x'"),
         ({"unit": {"blocks": ["unit"]}}, "'unit'"),
         ({"unit": {"blocks": ["later"]}, "later": {"blocks": ["relu"]}}, "'later'"),
+        ({"unit": {"blocks": ["relu"]}, "spare": {"blocks": ["rellu"]}}, "define.spare.blocks[0].rellu: 'rellu'"),
+        ({"unit": {"blocks": ["relu"]}, "spare": {"blocks": [{"sequence": ["rellu"]}]}}, "blocks[0].sequence[0].rellu"),
+        (
+            {"spare": {"takes": ["x"], "blocks": [{"branches": {"join": "$x", "paths": [["$x"], ["rellu"]]}}]}},
+            "define.spare.blocks[0].branches.paths[1][0].rellu",
+        ),
+        ({"spare": {"takes": ["x"], "blocks": [{"conv": {"chanels": "$x"}}]}}, "did you mean 'channels'"),
         ({**TOO_MANY, "unit": {"blocks": ["d"]}}, "has more than 20,000 values"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -167,6 +178,7 @@ def test_bad_templates_are_refused(define: Any, says: str) -> None:
         ([PixelShuffle(3)], "4 channels are not a multiple of factor² = 9"),
         ([ChannelShuffle(3)], "groups 3 does not divide 4 channels"),
         ([GlobalAvgPool(), MaxPool(2)], "max_pool takes an input of 4 axes"),
+        ([Flatten(), RepeatHeads(2)], "repeat_heads takes an input of 4 axes (batch, heads, tokens, head size), not 2"),
         ([StochasticDepth(1.0)], "p=1.0 is not in [0, 1)"),
         ([Residual([Conv(5, kernel=1)])], "residual.add"),
         ([Residual([Conv(1, kernel=1)])], "residual.add"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from costmodel.architectures.blocks import COMPOSITES, JOINS, Block, Blocks, Composite, Sequence
+from costmodel.architectures.blocks import COMPOSITES, Block, Blocks, Composite, Sequence
+from costmodel.architectures.templates import DEEPEST, Template, item_names, read_templates
 from costmodel.errors import SpecError, unknown
 from costmodel.layers import load_all
 from costmodel.layers.base import Kind
@@ -19,21 +20,6 @@ from costmodel.layers.fields import check_names, checked, show
 
 MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""
-DEEPEST = 50
-"""Nesting beyond this is refused."""
-
-NOT_ITEMS = frozenset(
-    {*(kind.kind for kind in JOINS.values()), "matmul", "fused_attention", "mask", "embedding", "learned_positions"}
-) | {"cross_entropy", "mean_squared_error", "fused_linear_cross_entropy"}
-"""Kinds that take several inputs or indices, and so cannot stand in a list of blocks."""
-
-
-class Template(NamedTuple):
-    """A definition: names of its fields, the items that they go into, and the definitions before it."""
-
-    takes: tuple[str, ...]
-    blocks: list[Any]
-    earlier: Mapping[str, Template]
 
 
 def read_blocks(data: Any, define: Any = None) -> Blocks:
@@ -43,28 +29,6 @@ def read_blocks(data: Any, define: Any = None) -> Blocks:
     """
     reader = _Reader()
     return reader.items(data, "blocks", read_templates({} if define is None else define), 0)
-
-
-def read_templates(define: Any) -> dict[str, Template]:
-    """The section `define`."""
-    templates: dict[str, Template] = {}
-    if not isinstance(define, Mapping):
-        raise SpecError(f"define: {show(define)} is not a mapping from names to templates")
-    for name, body in define.items():
-        where = f"define.{name}"
-        if not isinstance(name, str) or not name.isidentifier():
-            raise SpecError(f"define: {show(name)} is not a name: use letters, digits and underscores")
-        if name in COMPOSITES or name in load_all():
-            raise SpecError(f"{where}: there is a layer kind of that name; choose another")
-        if not isinstance(body, Mapping) or not {"blocks"} <= {*body} <= {"takes", "blocks"}:
-            raise SpecError(
-                f"{where}: a template is a mapping with takes (a list of names) and blocks, not {show(body)}"
-            )
-        takes = body.get("takes", [])
-        if not isinstance(takes, list) or not all(isinstance(t, str) and t.isidentifier() for t in takes):
-            raise SpecError(f"{where}.takes: {show(takes)} is not a list of names")
-        templates[name] = Template(tuple(takes), body["blocks"], dict(templates))
-    return templates
 
 
 class _Reader:
@@ -110,11 +74,11 @@ class _Reader:
         return self.layer(name, given, where, templates)
 
     def layer(self, name: Any, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Kind:
-        if name in NOT_ITEMS:
-            raise SpecError(f"{where}: {name} takes several inputs or indices; join paths with branches or residual")
         if not isinstance(name, str) or name not in self.kinds:
-            raise unknown(f"layer at {where}:", name, {*self.kinds, *COMPOSITES, *templates} - NOT_ITEMS)
+            raise unknown(f"layer at {where}:", name, item_names(templates))
         kind = self.kinds[name]
+        if not kind.in_lists:
+            raise SpecError(f"{where}: {name} takes several inputs or indices, or is put in by a setting; join paths with branches or residual")
         check_names(kind, given, where)
         return kind(**{field: checked(kind, field, value, where) for field, value in given.items()})
 

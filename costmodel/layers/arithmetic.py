@@ -12,6 +12,8 @@ from costmodel.tensor import Role, Storage, Tensor, broadcast
 class Elementwise(Weightless):
     """Abstract: two inputs of one shape, or of shapes that broadcast."""
 
+    in_lists = False
+
     def check(self, call: Call) -> None:
         """Shapes meet."""
         takes(call, 2)

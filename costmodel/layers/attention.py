@@ -44,6 +44,7 @@ class Mask(Weightless):
     """y = x where the bool mask allows it, −∞ elsewhere; the mask broadcasts."""
 
     source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
+    in_lists = False
 
     def check(self, call: Call) -> None:
         """The mask fits the scores."""
@@ -85,6 +86,8 @@ class FusedAttention(Weightless):
         "FlashAttention (Dao et al. 2022, alg. 1 and 4; backward 5 products to 2); keeps what "
         "aten::_scaled_dot_product_{flash,efficient}_attention return: output, log-sum-exp, random state"
     )
+
+    in_lists = False
 
     kernel: FusedKernel = "flash"
     dropout: float = 0.0
@@ -158,6 +161,7 @@ class Rotary(Weightless):
     """
 
     source = "R x = x·cos + rotate(x)·sin (Su et al. 2021, RoFormer, eq. 34); dx is the inverse rotation"
+    in_lists = False
 
     size: int
 

@@ -64,6 +64,8 @@ class Kind(Frozen, ABC):
     """Name in files, reports and errors: the class name in snake case."""
     source: ClassVar[str]
     """Where the formulas come from; printed to whoever asks for an explanation."""
+    in_lists: ClassVar[bool] = True
+    """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
 
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.

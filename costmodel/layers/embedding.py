@@ -13,6 +13,8 @@ from costmodel.tensor import Shape, Storage, Tensor
 class Table(Kind):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
+    in_lists = False
+
     features: int
 
     @abstractmethod

@@ -88,6 +88,8 @@ class Matmul(Weightless):
 
     source = "y = a b (torch.matmul); da = g bᵀ, db = aᵀ g (Goodfellow et al. 2016, §6.5.6)"
 
+    in_lists = False
+
     visible: tuple[int, int] | None = None
 
     def check(self, call: Call) -> None:

@@ -13,6 +13,8 @@ from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
 class Loss(Kind):
     """Abstract: prediction and target in, one number out. Its own gradient is the constant 1."""
 
+    in_lists = False
+
     def output(self, call: Call) -> Shape:
         """A scalar."""
         return ()

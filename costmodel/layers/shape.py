@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph import Call, transposed
-from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer
+from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer, takes_rank
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.sizes import exact_div, product
 from costmodel.tensor import Shape, Storage, Tensor, contiguous_strides, show_shape, viewed_strides
@@ -147,6 +147,10 @@ class RepeatHeads(View):
 
     times: int
 
+    def check(self, call: Call) -> None:
+        """Takes four axes."""
+        takes_rank(call, 4, "batch, heads, tokens, head size")
+
     def output(self, call: Call) -> Tensor:
         """A copy, unless a single head is seen several times."""
         b, h, t, d = call.x.shape
@@ -164,6 +168,7 @@ class Concat(Weightless):
     """Tensors one after another along the channel axis (1)."""
 
     source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
+    in_lists = False
 
     def check(self, call: Call) -> None:
         """All axes but the channels agree."""
