@@ -11,12 +11,12 @@ from sympy.printing.str import StrPrinter
 from costmodel.architectures.base import Definition
 from costmodel.cost import CHECKPOINT, CHECKPOINTING
 from costmodel.errors import unknown
+from costmodel.formulas import readable, repeats_of
 from costmodel.prediction import trace
 from costmodel.quantities import QUANTITIES
 from costmodel.sizes import Letter, expression
 
 if TYPE_CHECKING:
-    from costmodel.graph import Block
     from costmodel.prediction import Prediction
 
 UNITS = {
@@ -26,9 +26,6 @@ UNITS = {
     "pointwise_flops": "FLOP",
     "memory": "bytes",
 }
-
-_EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
-"""Sizes of a batch: formulas read best with them in front."""
 
 _PASSES = {
     "forward": ("forward",),
@@ -69,7 +66,10 @@ _OTHER_SOURCES = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`."""
+    """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
+
+    note: at which sizes the formula holds, where that is not all.
+    """
 
     quantity: str
     unit: str
@@ -77,6 +77,7 @@ class Explanation:
     letters: tuple[Definition, ...]
     value: int
     sources: tuple[str, ...]
+    note: str = ""
 
     @property
     def numbers(self) -> str:
@@ -94,6 +95,7 @@ class Explanation:
             "numbers": self.numbers,
             "value": self.value,
             "sources": list(self.sources),
+            "note": self.note,
         }
 
     def __str__(self) -> str:
@@ -106,6 +108,7 @@ class Explanation:
                 f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
                 *(["", "where"] if self.letters else []),
                 *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
+                *(["", f"note: {self.note}"] if self.note else []),
                 "",
                 "sources",
                 *(f"  {source}" for source in self.sources),
@@ -140,88 +143,67 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     if quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
-    lettered, letters = prediction.lettered
-    formula = readable(expression(lettered.value(quantity)), _counts(lettered.run.root))
-    used = {str(symbol) for symbol in formula.free_symbols}
-    shown = tuple(d for d in letters if d.symbol in used)
-    numbers: dict[Any, Any] = {sympy.Symbol(d.symbol, integer=True, positive=True): d.value for d in shown}
-    worked_out = formula.subs(numbers)
-    if worked_out != value:
-        raise ArithmeticError(f"the formula of {quantity} gives {worked_out}, not {value}")
-    unit = UNITS[quantity.partition(".")[0]]
-    return Explanation(quantity, unit, formula, shown, value, _sources(prediction, quantity))
+    for lettered in (prediction.typical, prediction.lettered):
+        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root))
+        shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
+        numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
+        if formula.subs(numbers) == value:
+            note = _note(quantity, prediction, lettered)
+            unit = UNITS[quantity.partition(".")[0]]
+            return Explanation(quantity, unit, formula, shown, value, _sources(prediction, quantity), note)
+    raise ArithmeticError(f"the formula of {quantity} gives {formula.subs(numbers)}, not {value}")
 
 
-def with_letters(prediction: Prediction) -> tuple[Prediction, list[Definition]]:
-    """The same question with a letter for each size."""
-    model, settings, extent = prediction.model, prediction.settings, prediction.extent
-    batch = Definition("B", "batch size", extent.batch)
-    definitions = [batch]
-    changes: dict[str, Any] = {"batch": _letter(batch)}
+def _note(quantity: str, prediction: Prediction, lettered: Prediction) -> str:
+    """Where the formula does not hold at all sizes."""
+    if quantity in ("memory.peak", "memory.temporaries"):
+        return "the highest step of each phase at these sizes; at others another step may be higher"
+    if lettered is not prediction.typical:
+        return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
+    return ""
+
+
+def definitions_of(prediction: Prediction) -> list[Definition]:
+    """A letter for each size of the batch and of the model."""
+    extent = prediction.extent
+    definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
-        seq = Definition("T", "sequence length", extent.seq)
-        definitions.append(seq)
-        changes["seq"] = _letter(seq)
+        definitions.append(Definition("T", "sequence length", extent.seq))
     if extent.image is not None:
-        sides = [
-            Definition(s, f"image {name}", v)
-            for s, name, v in zip("HW", ("height", "width"), extent.image, strict=True)
-        ]
-        definitions += sides
-        changes["image"] = tuple(_letter(side) for side in sides)
-    fields = model.size_fields()
-    definitions += fields.values()
-    lettered = model.with_sizes({field: _letter(d) for field, d in fields.items()})
-    return trace(lettered, replace(settings, **changes)), definitions
+        height, width = extent.image
+        definitions += [Definition("H", "image height", height), Definition("W", "image width", width)]
+    return definitions + list(prediction.model.size_fields().values())
 
 
-def _letter(definition: Definition) -> Letter:
-    return Letter(definition.value, sympy.Symbol(definition.symbol, integer=True, positive=True))
+def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
+    """The same question with a letter for each size.
+
+    typical: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
+    have size 1 and to be treated as such.
+    """
+    model, extent = prediction.model, prediction.extent
+    changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
+    if extent.seq is not None:
+        changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
+    if extent.image is not None:
+        sides = (_at_least_64(side) if typical else side for side in extent.image)
+        changes["image"] = tuple(_letter(name, side) for name, side in zip("HW", sides, strict=True))
+    lettered = model.with_sizes({field: _letter(d.symbol, d.value) for field, d in model.size_fields().items()})
+    return trace(lettered, replace(prediction.settings, **changes))
 
 
-def _counts(block: Block) -> list[sympy.Symbol]:
-    """Letters that count repeats: formulas are sums over them."""
-    from costmodel.graph import Block
-
-    found: dict[sympy.Symbol, None] = {}
-    for entry in block.entries:
-        if isinstance(entry, Block):
-            found.update(dict.fromkeys(sympy.sympify(expression(entry.count)).free_symbols))
-            found.update(dict.fromkeys(_counts(entry)))
-    return list(found)
+def _at_least_64(side: int) -> int:
+    while side < 64:  # doubled, since some networks halve the image so often that it must divide
+        side = 2 * side
+    return side
 
 
-def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
-    """The same expression as a sum over repeats, with the batch's sizes in front of what they multiply."""
-    formula = sympy.sympify(formula)
-    if formula.is_number:
-        return formula
-    if isinstance(formula, sympy.Max):
-        return sympy.Max(*(readable(candidate, counts) for candidate in _candidates(formula)), evaluate=False)
-    collected = sympy.collect(sympy.expand(formula), counts, evaluate=False)
-    parts = [(power, *_common_extents(coefficient)) for power, coefficient in collected.items()]
-    shared = {s: min(powers.get(s, 0) for _, powers, _ in parts) for s in _EXTENTS}
-    terms = [power * _monomial(powers, shared) * rest for power, powers, rest in parts]
-    return _monomial(shared, {}) * sympy.Add(*terms)
+def _symbol(definition: Definition) -> sympy.Symbol:
+    return sympy.Symbol(definition.symbol, integer=True, positive=True)
 
 
-def _candidates(formula: Any) -> list[Any]:
-    """What a maximum, possibly of maxima, is taken over."""
-    if not isinstance(formula, sympy.Max):
-        return [formula]
-    return [candidate for argument in formula.args for candidate in _candidates(argument)]
-
-
-def _common_extents(terms: sympy.Expr) -> tuple[dict[sympy.Symbol, int], sympy.Expr]:
-    """The highest power of each batch size that divides every term, and what remains."""
-    powers = [term.as_powers_dict() for term in sympy.Add.make_args(terms)]
-    common = {s: min(int(p[s]) for p in powers) for s in _EXTENTS}
-    divisor = _monomial(common, {})
-    return common, sympy.Add(*(term / divisor for term in sympy.Add.make_args(terms)))
-
-
-def _monomial(powers: dict[sympy.Symbol, int], less: dict[sympy.Symbol, int]) -> sympy.Expr:
-    return sympy.Mul(*(s ** (power - less.get(s, 0)) for s, power in powers.items()))
+def _letter(symbol: str, value: int) -> Letter:
+    return Letter(value, sympy.Symbol(symbol, integer=True, positive=True))
 
 
 def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:

@@ -73,14 +73,18 @@ class Timeline:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
         return [int(a) + int(b) + int(c) for a, b, c in self.levels]
 
+    def _highest(self, heights: list[int]) -> list[int]:
+        """For each phase the first moment that is highest."""
+        highest: dict[Phase, int] = {}
+        for now, (moment, height) in enumerate(zip(self.moments, heights, strict=True)):
+            if moment.phase not in highest or height > heights[highest[moment.phase]]:
+                highest[moment.phase] = now
+        return list(highest.values())
+
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        highest: dict[Phase, int] = {}
-        for now, (moment, total) in enumerate(zip(self.moments, self._totals, strict=True)):
-            if moment.phase not in highest or total > self._totals[highest[moment.phase]]:
-                highest[moment.phase] = now
-        return reduce(maximum, (self._step(now).alive.total for now in highest.values()))
+        return reduce(maximum, (self._step(now).alive.total for now in self._highest(self._totals)))
 
     @cached_property
     def peak_step(self) -> Step:
@@ -89,8 +93,8 @@ class Timeline:
 
     @cached_property
     def temporaries(self) -> int:
-        """The most that temporaries take at any step [bytes]."""
-        return max((level[2] for level in self.levels), key=int)
+        """The most that temporaries take at any step [bytes]; with letters as `peak`."""
+        return reduce(maximum, (self.levels[now][2] for now in self._highest([int(level[2]) for level in self.levels])))
 
     @cached_property
     def happenings(self) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
     import sympy
 
-    from costmodel.architectures.base import Definition, Extent
+    from costmodel.architectures.base import Extent
     from costmodel.budget import Fit
     from costmodel.explanation import Explanation
 
@@ -89,11 +89,21 @@ class Prediction:
         )
 
     @cached_property
-    def lettered(self) -> tuple[Prediction, list[Definition]]:
-        """The same question with a letter for each size, and what the letters are: numbers come with formulas."""
+    def lettered(self) -> Prediction:
+        """The same question with a letter for each size: its numbers come with formulas."""
         from costmodel.explanation import with_letters
 
-        return with_letters(self)
+        return with_letters(self, typical=False)
+
+    @cached_property
+    def typical(self) -> Prediction:
+        """As `lettered`, at sizes of a batch that are nowhere 1 if the model allows: formulas hold more widely."""
+        from costmodel.explanation import with_letters
+
+        try:
+            return with_letters(self, typical=True)
+        except CostModelError:
+            return self.lettered
 
     def value(self, quantity: str) -> int:
         """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""

@@ -114,19 +114,14 @@ def _ceiling(a: Any, b: Any) -> Any:
     """Ceiling of a quotient, with nested roundings joined: a chain of strides halves H once, by their product."""
     import sympy
 
-    a, b = sympy.sympify(a), sympy.sympify(b)
-    if b == 1:
-        return a
+    from costmodel.symbols import CeilDiv
+
+    a, b = sympy.expand(a), sympy.sympify(b)
     shift, rounded = a.as_coeff_Add()
-    if b.is_Integer and isinstance(rounded, sympy.ceiling | sympy.floor):
-        inner, divisor = sympy.fraction(sympy.together(rounded.args[0]))
-        if isinstance(rounded, sympy.floor):  # floor(n / m) = ceiling((n - m + 1) / m)
-            inner = inner - divisor + 1
-        a, b = inner + shift * divisor, divisor * b
-    shift, rest = sympy.expand(a).as_coeff_Add()
-    if b.is_Integer and shift == 1 - b:
-        return sympy.floor(rest / b)
-    return sympy.ceiling((rest + shift) / b)
+    if isinstance(rounded, CeilDiv) and b.is_Integer:
+        inner, divisor = rounded.args
+        a, b = sympy.expand(inner + shift * divisor), divisor * b
+    return CeilDiv(a, b)
 
 
 def _floor(a: Any, b: Any) -> Any:

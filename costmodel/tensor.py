@@ -191,4 +191,11 @@ def broadcast(a: Shape, b: Shape, what: str) -> Shape:
     left, right = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     if any(m != n and m != 1 and n != 1 for m, n in zip(left, right, strict=True)):
         raise ShapeError(f"{what}: shapes {show_shape(a)} and {show_shape(b)} do not meet; they must be equal")
-    return tuple(n if m == 1 and not isinstance(m, Letter) else m for m, n in zip(left, right, strict=True))
+    return tuple(_joint(m, n) for m, n in zip(left, right, strict=True))
+
+
+def _joint(m: int, n: int) -> int:
+    """The size of an axis that is `m` and `n`, one of which may be broadcast; a letter says more than its value."""
+    if m == n:
+        return m if isinstance(m, Letter) else n
+    return n if m == 1 else m

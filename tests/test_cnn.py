@@ -201,3 +201,13 @@ def test_an_image_size_in_the_question_replaces_the_models_own() -> None:
     assert cm.predict("resnet50", image=(224, 224)).flops == cm.predict("resnet50").flops
     with pytest.raises(SettingError, match="seq=5 does not apply"):
         cm.predict("resnet50", seq=5)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0", "lenet-5", "resnet18", "unet"])
+def test_a_formula_derived_at_a_small_image_holds_at_others(name: str) -> None:
+    """Where an axis happens to be 1, it is not taken for one that broadcasts."""
+    small, large = (cm.predict(name, batch=batch, image=image) for batch, image in ((1, 32), (3, 96)))
+    for quantity in ("flops.forward", "flops.backward", "memory.activations"):
+        formula = small.formula(quantity)
+        values = {"B": 3, "H": 96, "W": 96}
+        assert formula.subs({symbol: values[symbol.name] for symbol in formula.free_symbols}) == large.value(quantity)

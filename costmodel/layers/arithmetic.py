@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
-from costmodel.tensor import Role, Storage, Tensor, broadcast
+from costmodel.tensor import Role, Storage, Tensor, broadcast, dense_strides
 
 
 class Elementwise(Weightless):
@@ -23,7 +23,8 @@ class Elementwise(Weightless):
         """New memory of the joint shape, in the order of the input that has it."""
         a, b = call.inputs
         shape = broadcast(a.shape, b.shape, call.name)
-        return next((call.like(x) for x in (a, b) if x.shape == shape), None) or call.run.tensor(shape)
+        whole = next((x for x in (a, b) if x.shape == shape), None)
+        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
     def forward(self, call: Call) -> Work:
         """One operation per element."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
-from costmodel.sizes import ceil_div, exact_div
+from costmodel.sizes import ceil_div, exact_div, minimum
 from costmodel.tensor import Shape, Storage, Tensor, broadcast
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -194,7 +194,8 @@ class Rotary(Weightless):
 
 def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
     """Query-key pairs that a mask leaves of T²: all, the causal half, or a window of keys behind each query."""
-    if window is not None and int(window) < int(t):
-        below = exact_div(window * (2 * t - window + 1), 2)
-        return below if causal else 2 * below - t
+    if window is not None:
+        seen = minimum(window, t)
+        behind = exact_div(seen * (2 * t - seen + 1), 2)
+        return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t

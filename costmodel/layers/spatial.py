@@ -45,7 +45,7 @@ def slide(size: int, kernel: int, stride: int, padding: int) -> int:
 
 def slide_beyond(size: int, kernel: int, stride: int, padding: int) -> int:
     """Windows if the last may stick out (``ceil_mode``), as long as it starts before the right padding."""
-    windows = ceil_div(size + 2 * padding - kernel, stride) + 1
+    windows = ceil_div(size + 2 * padding - kernel + stride, stride)
     if stride + padding <= kernel:  # then no window can start there
         return windows
     return minimum(windows, ceil_div(size + padding, stride))
