@@ -19,10 +19,13 @@ def main() -> NoReturn:
     """Entry point of ``costmodel`` and ``python -m costmodel``."""
     import gc
 
-    # A short-lived process: fewer collections and no search for pydantic plugins make a cold start a tenth faster.
+    # A short-lived process: fewer collections, none at exit, and no search for pydantic plugins make a cold start
+    # a tenth faster.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.disable()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

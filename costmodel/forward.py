@@ -46,10 +46,10 @@ class Plan(NamedTuple):
 
     part: str
     phase: Phase
-    reads: tuple[Storage, ...]
-    makes: tuple[tuple[Storage, int], ...]
-    kept: tuple[tuple[Storage, bool], ...]
-    gradients: tuple[tuple[Tensor, bool], ...]
+    reads: list[Storage]
+    makes: list[tuple[Storage, int]]
+    kept: list[tuple[Storage, bool]]
+    gradients: list[tuple[Tensor, bool]]
     output: int
     forward_scratch: int
     backward_scratch: int
@@ -248,17 +248,17 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     y, kind = call.y, call.kind
-    known = {x.storage for x in call.operands()} | {x.storage for x in call.buffers.values()}
-    gradients = tuple((g.operand, g.shared) for g in kind.backward(call) if g.operand.requires_grad)
+    known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
+    gradients = [(operand, shared) for operand, _, shared in kind.backward(call) if operand.requires_grad]
     makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
     scratch = kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
         call.name.rpartition(".")[0],
         "loss" if isinstance(kind, Loss) else "forward",
-        tuple(x.storage for x in call.inputs if x.storage.origin in MADE),
-        tuple((storage, storage.bytes) for storage in makes),
-        tuple((storage, storage.origin == "computed") for storage in call.kept if storage.origin in MADE),
+        [x.storage for x in call.inputs if x.storage.origin in MADE],
+        [(storage, storage.bytes) for storage in makes],
+        [(storage, storage.origin == "computed") for storage in call.kept if storage.origin in MADE],
         gradients,
         y.bytes,
         size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,

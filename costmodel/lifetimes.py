@@ -56,8 +56,9 @@ class Lifetimes:
 
     def moment(self, phase: Phase, layer: str, rounds: str) -> int:
         """Time moves on."""
+        now = len(self.moments)
         self.moments.append(Moment(phase, layer, rounds))
-        return len(self.moments) - 1
+        return now
 
     def take(self, size: int, now: int, line: int = TEMPORARIES) -> Stretch:
         """So many bytes, for this moment until `died` says otherwise."""
@@ -98,11 +99,11 @@ class Lifetimes:
 
     def changes(self) -> list[Change]:
         """Bytes taken before and given back after each moment, by line."""
-        taken, freed = ([[0, 0, 0] for _ in self.moments] for _ in range(2))
+        taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
         for stretch in self.stretches:
-            taken[stretch.born][stretch.line] += stretch.size
-            freed[stretch.died][stretch.line] += stretch.size
-        return list(zip(map(_level, taken), map(_level, freed), strict=True))
+            taken[stretch.line][stretch.born] += stretch.size
+            freed[stretch.line][stretch.died] += stretch.size
+        return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 
 def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
@@ -112,11 +113,6 @@ def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
         once = [now for stretch in order[start:end] for now in stretch]
         order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
     return [now for stretch in order for now in stretch]
-
-
-def _level(lines: list[int]) -> Level:
-    gradients, activations, temporaries = lines
-    return gradients, activations, temporaries
 
 
 def _plus(level: Level, more: Level) -> Level:

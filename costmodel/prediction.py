@@ -228,8 +228,8 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
 
     Args:
         model: an architecture, or what `load` takes: a ready model's name or a file's path.
-        **settings: see `costmodel.training.Settings`: batch, seq, image, mode, optimizer, precision, attention, loss,
-            loss_chunks, device, flop_rule, attention_pairs.
+        **settings: batch, seq, image, mode, optimizer, ... : the fields of `costmodel.training.Settings`, which says
+            what each is.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.

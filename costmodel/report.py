@@ -64,6 +64,8 @@ def tables(p: Prediction) -> list[Table]:
 
 def _arithmetic(p: Prediction) -> Table:
     rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
+    if p.settings.training and p.trainable_params != p.params:
+        rows.append(("trained", show_count(p.trainable_params), show_exact(p.trainable_params), ""))
     passes = ["forward", "backward", "total"] if p.settings.training else ["forward"]
     passes += ["recomputed", "hardware"] if p.flops.recomputed or p.pointwise_flops.recomputed else []
     for name in passes:

@@ -7,6 +7,7 @@ by whoever makes the first letter.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -63,10 +64,7 @@ def expression(size: int) -> Any:
 
 def product(sizes: Iterable[int]) -> int:
     """Product of sizes, 1 for none."""
-    result = 1
-    for size in sizes:
-        result = result * size
-    return result
+    return math.prod(sizes)
 
 
 def exact_div(size: int, divisor: int) -> int:

@@ -49,7 +49,8 @@ class Storage:
     @property
     def bytes(self) -> int:
         """Size of one of it with its scales [bytes]."""
-        return size_bytes(self.elements, self.dtype) + size_bytes(self.scales, "fp32")
+        size = size_bytes(self.elements, self.dtype)
+        return size + size_bytes(self.scales, "fp32") if self.scales else size
 
     def leaves(self) -> list[Storage]:
         """The storages that really hold memory behind this one."""
