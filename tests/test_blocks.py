@@ -10,13 +10,15 @@ import pytest
 import costmodel as cm
 from costmodel import CNN
 from costmodel.architectures.blocks import Branches, Repeat, Residual, Sequence
-from costmodel.errors import CostModelError, ShapeError
+from costmodel.errors import CostModelError, ShapeError, SpecError
 from costmodel.files import build, describe
-from costmodel.layers.activation import Relu
+from costmodel.layers.activation import LeakyRelu, Relu
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool
+from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
-from costmodel.layers.noise import StochasticDepth
+from costmodel.layers.noise import ChannelDropout, StochasticDepth
+from costmodel.layers.norm import Groupnorm, Layernorm
 from costmodel.layers.pool import AvgPool, GlobalAvgPool, MaxPool
 from costmodel.layers.resize import ChannelShuffle, PixelShuffle, Upsample
 from costmodel.layers.shape import Flatten, RepeatHeads
@@ -107,6 +109,7 @@ def nested(levels: int) -> Any:
         ([{"cast": {"dtype": "fp16"}}], "cast takes several inputs or indices, or is put in by a setting"),
         ([{"rotary": {"size": 2}}], "rotary takes several inputs"),
         (["flatten", {"repeat_heads": {"times": 0}}], "blocks[1].repeat_heads.times: 0 is not"),
+        ([{"dropout": {"p": 1.0}}], "blocks[0].dropout.p: 1.0 is not a number from 0 to less than 1"),
         (conv(kernel=0), "blocks[0].conv.kernel: 0 is not"),
         (conv(kernel=[3, 0]), "blocks[0].conv.kernel: [3, 0] is not"),
         (conv(kernel=[3, 3, 3]), "blocks[0].conv.kernel: [3, 3, 3] is not"),
@@ -179,7 +182,6 @@ def test_bad_templates_are_refused(define: Any, says: str) -> None:
         ([ChannelShuffle(3)], "groups 3 does not divide 4 channels"),
         ([GlobalAvgPool(), MaxPool(2)], "max_pool takes an input of 4 axes"),
         ([Flatten(), RepeatHeads(2)], "repeat_heads takes an input of 4 axes (batch, heads, tokens, head size), not 2"),
-        ([StochasticDepth(1.0)], "p=1.0 is not in [0, 1)"),
         ([Residual([Conv(5, kernel=1)])], "residual.add"),
         ([Residual([Conv(1, kernel=1)])], "residual.add"),
         ([Residual([Conv(4, kernel=3)])], "residual.add"),
@@ -209,3 +211,33 @@ def test_shapes_that_do_not_fit_are_refused_where_they_meet(blocks: list[Any], s
 def test_sizes_from_python_are_checked_like_those_from_files(make: Callable[[Any], object], size: Any) -> None:
     with pytest.raises(CostModelError):
         make(size)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Linear(0), "linear.features: 0 is not a whole number from 1"),
+        (lambda: Linear(True), "linear.features: True is not"),
+        (lambda: Linear(2.0), "linear.features: 2.0 is not"),  # type: ignore[arg-type]
+        (lambda: Linear(3, bias=1), "linear.bias: 1 is not true or false"),  # type: ignore[arg-type]
+        (lambda: Groupnorm(0), "groupnorm.groups: 0 is not"),
+        (lambda: Layernorm(affine=None), "layernorm.affine: None is not"),  # type: ignore[arg-type]
+        (lambda: Dropout(2), "dropout.p: 2 is not a number from 0 to less than 1"),
+        (lambda: StochasticDepth(1.0), "stochastic_depth.p: 1.0 is not"),
+        (lambda: ChannelDropout(-0.1), "channel_dropout.p: -0.1 is not"),
+        (lambda: ChannelDropout(True), "channel_dropout.p: True is not"),
+        (lambda: Dropout(float("nan")), "dropout.p: nan is not"),
+        (lambda: LeakyRelu(float("inf")), "leaky_relu.slope: inf is not a finite number"),
+        (lambda: RepeatHeads(0), "repeat_heads.times: 0 is not"),
+        (lambda: Linear(2**80 + 1), "linear.features: 1208925819614629174706177 is not"),
+    ],
+)
+def test_a_layer_of_wrong_values_cannot_be_made(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(SpecError) as error:
+        make()
+    assert str(error.value).startswith(says)
+
+
+def test_a_layer_takes_letters_for_sizes() -> None:
+    prediction = cm.predict(cm.MLP(sizes=[3, 4, 2], dropout=0.5))
+    assert {str(symbol) for symbol in prediction.formula("params").free_symbols} == {"n_0", "n_1", "n_2"}

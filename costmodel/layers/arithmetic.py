@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
+from costmodel.layers.fields import Probability
 from costmodel.tensor import Role, Storage, Tensor, broadcast, dense_strides
 
 
@@ -146,13 +147,7 @@ class Dropout(Unary):
 
     source = "y = x·m/(1 − p) (torch.nn.Dropout; Srivastava et al. 2014, §4); keeps m as bool on GPU, as numbers on CPU"
 
-    p: float = 0.5
-
-    def check(self, call: Call) -> None:
-        """Takes one input; p is a probability."""
-        takes(call, 1)
-        if not 0 <= self.p < 1:
-            raise call.fail(f"dropout p={self.p} is not in [0, 1)")
+    p: Probability = 0.5
 
     def _acts(self, call: Call) -> bool:
         return call.run.training and self.p > 0

@@ -21,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from costmodel.graph import Call
+from costmodel.layers.fields import check_fields, plainly_right
 from costmodel.layers.frozen import Frozen
+from costmodel.sizes import LARGEST_SIZE
 from costmodel.tensor import Role, Shape, Storage, Tensor
 
 if TYPE_CHECKING:
@@ -64,8 +66,16 @@ class Kind(Frozen, ABC):
     """Name in files, reports and errors: the class name in snake case."""
     source: ClassVar[str]
     """Where the formulas come from; printed to whoever asks for an explanation."""
+    largest: ClassVar[int] = LARGEST_SIZE**2
+    """The largest whole number in a field: a model's own layers may be of products of its sizes."""
     in_lists: ClassVar[bool] = True
     """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
+
+    def __post_init__(self) -> None:
+        """Values are of their fields' types and in range. Raises SpecError or UnknownNameError."""
+        fields = self.__dataclass_fields__
+        if not all(plainly_right(fields[name], value) for name, value in self.__dict__.items()):
+            check_fields(self, self.kind, self.largest)
 
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.

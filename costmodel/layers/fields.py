@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.sizes import LARGEST_SIZE
 
+Probability = Annotated[float, "at least 0 and less than 1"]
 Pair = int | tuple[int, int]
 """One number for both axes, or (height, width)."""
 
@@ -24,7 +25,7 @@ def pair(value: Pair) -> tuple[int, int]:
 @cache
 def field_types(cls: type) -> dict[str, tuple[Any, int]]:
     """Type of each field of a dataclass, and the least whole number that it takes: 0 if that is its default, else 1."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return {f.name: (hints[f.name], 0 if f.default == 0 else 1) for f in dataclasses.fields(cls)}
 
 
@@ -39,38 +40,50 @@ def check_names(cls: type, given: Mapping[Any, Any], where: str) -> None:
             raise SpecError(f"{where}: field {field.name} is missing")
 
 
-def checked(cls: type, name: str, value: Any, where: str) -> Any:
-    """`value` for field `name` of `cls`, lists made tuples. Raises SpecError or UnknownNameError."""
+def checked(cls: type, name: str, value: Any, where: str, most: int = LARGEST_SIZE) -> Any:
+    """`value` for field `name` of `cls`, lists made tuples; whole numbers up to `most`.
+
+    Raises SpecError or UnknownNameError.
+    """
     wanted, least = field_types(cls)[name]
-    fitted = _fit(value, wanted, least)
+    fitted = _fit(value, wanted, least, most)
     if fitted is _MISFIT:
         raise _misfit(f"{where}.{name}", value, wanted, least)
     return fitted
 
 
-def check_fields(kind: Any, where: str) -> None:
+def check_fields(kind: Any, where: str, most: int = LARGEST_SIZE) -> None:
     """Check every field of a dataclass in place, as `checked` does."""
     for name in field_types(type(kind)):
         value = getattr(kind, name)
-        fitted = checked(type(kind), name, value, where)
+        fitted = checked(type(kind), name, value, where, most)
         if fitted is not value:
             object.__setattr__(kind, name, fitted)
+
+
+def plainly_right(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a value fits at first sight: looking up types takes longer than all else in making a layer."""
+    if value is field.default or isinstance(value, bool):
+        return value is field.default or field.type == "bool"
+    return field.type == "int" and isinstance(value, int) and 1 <= value <= LARGEST_SIZE
 
 
 _MISFIT = object()
 
 
-def _fit(value: Any, wanted: Any, least: int) -> Any:
+def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
+    if wanted is Probability:
+        return _MISFIT if (found := _fit(value, float, least, most)) is _MISFIT or not 0 <= found < 1 else found
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
-        fitted = (_fit(value, option, least) for option in get_args(wanted))
+        fitted = (_fit(value, option, least, most) for option in get_args(wanted))
         return next((found for found in fitted if found is not _MISFIT), _MISFIT)
     if origin is tuple:
-        return _fit_tuple(value, get_args(wanted), least)
+        return _fit_tuple(value, get_args(wanted), least, most)
     if origin is Literal:
         fits = isinstance(value, str) and value in get_args(wanted)
     elif wanted is int:
-        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST_SIZE
+        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
     elif wanted is float:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     else:
@@ -78,12 +91,12 @@ def _fit(value: Any, wanted: Any, least: int) -> Any:
     return value if fits else _MISFIT
 
 
-def _fit_tuple(value: Any, items: tuple[Any, ...], least: int) -> Any:
+def _fit_tuple(value: Any, items: tuple[Any, ...], least: int, most: int) -> Any:
     if not isinstance(value, list | tuple):
         return _MISFIT
     if items[-1] is Ellipsis:  # axes and shapes: 0 is an axis
         items, least = (items[0],) * len(value), 0
-    if len(items) != len(value) or any(_fit(v, t, least) is _MISFIT for v, t in zip(value, items, strict=True)):
+    if len(items) != len(value) or any(_fit(v, t, least, most) is _MISFIT for v, t in zip(value, items, strict=True)):
         return _MISFIT
     return tuple(value)
 
@@ -106,6 +119,7 @@ def _describe(wanted: Any, least: int) -> str:
     names = {
         int: f"a whole number from {least} to {LARGEST_SIZE:,}",
         float: "a finite number",
+        Probability: "a number from 0 to less than 1",
         bool: "true or false",
         str: "a text",
     }

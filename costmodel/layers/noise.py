@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from costmodel.graph import Call
 from costmodel.layers.base import Gradient, Unary, Work, layer, takes
+from costmodel.layers.fields import Probability
 from costmodel.sizes import product
 from costmodel.tensor import Shape, Storage, Tensor
 
@@ -14,19 +15,17 @@ from costmodel.tensor import Shape, Storage, Tensor
 class Noise(Unary):
     """Abstract: y = x·m/(1 − p) with m random in {0, 1}, broadcast; the identity in inference or for p = 0."""
 
-    p: float
+    p: Probability
 
     @abstractmethod
     def mask_shape(self, call: Call) -> Shape:
         """Shape of m."""
 
     def check(self, call: Call) -> None:
-        """Takes one input with batch and channels; p is a probability."""
+        """Takes one input with batch and channels."""
         takes(call, 1)
         if len(call.x.shape) < 2:
             raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
-        if not 0 <= self.p < 1:
-            raise call.fail(f"p={self.p} is not in [0, 1)")
 
     def _acts(self, call: Call) -> bool:
         return call.run.training and self.p > 0
@@ -56,7 +55,7 @@ class ChannelDropout(Noise):
 
     source = "y = x·m/(1 − p), m per channel (torch.nn.Dropout2d; Tompson et al. 2015, §3.2)"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
     def mask_shape(self, call: Call) -> Shape:
         """(batch, C)."""
@@ -69,7 +68,7 @@ class StochasticDepth(Noise):
 
     source = "y = x·m/(1 − p), m per sample (torchvision.ops.StochasticDepth, mode 'row'; Huang et al. 2016, eq. 2)"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
     def mask_shape(self, call: Call) -> Shape:
         """(batch)."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Kind, Scratch, takes_rank
-from costmodel.layers.fields import check_fields
-from costmodel.sizes import ceil_div, minimum
+from costmodel.sizes import LARGEST_SIZE, ceil_div, minimum
 from costmodel.tensor import Shape, Tensor
 
 
 class Spatial(Kind):
     """Abstract: one input x: (batch, C, H, W)."""
 
-    def __post_init__(self) -> None:
-        """Sizes are whole numbers in range. Raises SpecError."""
-        check_fields(self, self.kind)
+    largest = LARGEST_SIZE
 
     def check(self, call: Call) -> None:
         """Takes one image."""
