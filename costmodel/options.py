@@ -20,8 +20,11 @@ def _size(text: str) -> int:
 
 
 def _image(text: str) -> tuple[int, int]:
-    height, *width = text.split("x", 1)
-    return _size(height), _size(width[0] if width else height)
+    height, cross, width = text.partition("x")
+    try:
+        return _size(height), _size(width if cross else height)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"{shown(text)} is not an image size: use one such as 224 or 224x320") from None
 
 
 def _checkpoint(text: str) -> Any:
@@ -103,6 +106,4 @@ def _predicted(model: str, settings: dict[str, Any]) -> Any:
     import costmodel
 
     given = {name: value for name, value in settings.items() if value is not None}
-    if given.get("loss") == "none":
-        given["loss"] = None
     return costmodel.predict(model, **given)

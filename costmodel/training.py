@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from costmodel.adaptation import Adaptation, Lora, names_of
 from costmodel.declaration import check_declared, declared
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.layers.fields import check_names
 from costmodel.optimizers import Optimizer, optimizer_named
 from costmodel.precision import Precision, precision_named
@@ -23,7 +23,7 @@ FlopRule = Literal["pytorch", "arithmetic"]
 class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
-    seq and image stay None where the model's own are meant. loss None leaves the loss out; "default" is the model's.
+    seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the model's.
     loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
     one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
@@ -43,7 +43,7 @@ class Settings:
     optimizer: str | Optimizer = "adamw"
     precision: str | Precision = "fp32"
     attention: Literal["eager", "flash", "efficient"] = "eager"
-    loss: Literal["default", "cross_entropy", "mean_squared_error"] | None = "default"
+    loss: Literal["default", "cross_entropy", "mean_squared_error", "none"] | None = "default"
     loss_chunks: int = 1
     device: Literal["gpu", "cpu"] = "gpu"
     flop_rule: FlopRule = "pytorch"
@@ -61,6 +61,8 @@ class Settings:
             _check_size("seq", self.seq)
         if self.image is not None:
             object.__setattr__(self, "image", _image(self.image))
+        if isinstance(self.loss, str) and self.loss == "none":
+            object.__setattr__(self, "loss", None)
         for name, known in _CHOICES.items():
             _check_name(name, getattr(self, name), known)
         object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
@@ -134,6 +136,19 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "attention_pairs": ("full", "visible"),
 }
 
+ALIASES = {
+    "mse": "mean_squared_error",
+    "l2": "mean_squared_error",
+    "ce": "cross_entropy",
+    "xent": "cross_entropy",
+    "nll": "cross_entropy",
+    "training": "train",
+    "eval": "inference",
+    "infer": "inference",
+    "cuda": "gpu",
+}
+"""Other names that people give values of settings, for errors."""
+
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
 
 
@@ -168,11 +183,15 @@ def _check_size(name: str, value: Any) -> int:
 
 
 def _image(value: Any) -> tuple[int, int]:
-    height, width = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    if isinstance(value, tuple | list) and len(value) != 2:
+        raise SettingError(f"image={shown(value)} is not (height, width) or one size for both: use image=(224, 320)")
+    height, width = value if isinstance(value, tuple | list) else (value, value)
     return _check_size("image", height), _check_size("image", width)
 
 
 def _check_name(what: str, name: Any, known: Any) -> None:
     if name in known if isinstance(name, str) or name is None else False:
         return
-    raise unknown(what, name, [str(k) for k in known])
+    if isinstance(name, str) and ALIASES.get(name, "") in known:
+        raise UnknownNameError(f"unknown {what} {shown(name)}: did you mean {ALIASES[name]!r}?")
+    raise unknown(what, name, ["none" if k is None else k for k in known if k != "default"])

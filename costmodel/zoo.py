@@ -76,6 +76,10 @@ def models() -> list[ZooEntry]:
 def _ready(name: str) -> Architecture:
     known = _names()
     if _plain(name) not in known:
+        if os.path.isdir(name):
+            raise SpecError(f"{shown_path(name)} is a directory: name a model file in it")
+        if os.path.lexists(name):
+            raise SpecError(f"{shown(name)} is no ready model, but a file: use {shown_path(os.path.join('.', name))}")
         raise unknown("model", name, known.values())
     return _spec(known[_plain(name)])
 

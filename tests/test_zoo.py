@@ -1,13 +1,15 @@
 """The ready models are what the literature says they are."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 import costmodel as cm
 from costmodel.errors import UnknownNameError
 from costmodel.files import build, describe
-from costmodel.zoo import SPECS
+from costmodel.zoo import SPECS, load
+from tests.command import error_of
 
 PUBLISHED_PARAMS = {
     "bert-base-encoder": 109_482_240 - 2 * 768 - 768 * 769,  # BERT-base without segment embeddings and pooler
@@ -68,3 +70,20 @@ def test_an_unknown_model_lists_the_nearest(name: str, near: str) -> None:
 def test_a_missing_file_lists_the_nearest_ready_models() -> None:
     with pytest.raises(cm.CostModelError, match=r"no such file: gpt2-smal\.yaml: .*'gpt2-small'"):
         cm.load("gpt2-smal.yaml")
+
+
+@pytest.mark.parametrize("name", ["stem.txt", "noext"])
+def test_a_file_without_a_directory_is_pointed_to(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("architecture: mlp\nsizes: [3, 2]\n")
+    assert error_of(lambda: load(name)) == f"{name!r} is no ready model, but a file: use ./{name}"
+    assert load(f"./{name}") == cm.MLP(sizes=[3, 2])
+    Path("gpt2-small").write_text("a ready model's name is its own")
+    assert load("gpt2-small") is cm.load("gpt2-small")
+
+
+def test_a_directory_is_called_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets").mkdir()
+    for name in (".", "nets"):
+        assert error_of(lambda name=name: load(name)) == f"{name} is a directory: name a model file in it"
