@@ -109,7 +109,7 @@ class Run:
         """Apply `kind` to `inputs` and note what that took; called by ``Kind.__call__``."""
         self._calls += 1
         if self._calls > MOST_CALLS:
-            raise SpecError(f"the model has more than {MOST_CALLS:,} layers even with its repeats folded")
+            raise SpecError(f"the model has more than {MOST_CALLS:,} layers even with its repeats folded: use fewer")
         name = name or kind.kind
         call = Call(self, kind, inputs, ".".join([*self._path, name]))
         kind.check(call)

@@ -50,6 +50,12 @@ class Architecture(BaseModel):
         except ValidationError as error:
             raise SpecError(explain_validation(type(self), error), error.errors()[0]["loc"]) from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise SpecError(f"{type(self).__name__}.{name} cannot be set: a model is fixed once it is made; make another")
+
+    def __delattr__(self, name: str) -> None:
+        raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: a model is fixed once it is made")
+
     @abstractmethod
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
         """Sizes of a batch, with the model's own where the question gives none.
@@ -97,6 +103,8 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
     """The first thing wrong with a description, in one line: what, where, which value, what would be right."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or model.__name__
+    if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(first["loc"]) > 1):
+        return f"{model.__name__}: {_misshapen(model, first)}"
     if first["type"] == "extra_forbidden":
         return f"{model.__name__}: {unknown('field', first['loc'][-1], model.model_fields)}"
     if first["type"] == "missing":
@@ -105,3 +113,19 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
         message = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         return f"{model.__name__}: {message}"
     return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown(first['input'])}"
+
+
+_MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})
+
+
+def _misshapen(model: type[BaseModel], error: Any) -> str:
+    """A field that is no list, or one of a wrong length."""
+    field = error["loc"][0]
+    value = list(given) if isinstance(given := error["input"], tuple) else given
+    meant = model.model_fields[field].description
+    if error["type"] == "tuple_type":
+        return f"{field}: {shown(value)} is not a list: give {meant}"
+    limit = error.get("ctx", {})
+    bounds = {"min_length": "at least", "max_length": "at most"}
+    bound = "".join(f", {words} {limit[key]:,}" for key, words in bounds.items() if key in limit and field != "input")
+    return f"{field}: {shown(value)} has {len(value):,} item{'s' * (len(value) != 1)}: give {meant}{bound}"

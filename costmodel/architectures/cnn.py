@@ -23,7 +23,7 @@ class CNN(Architecture):
     """
 
     input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
-        description="channels, height and width of an image"
+        description="[channels, height, width] of an image"
     )
     blocks: Any = Field(description="items, one after another")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, refuse
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
-from costmodel.run import Run
+from costmodel.run import MOST_CALLS, Run
 from costmodel.tensor import Tensor
 
 NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
@@ -38,6 +38,18 @@ class MLP(Architecture):
         default="none", description="norm before activations"
     )
     dropout: Probability = Field(default=0.0, description="dropout probability after activations")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        _, *hidden, _ = self.sizes
+        distinct = sum(1 for _ in groupby(hidden))
+        most = MOST_CALLS // (2 + (self.norm != "none") + (self.dropout > 0)) - 1
+        if distinct > most:
+            raise ValueError(
+                f"sizes: {distinct:,} changes of size among hidden layers are too many: use at most {most:,} (layers "
+                "of one size, next to each other, count once)"
+            )
+        return self
 
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
         """A batch of rows."""
