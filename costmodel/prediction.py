@@ -7,10 +7,11 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from costmodel.applicability import check_applies
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.layers.cast import Cast
 from costmodel.memory import Timeline, gradient_bytes, standing_of, timeline_of
 from costmodel.objective import take_loss
@@ -242,7 +243,12 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
     for name in settings:
         if name not in SETTING_NAMES:
             raise unknown("setting", name, SETTING_NAMES)
-    return trace(model, Settings(**settings))
+    asked = Settings(**settings)
+    check_applies(model, asked)
+    try:
+        return trace(model, asked)
+    except ShapeError as error:
+        raise ShapeError(f"{model.file}: {error}" if model.file else str(error)) from None
 
 
 def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:

@@ -105,4 +105,6 @@ def _from_path(path: str | os.PathLike[str]) -> Architecture:
         near = [_names()[found] for found in get_close_matches(stem, _names(), n=3, cutoff=0.6)]
         ready = f", or a ready model: {' or '.join(map(repr, near))}" if near else ""
         raise SpecError(f"no such file: {shown_path(path)}: give the path of a YAML or JSON file{ready}")
-    return read(path)
+    model = read(path)
+    vars(model)["file"] = shown_path(path)
+    return model

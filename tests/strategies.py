@@ -70,17 +70,18 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         "batch": draw(sizes),
         "mode": draw(st.sampled_from(["train", "inference"])),
         "device": draw(st.sampled_from(["gpu", "cpu"])),
-        "loss": draw(st.sampled_from(["default", "mean_squared_error", None])),
-        "attention_pairs": draw(st.sampled_from(["full", "visible"])),
         "flop_rule": draw(st.sampled_from(["pytorch", "arithmetic"])),
     }
     if isinstance(model, Transformer):
         settings["seq"] = draw(st.integers(1, model.context))
         settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
+        settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
-        settings["checkpoint"] = draw(st.sampled_from(checkpoints))
+        if settings["mode"] == "train":
+            settings["checkpoint"] = draw(st.sampled_from(checkpoints))
     settings["precision"] = draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp16-master"]))
     if settings["mode"] == "train":
         settings["accumulate"] = draw(st.sampled_from([1, 1, 3]))
-    settings["optimizer"] = draw(st.sampled_from(["adamw", "sgd", "adafactor", "muon"]))
+        settings["loss"] = draw(st.sampled_from(["default", "mean_squared_error", None]))
+        settings["optimizer"] = draw(st.sampled_from(["adamw", "sgd", "adafactor", "muon"]))
     return model, settings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.document import parse
-from costmodel.files import build, read
+from costmodel.files import build, describe, read
 from tests.command import apart, error_of, here, refused, said_in_one_line
 
 GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
@@ -147,3 +147,28 @@ def test_a_mutated_file_is_read_or_refused(cut: str, at: int, put: str) -> None:
         build(parse(mutated, "test").data, "test")
     except cm.CostModelError as error:
         said_in_one_line(error)
+
+
+WRONG_SHAPES = {
+    "residual.add": (
+        {"residual": {"body": [{"conv": {"channels": 4, "kernel": 1}}]}},
+        "give the residual a projection",
+    ),
+    "conv": ({"conv": {"channels": 4, "kernel": 9}}, "a window of height 9 is larger"),
+}
+
+
+@pytest.mark.parametrize("layer", WRONG_SHAPES)
+def test_shapes_that_do_not_fit_name_the_file(layer: str, tmp_path: Path) -> None:
+    block, said = WRONG_SHAPES[layer]
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({"architecture": "cnn", **CNN, "blocks": [block]}))
+    made = cm.CNN(**CNN, blocks=[block])
+    loaded = cm.load(path)
+    for model in (str(path), loaded):
+        message = error_of(lambda model=model: cm.predict(model))
+        assert message.startswith(f"{path}: {layer}: ")
+        assert said in message
+    assert error_of(lambda: cm.predict(made)).startswith(f"{layer}: ")
+    assert loaded == made
+    assert describe(loaded) == describe(made)

@@ -58,6 +58,23 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
         (lambda: cm.CNN(input=[3, 8], blocks=["relu"]), ["input: [3, 8] has 2 items: give [channels, height, width]"]),
         (lambda: cm.CNN(input=[3] * 4, blocks=["relu"]), ["input: [3, 3, 3, 3] has 4 items: give [channels, "]),
         (lambda: cm.CNN(input=3, blocks=["relu"]), ["input: 3 is not a list: give [channels, height, width]"]),
+        (
+            lambda: cm.predict("mlp-mnist", attention="flash"),
+            ["attention='flash' does not apply to MLP 'mlp-mnist'", "leave it out"],
+        ),
+        (
+            lambda: cm.predict("resnet18", attention_pairs="visible"),
+            ["attention_pairs='visible' does not apply to CNN"],
+        ),
+        (
+            lambda: cm.predict("mlp-mnist", mode="inference", optimizer="sgd"),
+            ["optimizer='sgd' does not apply to mode 'inference'"],
+        ),
+        (
+            lambda: cm.predict("mlp-mnist", mode="inference", loss="mean_squared_error"),
+            ["loss='mean_squared_error' do"],
+        ),
+        (lambda: cm.predict("gpt2-small", mode="inference", checkpoint="block"), ["checkpoint='block' does not apply"]),
         (lambda: cm.MLP(sizes=[3, 4] * 3_000), ["sizes: 5,998 changes of size", "at most 2,499"]),
         (lambda: setattr(cm.GPT2Small, "layers", 3), ["Transformer.layers cannot be set", "make another"]),
         (lambda: setattr(cm.GPT2Small, "lairs", 3), ["Transformer.lairs cannot be set"]),

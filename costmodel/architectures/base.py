@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +39,8 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False)
 
+    HAS_ATTENTION: ClassVar[bool] = False
+    """Whether settings of attention apply."""
     LETTERS: ClassVar[dict[str, str]] = {}
     """The letter that each size field has in formulas."""
 
@@ -55,6 +58,11 @@ class Architecture(BaseModel):
 
     def __delattr__(self, name: str) -> None:
         raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: a model is fixed once it is made")
+
+    @cached_property
+    def file(self) -> str:
+        """The file that this model was read from, for errors; no part of what it is."""
+        return ""
 
     @abstractmethod
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:

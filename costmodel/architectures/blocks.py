@@ -100,7 +100,13 @@ class Residual(Composite):
             if self.projection:
                 with x.run.scope("projection"):
                     x = apply(self.projection, x)
-            return _join("add", [y, x])
+            try:
+                return _join("add", [y, x])
+            except ShapeError as error:
+                right = (
+                    "let body and projection make one shape" if self.projection else "give the residual a projection"
+                )
+                raise ShapeError(f"{error}: {right}") from None
 
 
 @dataclass(frozen=True)

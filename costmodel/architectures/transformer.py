@@ -25,6 +25,7 @@ class Transformer(Architecture):
     The defaults are those of GPT-2 (Vaswani et al. 2017; Radford et al. 2019).
     """
 
+    HAS_ATTENTION: ClassVar[bool] = True
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
         "context": "n_ctx",
