@@ -31,6 +31,23 @@ def command() -> Any:
     return typer.main.get_command(app)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from costmodel import __version__
+
+        typer.echo(f"costmodel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
+
+
 Quantity = Annotated[
     str, typer.Argument(metavar="QUANTITY", help="params, flops.forward, memory.activations, memory.peak, ...")
 ]

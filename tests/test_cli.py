@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +181,8 @@ def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
     loaded = done.stdout.splitlines()[-1].split()
     assert loaded[0] == "loaded"
     assert heavy & set(loaded) == set()
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
+    assert here(capsys, "--version") == (0, f"costmodel {declared}\n", "")
