@@ -77,10 +77,9 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     forward = call.kind.forward(call)
     backward_flops = backward_pointwise_flops = 0
     if call.y.requires_grad:
-        for operand, work, _ in call.kind.backward(call):
-            if operand.requires_grad:
-                backward_flops += _contractions(work, flop_rule)
-                backward_pointwise_flops += work.pointwise
+        for _, work, _ in call.gradients():
+            backward_flops += _contractions(work, flop_rule)
+            backward_pointwise_flops += work.pointwise
     return Row(
         call.name,
         call.kind.kind,
@@ -127,7 +126,7 @@ def traffic(call: Call) -> int:
         return 0
     moved = y.bytes
     seen: list[Storage] = []
-    for x in call.operands():
+    for x in (*call.inputs, *call.weights.values()):
         if x.storage not in seen:
             seen.append(x.storage)
             looked_up = x.storage.role == "weight" and isinstance(call.kind, Table)

@@ -232,11 +232,12 @@ class Forward:
     def _slot(self, x: Tensor) -> Slot:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
-            if x.storage not in here:
-                here[x.storage] = Slot(size_bytes(x.size, self._gradients), of_weight=True)
+            slot = here.get(x.storage)
+            if slot is None:
+                slot = here[x.storage] = Slot(size_bytes(x.size, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
-            return here[x.storage]
+            return slot
         return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
 
 
@@ -249,7 +250,7 @@ def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     y, kind = call.y, call.kind
     known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
-    gradients = [(operand, shared) for operand, _, shared in kind.backward(call) if operand.requires_grad]
+    gradients = [(operand, shared) for operand, _, shared in call.gradients()]
     makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
     scratch = kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)

@@ -18,7 +18,7 @@ from costmodel.tensor import (
 )
 
 if TYPE_CHECKING:
-    from costmodel.layers.base import Kind
+    from costmodel.layers.base import Gradient, Kind
     from costmodel.run import Run
 
 Device = Literal["gpu", "cpu"]
@@ -71,7 +71,20 @@ class Call:
     `recomputed`, only once it has been run again.
     """
 
-    __slots__ = ("block", "buffers", "inputs", "kept", "kind", "name", "recomputed", "run", "stored", "weights", "y")
+    __slots__ = (
+        "_gradients",
+        "block",
+        "buffers",
+        "inputs",
+        "kept",
+        "kind",
+        "name",
+        "recomputed",
+        "run",
+        "stored",
+        "weights",
+        "y",
+    )
 
     def __init__(self, run: Run, kind: Kind, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
@@ -85,6 +98,7 @@ class Call:
         self.kept: tuple[Storage, ...] = ()
         self.recomputed = False
         self.y: Tensor
+        self._gradients: tuple[Gradient, ...] | None = None
 
     @property
     def x(self) -> Tensor:
@@ -100,6 +114,12 @@ class Call:
         """Inputs and weights: everything a gradient may be asked for."""
         yield from self.inputs
         yield from self.weights.values()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The backward work for each operand that needs a gradient; the kind is asked once, after the trace."""
+        if self._gradients is None:
+            self._gradients = tuple([g for g in self.kind.backward(self) if g.operand.requires_grad])
+        return self._gradients
 
     def like(self, x: Tensor, role: Role = "activation") -> Tensor:
         """A new tensor of the shape and memory order of `x`, as an elementwise operation makes it."""

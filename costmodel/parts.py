@@ -14,10 +14,11 @@ from costmodel.lifetimes import Lifetimes, Stretch
 class Part:
     """A part of the model, by the path of its name, and what it was handed that there was before `start`."""
 
-    __slots__ = ("handed", "name", "start")
+    __slots__ = ("handed", "inside", "name", "start")
 
     def __init__(self, name: str, start: int) -> None:
         self.name = name
+        self.inside = f"{name}." if name else ""
         self.start = start
         self.handed: list[Stretch] = []
 
@@ -34,10 +35,12 @@ class Parts:
         """Go to the part that holds the next layer: leave those that it is not in, and enter those that it is."""
         if name == self._open[-1].name:
             return
-        while not f".{name}.".startswith(f".{self._open[-1].name}.".replace("..", ".")):
+        path = f"{name}."
+        while not path.startswith(self._open[-1].inside):
             self._leave()
         now = len(self._lifetimes.moments)
-        for end in (i for i, letter in enumerate(f"{name}.") if letter == "." and i > len(self._open[-1].name)):
+        end = len(self._open[-1].name)
+        while (end := path.find(".", end + 1)) > 0:
             if name[:end] not in self._lists:
                 self._open.append(Part(name[:end], now))
 
