@@ -20,7 +20,8 @@ def check_applies(model: Architecture, settings: Settings) -> None:
     for setting in () if model.HAS_ATTENTION else OF_ATTENTION:
         if (value := getattr(settings, setting)) != DEFAULTS[setting]:
             raise SettingError(
-                f"{setting}={shown(value)} does not apply to {name} {model.title!r}, which has no attention: leave it out"
+                f"{setting}={shown(value)} does not apply to {name} {model.title!r}, which has no attention: "
+                "leave it out"
             )
     for setting in () if settings.training else OF_TRAINING:
         if (value := getattr(settings, setting)) != DEFAULTS[setting] and value is not None:

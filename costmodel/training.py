@@ -23,7 +23,8 @@ FlopRule = Literal["pytorch", "arithmetic"]
 class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
-    seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the model's.
+    seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the
+    model's.
     loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
     one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the

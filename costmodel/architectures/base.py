@@ -111,10 +111,10 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
     """The first thing wrong with a description, in one line: what, where, which value, what would be right."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or model.__name__
-    if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(first["loc"]) > 1):
-        return f"{model.__name__}: {_misshapen(model, first)}"
     if first["type"] == "extra_forbidden":
         return f"{model.__name__}: {unknown('field', first['loc'][-1], model.model_fields)}"
+    if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(first["loc"]) > 1):
+        return f"{model.__name__}: {_misshapen(model, first)}"
     if first["type"] == "missing":
         return f"{model.__name__}: field {where} is missing"
     if first["type"] == "value_error":

@@ -78,7 +78,10 @@ class _Reader:
             raise unknown(f"layer at {where}:", name, item_names(templates))
         kind = self.kinds[name]
         if not kind.in_lists:
-            raise SpecError(f"{where}: {name} takes several inputs or indices, or is put in by a setting; join paths with branches or residual")
+            raise SpecError(
+                f"{where}: {name} takes several inputs or indices, or is put in by a setting; "
+                "join paths with branches or residual"
+            )
         check_names(kind, given, where)
         return kind(**{field: checked(kind, field, value, where) for field, value in given.items()})
 

@@ -1,4 +1,4 @@
-"""Templates of a model file's section ``define``: read, and their layers' names checked whether they are used or not."""
+"""Templates of a model file's section ``define``, whose layers' names are checked even where they are not used."""
 
 from __future__ import annotations
 
