@@ -118,7 +118,8 @@ class Timeline:
 
         Raises CostModelError without matplotlib, or if `path` cannot be written.
         """
-        from costmodel.pictures import picture, save
+        from costmodel.drawings import save
+        from costmodel.pictures import picture
 
         figure = picture(self)
         if path is not None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.errors import CostModelError, shown
+from costmodel.errors import CostModelError
 from costmodel.milestones import place
 from costmodel.units import binary_unit, show_bytes
 
@@ -36,8 +33,8 @@ MOST_UNFOLDED = 200_000
 """Timelines of more steps are drawn with their rounds folded."""
 MOST_DRAWN = 4_000
 """Of more steps than this, the highest of each few is drawn."""
-NARROWEST = 0.045
-"""Phases that take a smaller share of the width are labelled by their colour alone."""
+NARROWEST = 0.08
+"""The name of a phase that takes a smaller share of the width, or is striped, stands above its stretch."""
 
 
 class Drawn(NamedTuple):
@@ -59,37 +56,12 @@ def picture(timeline: Timeline) -> Figure:
     _phases(axes, drawn)
     _peak(axes, timeline, drawn, unit)
     axes.set_xlim(0, len(drawn.steps) * drawn.width)
-    axes.set_ylim(0, 1.06 * timeline.peak / unit)
+    axes.set_ylim(0, 1.1 * timeline.peak / unit)
     axes.set_xlabel(drawn.meaning, color=INK)
     axes.set_ylabel(f"memory alive [{name}]", color=INK)
     axes.tick_params(colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a picture in the format that the path's ending names, whole or not at all. Raises CostModelError."""
-    target = Path(path)
-    known = sorted(figure.canvas.get_supported_filetypes())
-    ending = target.suffix[1:].lower()
-    if ending not in known:
-        raise CostModelError(f"cannot draw {shown(str(path))}: use a name that ends in .png, or in {', '.join(known)}")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=ending)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        part.write_bytes(drawn.getvalue())
-        part.replace(target)
-    except OSError as error:
-        _discard(part)
-        raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
-
-
-def _discard(part: Path) -> None:
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:
-        return
 
 
 def _figure_class() -> Any:
@@ -145,21 +117,66 @@ def _shortened(where: str, most: int = 30) -> str:
     return where if len(where) <= most else f"…{where[1 - most :]}"
 
 
-def _spans(drawn: Drawn) -> Iterator[tuple[str, int, int]]:
-    """Phases, as (name, start, end) in steps."""
+def _phases(axes: Axes, drawn: Drawn) -> None:
+    """A strip above the areas: a stretch for each phase, named where it has room for its name, else above it."""
+    whole = len(drawn.steps)
     start = 0
-    for phase, steps in groupby(drawn.steps, key=lambda step: step.phase):
-        end = start + drawn.width * len(list(steps))
-        yield phase, start, end
+    for number, (phase, steps) in enumerate(groupby(_with_backward(drawn.steps), key=lambda named: named[0])):
+        recomputes = [step.phase == "recompute" for _, step in steps]
+        end = start + len(recomputes)
+        _stretch(axes, start * drawn.width, end * drawn.width, _GREYS[number % 2])
+        for again, stretch in _runs(recomputes, start):
+            if again:
+                _stretch(axes, stretch.start * drawn.width, stretch.stop * drawn.width, _GREYS[2])
+        roomy = end - start >= NARROWEST * whole and not any(recomputes)
+        name = f"{phase} (dark: recompute)" if any(recomputes) else phase
+        middle, height = (start + end) / 2 * drawn.width, 1.0225 if roomy else 1.07
+        axes.text(middle, height, name, color=INK, transform=_strip(axes), ha="center", va="center", size=9)
+        if start:
+            axes.axvline(start * drawn.width, color=INK, linewidth=0.6, alpha=0.25)
         start = end
 
 
-def _phases(axes: Axes, drawn: Drawn) -> None:
-    """A band for each phase above the areas, named where there is room; recomputing within backward is hatched."""
+_GREYS = ("#e8e8e8", "#d0d0d0", "#9a9a9a")
+"""Of the strip of phases: by turns, and where backward recomputes."""
+
+
+def _with_backward(steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
+    """Each step under the phase that it is shown in: what is recomputed is a part of backward."""
+    for step in steps:
+        yield "backward" if step.phase == "recompute" else step.phase, step
+
+
+def _runs(marks: list[bool], start: int) -> Iterator[tuple[bool, range]]:
+    for mark, run in groupby(marks):
+        end = start + len(list(run))
+        yield mark, range(start, end)
+        start = end
+
+
+def _stretch(axes: Axes, start: int, end: int, colour: str) -> None:
+    axes.fill_between([start, end], 1.0, 1.045, color=colour, linewidth=0, transform=_strip(axes), clip_on=False)
+
+
+def _strip(axes: Axes) -> Any:
+    """Steps across, and the height of the axes up."""
+    return axes.get_xaxis_transform()
 
 
 def _peak(axes: Axes, timeline: Timeline, drawn: Drawn, unit: int) -> None:
+    """A dashed line at its level, and a marker above the step: a line down through it could hide so narrow a step."""
     totals = [int(step.alive.total) for step in drawn.steps]
-    x = (totals.index(max(totals)) + 0.5) * drawn.width
-    axes.axvline(x, color=INK, linestyle=(0, (4, 3)), linewidth=1)
-    axes.axhline(timeline.peak / unit, color=INK, linestyle=(0, (4, 3)), linewidth=1)
+    height, at = timeline.peak / unit, totals.index(max(totals)) + 0.5
+    axes.axhline(height, color=INK, linestyle=(0, (4, 3)), linewidth=1)
+    axes.plot(at * drawn.width, 1.015 * height, marker="v", color=INK, clip_on=False)
+    side, shift, align = (1, -4, "right") if at < 0.6 * len(totals) else (0, 4, "left")
+    axes.annotate(
+        f"peak {show_bytes(timeline.peak)}",
+        (side, height),
+        (shift, 3),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        ha=align,
+        va="bottom",
+        color=INK,
+    )

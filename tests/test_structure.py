@@ -24,7 +24,7 @@ PACKAGE = Path(cm.__file__).parent
 
 FLOORS = """
 errors symbols units table quantities lifetimes layers.frozen
-sizes document
+sizes document drawings
 dtypes layers.fields files
 tensor
 precision optimizers graph
