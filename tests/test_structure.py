@@ -40,7 +40,7 @@ objective cost forward architectures architectures.base architectures.activation
 backward architectures.blocks architectures.mlp architectures.transformer
 architectures.templates memory
 architectures.blocklist
-architectures.cnn zoo conventions
+architectures.cnn zoo conventions applicability
 report budget
 milestones
 pictures prediction
