@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import costmodel.roofline as roofline
     from costmodel.architectures.cnn import CNN
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
@@ -49,6 +50,7 @@ __all__ = [
     "load",
     "models",
     "predict",
+    "roofline",
 ]
 
 
@@ -58,6 +60,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _READY:
         value = import_module("costmodel.zoo").load(_READY[name])
+    elif name == "roofline":
+        value = import_module("costmodel.roofline")
     elif name == "GPT":
         value = __getattr__("Transformer")
     elif name in _HOMES:

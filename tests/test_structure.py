@@ -45,6 +45,17 @@ report budget
 milestones
 pictures prediction
 explanation choice
+roofline.reference
+roofline.memory
+roofline.operation
+roofline.program roofline.tape
+roofline.kernels.kernel
+roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
+roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools roofline.kernels.products
+roofline.kernels.tables roofline.kernels.views
+roofline.kernels
+roofline.layer
+roofline
 costmodel
 options
 commands

@@ -1,0 +1,119 @@
+"""Elementwise arithmetic, dropout and noise."""
+
+from __future__ import annotations
+
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.tape import Tape
+
+
+def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
+    """The gradient itself, or its sum over the axes that `operand` was broadcast over."""
+    return terms if terms.shape == operand.shape else t.accumulate(terms, operand.shape)
+
+
+def add(t: Tape, s: Site) -> Ref:
+    """a + b."""
+    return t.add(*s.inputs)
+
+
+def add_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g, summed over broadcast axes."""
+    for operand in s.inputs:
+        if s.wants(operand):
+            yield operand, _back(t, g, operand)
+
+
+def multiply(t: Tape, s: Site) -> Ref:
+    """a·b."""
+    return t.multiply(*s.inputs)
+
+
+def multiply_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·b and g·a, summed over broadcast axes."""
+    a, b = s.inputs
+    for operand, other in ((a, b), (b, a)):
+        if s.wants(operand):
+            yield operand, _back(t, t.multiply(g, other), operand)
+
+
+def scale(t: Tape, s: Site) -> Ref:
+    """c·x."""
+    return t.multiply(s.x, s.factor)
+
+
+def scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """c·g."""
+    yield s.x, t.multiply(g, s.factor)
+
+
+def identity(t: Tape, s: Site) -> Ref:
+    """The input itself."""
+    return s.x[...]
+
+
+def identity_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """The gradient itself."""
+    yield s.x, g
+
+
+def layer_scale(t: Tape, s: Site) -> Ref:
+    """x·γ."""
+    return t.multiply(s.x, s.weights["weight"])
+
+
+def layer_scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·γ, and Σ g·x."""
+    weight = s.weights["weight"]
+    if s.wants(s.x):
+        yield s.x, t.multiply(g, weight)
+    if s.wants(weight):
+        yield weight, t.accumulate(t.multiply(g, s.x), weight.shape)
+
+
+def dropout(t: Tape, s: Site) -> Ref:
+    """x·m/(1 − p), the mask kept as bools."""
+    if not (s.training and s.kind.p):
+        return s.x[...]
+    mask = s.kept["mask"] = t.greater_equal(t.random(*s.x.shape), s.kind.p)
+    y = t.multiply(s.x, mask)
+    return t.multiply(y, 1 / (1 - s.kind.p), out=y)
+
+
+def dropout_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·m/(1 − p)."""
+    if "mask" not in s.kept:
+        yield s.x, g
+        return
+    dx = t.multiply(g, s.kept["mask"])
+    yield s.x, t.multiply(dx, 1 / (1 - s.kind.p), out=dx)
+
+
+def _mask_shape(s: Site) -> Shape:
+    """That of the noise, spread over x."""
+    own = 2 if s.kind.kind == "channel_dropout" else 1
+    return (*s.x.shape[:own], *(1 for _ in s.x.shape[own:]))
+
+
+def noise(t: Tape, s: Site) -> Ref:
+    """x·(m/(1 − p)), the noise kept as numbers."""
+    if not (s.training and s.kind.p):
+        return s.x[...]
+    drawn = t.random(*_mask_shape(s))
+    kept = s.kept["noise"] = t.divide(t.greater_equal(drawn, s.kind.p), 1 - s.kind.p, out=drawn)
+    return t.multiply(s.x, kept)
+
+
+def noise_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·(m/(1 − p))."""
+    yield s.x, t.multiply(g, s.kept["noise"]) if "noise" in s.kept else g
+
+
+kernel("add", add, add_gradients)
+kernel("multiply", multiply, multiply_gradients)
+kernel("scale", scale, scale_gradients)
+kernel("identity", identity, identity_gradients)
+kernel("layer_scale", layer_scale, layer_scale_gradients)
+kernel("dropout", dropout, dropout_gradients)
+kernel("channel_dropout", noise, noise_gradients)
+kernel("stochastic_depth", noise, noise_gradients)

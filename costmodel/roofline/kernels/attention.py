@@ -1,0 +1,182 @@
+"""The parts of attention: softmax, masks, rotary positions, and attention a few queries at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from costmodel.layers.attention import visible_pairs
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.reference import Ref
+from costmodel.roofline.tape import Tape
+
+TILE = 64
+"""Queries that fused attention takes at a time where every query sees all keys."""
+
+
+def softmax(t: Tape, s: Site) -> Ref:
+    """exp(x − max x)/Σ exp(x − max x)."""
+    y = t.empty(*s.x.shape)
+    t.subtract(s.x, t.reduce("maximum", s.x, -1), out=y)
+    t.exp(y, out=y)
+    s.y = t.divide(y, t.sum(y, -1), out=y)
+    return y
+
+
+def softmax_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """y·(g − Σ g·y)."""
+    terms = t.multiply(g, s.y)
+    total = t.sum(terms, -1)
+    dx = t.subtract(g, total, out=terms)
+    yield s.x, t.multiply(s.y, dx, out=dx)
+
+
+def mask(t: Tape, s: Site) -> Ref:
+    """x where allowed, −∞ elsewhere."""
+    return t.copyto(t.full(s.x.shape, -math.inf), s.x, where=_seen(s))
+
+
+def mask_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g where allowed, 0 elsewhere."""
+    yield s.x, t.copyto(t.full(s.x.shape, 0.0), g, where=_seen(s))
+
+
+def _seen(s: Site) -> Ref:
+    return s.inputs[1].broadcast_to(*s.x.shape)
+
+
+def _turn(t: Tape, s: Site, x: Ref, *, back: bool) -> Ref:
+    """Features i and i + size/2 are a pair; the tables repeat each angle for both."""
+    size = s.kind.size
+    half = size // 2
+    cos, sin = s.inputs[1:]
+    y = t.empty(*x.shape, like=x)
+    t.multiply(x[..., :size], cos, out=y[..., :size])
+    if size < x.shape[-1]:
+        t.copyto(y[..., size:], x[..., size:])
+    left, right = y[..., :half], y[..., half:size]
+    first, second = sin[:, :half], sin[:, half:]
+    if back:
+        t.add(left, t.multiply(x[..., half:size], second), out=left)
+        t.subtract(right, t.multiply(x[..., :half], first), out=right)
+    else:
+        t.subtract(left, t.multiply(x[..., half:size], first), out=left)
+        t.add(right, t.multiply(x[..., :half], second), out=right)
+    return y
+
+
+def rotary(t: Tape, s: Site) -> Ref:
+    """x·cos + rotate(x)·sin."""
+    return _turn(t, s, s.x, back=False)
+
+
+def rotary_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """The inverse rotation."""
+    yield s.x, _turn(t, s, g, back=True)
+
+
+def keys_of(t: int, pairs: int) -> list[slice]:
+    """The keys that each of `t` queries sees if they see so many pairs in all: causal, windowed, or both."""
+    for causal in (True, False):
+        for window in (None, *range(1, t + 1)):
+            if visible_pairs(t, causal=causal, window=window) == pairs:
+                behind = t if window is None else window
+                return [slice(max(0, i - behind + 1), i + 1 if causal else min(t, i + behind)) for i in range(t)]
+    raise ValueError(f"no mask leaves {pairs} of {t}² pairs")
+
+
+def _tiles(s: Site) -> Iterator[tuple[slice, slice]]:
+    """Queries and the keys that they see."""
+    count = s.x.shape[2]
+    if s.kind.pairs is None:
+        for start in range(0, count, TILE):
+            yield slice(start, min(start + TILE, count)), slice(None)
+    else:
+        for row, keys in enumerate(keys_of(count, int(s.kind.pairs))):
+            yield slice(row, row + 1), keys
+
+
+def _by_key_head(t: Tape, s: Site, x: Ref) -> Ref:
+    """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
+    b, _, count, features = x.shape
+    return t.reshape(x, b, s.inputs[1].shape[1], -1, count, features)
+
+
+def _scores(t: Tape, s: Site, q: Ref, k: Ref) -> Ref:
+    scores = t.matmul(q, k.swapaxes(-1, -2))
+    return t.multiply(scores, 1 / math.sqrt(q.shape[-1]), out=scores)
+
+
+def _share(t: Tape, s: Site, scores: Ref, name: str) -> Ref | None:
+    """Dropout's mask over 1 − p; backward draws none anew but keeps it, as NumPy cannot seed one call."""
+    if not (s.training and s.kind.dropout):
+        return None
+    drawn = t.random(*scores.shape)
+    mask = t.greater_equal(drawn, s.kind.dropout)
+    s.kept[f"share{name}"] = t.multiply(mask, 1 / (1 - s.kind.dropout), out=drawn)
+    return drawn
+
+
+def fused(t: Tape, s: Site) -> Ref:
+    """softmax(q kᵀ/√d_h) v, a tile of queries at a time; keeps a row's max + log Σ."""
+    q, (k, v) = _by_key_head(t, s, s.x), (x[:, :, None] for x in s.inputs[1:])
+    y = t.empty(*q.shape)
+    for queries, keys in _tiles(s):
+        scores = _scores(t, s, q[..., queries, :], k[..., keys, :])
+        largest = t.reduce("maximum", scores, -1)
+        t.subtract(scores, largest, out=scores)
+        t.exp(scores, out=scores)
+        total = t.sum(scores, -1)
+        t.divide(scores, total, out=scores)
+        if s.training:
+            s.kept[f"log{queries.start}"] = t.add(largest, t.log(total, out=total), out=total)
+        share = _share(t, s, scores, str(queries.start))
+        if share is not None:
+            t.multiply(scores, share, out=scores)
+        t.matmul(scores, v[..., keys, :], out=y[..., queries, :])
+    s.y = y.reshape(*s.x.shape)
+    return s.y
+
+
+def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """The scores again, then dv, dweights, dq, dk, tile by tile."""
+    q, g, y = (_by_key_head(t, s, x) for x in (s.x, g, s.y))
+    k, v = (x[:, :, None] for x in s.inputs[1:])
+    dq, dk, dv = (t.full(x.shape, 0.0) for x in (q, k, v))
+    terms = t.multiply(g, y)
+    projections = t.sum(terms, -1)
+    for queries, keys in _tiles(s):
+        rows, seen = (..., queries, slice(None)), (..., keys, slice(None))
+        weights = _scores(t, s, q[rows], k[seen])
+        t.subtract(weights, s.kept[f"log{queries.start}"], out=weights)
+        t.exp(weights, out=weights)
+        share = s.kept.get(f"share{queries.start}")
+        _add_heads(t, dv[seen], weights if share is None else t.multiply(weights, share), g[rows])
+        slopes = t.matmul(g[rows], v[seen].swapaxes(-1, -2))
+        if share is not None:
+            t.multiply(slopes, share, out=slopes)
+        t.subtract(slopes, projections[rows], out=slopes)
+        t.multiply(slopes, weights, out=slopes)
+        t.multiply(slopes, 1 / math.sqrt(q.shape[-1]), out=slopes)
+        t.matmul(slopes, k[seen], out=dq[rows])
+        _add_heads(t, dk[seen], slopes, q[rows])
+    for operand, gradient in zip(s.inputs, (dq, dk, dv), strict=True):
+        if s.wants(operand):
+            yield operand, t.reshape(gradient, *operand.shape)
+
+
+def _add_heads(t: Tape, target: Ref, rows: Ref, terms: Ref) -> None:
+    """target += rowsᵀ terms, over all query heads of a key head."""
+    made = t.matmul(rows.swapaxes(-1, -2), terms)
+    for head in range(made.shape[2]):
+        t.add(target[:, :, 0], made[:, :, head], out=target[:, :, 0])
+
+
+SUMMED = (
+    "key and value gradients of each tile and query head are added up, which no contraction of NumPy's does in place"
+)
+
+kernel("softmax", softmax, softmax_gradients)
+kernel("mask", mask, mask_gradients)
+kernel("rotary", rotary, rotary_gradients)
+kernel("fused_attention", fused, fused_gradients, beside={"backward": SUMMED})

@@ -1,0 +1,131 @@
+"""Losses. What is differentiated is the loss itself: the incoming gradient is the constant 1."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, rows
+from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.tape import Tape
+
+if TYPE_CHECKING:
+    import numpy
+
+
+def _firsts(shape: Shape) -> numpy.ndarray:
+    """Where in a flat (batch, classes, ...) the scores of class 0 lie, shaped (batch, ...)."""
+    import numpy
+
+    b, classes, *rest = shape
+    inner = numpy.prod(rest, dtype=int)
+    return numpy.arange(b).reshape(-1, *(1 for _ in rest)) * (classes * inner) + numpy.arange(inner).reshape(1, *rest)
+
+
+def _places(t: Tape, shape: Shape, targets: Ref) -> Ref:
+    """Where in a flat array of scores those of the targets lie."""
+    b, _, *rest = shape
+    inner = 1
+    for n in rest:
+        inner *= n
+    places = t.multiply(targets, inner)
+    t.add(places, t.constant((b, *rest), partial(_firsts, shape), "int64"), out=places)
+    return places.reshape(-1)
+
+
+def _log_softmax(t: Tape, x: Ref) -> Ref:
+    """Over axis 1, in new memory."""
+    y = t.empty(*x.shape)
+    t.subtract(x, t.reduce("maximum", x, 1), out=y)
+    total = t.sum(t.exp(y), 1)
+    t.log(total, out=total)
+    return t.subtract(y, total, out=y)
+
+
+def _mean_at(t: Tape, likelihoods: Ref, places: Ref) -> Ref:
+    """−mean of the numbers at `places`."""
+    total = t.sum(t.take(likelihoods.reshape(-1), places), 0, keepdims=False)
+    return t.divide(total, float(-places.size), out=total)
+
+
+def cross_entropy(t: Tape, s: Site) -> Ref:
+    """−mean(log softmax(x)[target])."""
+    places = s.kept["places"] = _places(t, s.x.shape, s.inputs[1])
+    likelihoods = s.kept["log_softmax"] = _log_softmax(t, s.x)
+    return _mean_at(t, likelihoods, places)
+
+
+def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int) -> Ref:
+    """(softmax(x) − [target])/count."""
+    dx = t.exp(log_softmax)
+    t.at("subtract", dx.reshape(-1), places, 1.0)
+    return t.multiply(dx, 1 / count, out=dx)
+
+
+def cross_entropy_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """(softmax(x) − [target])/rows."""
+    places = s.kept["places"]
+    yield s.x, _less_hits(t, s.kept["log_softmax"], places, places.size)
+
+
+def mean_squared_error(t: Tape, s: Site) -> Ref:
+    """mean((x − target)²)."""
+    difference = t.subtract(*s.inputs)
+    t.multiply(difference, difference, out=difference)
+    total = t.sum(difference, range(len(difference.shape)), keepdims=False)
+    return t.divide(total, float(s.x.size), out=total)
+
+
+def mean_squared_error_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """2 (x − target)/n."""
+    dx = t.subtract(*s.inputs)
+    yield s.x, t.multiply(dx, 2 / s.x.size, out=dx)
+
+
+def fused(t: Tape, s: Site) -> Ref:
+    """Logits, loss and gradients of one chunk of rows after another."""
+    x, targets, weight = rows(t, s.x), t.reshape(s.inputs[1], -1), s.weights["weight"]
+    count = targets.size
+    made = {name: t.full(w.shape, 0.0) for name, w in s.weights.items() if s.wants(w)}
+    dx = t.empty(*x.shape) if s.wants(s.x) else None
+    chosen, size = t.empty(count), -(-count // s.kind.chunks)
+    for start in range(0, count, size):
+        chunk = slice(start, min(start + size, count))
+        logits = t.matmul(x[chunk], weight.swapaxes(0, 1))
+        if s.kind.bias:
+            t.add(logits, s.weights["bias"], out=logits)
+        log_softmax = _log_softmax(t, logits)
+        places = _places(t, log_softmax.shape, targets[chunk])
+        t.copyto(chosen[chunk], t.take(log_softmax.reshape(-1), places))
+        if s.training and s.wanted:
+            g = _less_hits(t, log_softmax, places, count)
+            _add_products(t, s, made, g, x[chunk])
+            if dx is not None:
+                t.matmul(g, weight, out=dx[chunk])
+    s.kept.update(made if dx is None else {**made, "x": dx})
+    total = t.sum(chosen, 0, keepdims=False)
+    return t.divide(total, float(-count), out=total)
+
+
+def _add_products(t: Tape, s: Site, made: dict[str, Ref], g: Ref, x: Ref) -> None:
+    """What a chunk of rows adds to the gradients of weight and bias."""
+    if "weight" in made:
+        t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x), out=made["weight"])
+    if "bias" in made:
+        t.add(made["bias"], t.sum(g, 0, keepdims=False), out=made["bias"])
+
+
+def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """Each gradient times that of the loss."""
+    if s.wants(s.x):
+        yield s.x, t.multiply(s.kept["x"].reshape(*s.x.shape), g)
+    for name in s.names:
+        yield s.weights[name], t.multiply(s.kept[name], g)
+
+
+HITS = "1 is taken from the scores of the targets alone, not [target] from every score"
+CHUNKS = f"{HITS}; products of each chunk are added to the weight's gradient"
+
+kernel("cross_entropy", cross_entropy, cross_entropy_gradients, beside={"backward": HITS})
+kernel("mean_squared_error", mean_squared_error, mean_squared_error_gradients)
+kernel("fused_linear_cross_entropy", fused, fused_gradients, beside={"forward": CHUNKS})

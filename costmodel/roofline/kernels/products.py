@@ -1,0 +1,47 @@
+"""Affine maps and matrix products."""
+
+from __future__ import annotations
+
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, rows
+from costmodel.roofline.reference import Ref
+from costmodel.roofline.tape import Tape
+
+
+def linear(t: Tape, s: Site) -> Ref:
+    """y = x Wᵀ + b, one product over all rows."""
+    y = t.matmul(rows(t, s.x), s.weights["weight"].swapaxes(0, 1))
+    if s.kind.bias:
+        t.add(y, s.weights["bias"], out=y)
+    return y.reshape(*s.x.shape[:-1], y.shape[-1])
+
+
+def linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """dx = g W, dW = gᵀ x, db = Σ g."""
+    g = rows(t, g)
+    if s.wants(s.x):
+        yield s.x, t.matmul(g, s.weights["weight"]).reshape(*s.x.shape)
+    if "weight" in s.names:
+        yield s.weights["weight"], t.matmul(g.swapaxes(0, 1), rows(t, s.x))
+    if "bias" in s.names:
+        yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
+
+
+def matmul(t: Tape, s: Site) -> Ref:
+    """Whole products, whatever part of them is wanted: NumPy has no other."""
+    a, b = s.inputs
+    return t.matmul(a, b)
+
+
+def matmul_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """da = g bᵀ, db = aᵀ g."""
+    a, b = s.inputs
+    if s.wants(a):
+        yield a, t.matmul(g, b.swapaxes(-1, -2))
+    if s.wants(b):
+        yield b, t.matmul(a.swapaxes(-1, -2), g)
+
+
+kernel("linear", linear, linear_gradients)
+WHOLE = "the whole square is multiplied, however little of it is visible"
+
+kernel("matmul", matmul, matmul_gradients, beside={"forward": WHOLE, "backward": WHOLE})

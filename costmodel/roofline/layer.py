@@ -1,0 +1,74 @@
+"""One layer of a prediction as programs: its forward pass, and its gradients."""
+
+from __future__ import annotations
+
+from costmodel.errors import CostModelError
+from costmodel.graph import Call
+from costmodel.roofline.kernels import kernel_of
+from costmodel.roofline.kernels.kernel import Site
+from costmodel.roofline.program import Program, program_of
+from costmodel.roofline.reference import Buffer, BufferRole, Ref
+from costmodel.roofline.tape import Tape
+from costmodel.tensor import Storage, Tensor
+
+NUMBERS = {"index": "int64", "mask": "bool"}
+"""NumPy's types of what is no floating number, by role; all floating numbers have the tape's type."""
+
+
+class Desk:
+    """Paper tensors of calls as arrays on one tape, each storage with memory of its own."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.buffers: dict[Storage, Buffer] = {}
+
+    def ref(self, x: Tensor, role: BufferRole) -> Ref:
+        """The array of a paper tensor, in the same layout."""
+        shape = tuple(map(int, x.shape))
+        strides = None if x.strides is None else tuple(map(int, x.strides))
+        if x.storage not in self.buffers:
+            reach = [(n - 1) * step for n, step in zip(shape, strides or (), strict=strides is not None)]
+            elements = max(int(x.storage.elements), int(x.size) if strides is None else 1 + sum(reach))
+            dtype = NUMBERS.get(x.storage.role, self.tape.dtype)
+            self.buffers[x.storage] = Buffer(elements, dtype, role, x.storage.name)
+        return Ref(shape, self.buffers[x.storage], strides)
+
+    def site(self, call: Call) -> Site:
+        """A layer, ready to be computed."""
+        inputs = [self.ref(x, "input") for x in call.inputs]
+        weights = {name: self.ref(w, "weight") for name, w in call.weights.items()}
+        buffers = {name: self.ref(b, "state") for name, b in call.buffers.items()}
+        operands = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
+        wanted = [ref for x, ref in operands if x.requires_grad]
+        return Site(call.kind, inputs, weights, buffers, call.run.training, wanted)
+
+
+def forward_program(call: Call, dtype: str = "float32") -> Program:
+    """The forward pass of one layer; `kept` is what its backward pass reads of what it makes."""
+    return _programs(call, dtype)[0]
+
+
+def backward_program(call: Call, dtype: str = "float32") -> Program:
+    """The gradients of one layer, in the order of its operands. Raises CostModelError if nothing is trained."""
+    if not call.y.requires_grad:
+        raise CostModelError(f"{call.name} has no gradients: predict with mode='train'")
+    return _programs(call, dtype)[1]
+
+
+def _programs(call: Call, dtype: str) -> tuple[Program, Program]:
+    """Both passes, on one tape."""
+    tape = Tape(dtype)
+    tape.layer = call.name
+    site, kernel = Desk(tape).site(call), kernel_of(call.kind.kind)
+    y = kernel.forward(tape, site)
+    forward, tape.phase = list(tape.ops), "backward"
+    g = tape.array(y.shape, "input", "gradient")
+    gradients = list(kernel.backward(tape, site, g)) if call.y.requires_grad else []
+    backward = tape.ops[len(forward) :]
+    read = {ref.buffer for op in backward for ref in op.operands}
+    kept = [ref for ref in site.kept.values() if ref.buffer in read and ref.buffer.role == "temporary"]
+    given = (*site.inputs, *site.weights.values(), *site.buffers.values())
+    return (
+        program_of(forward, [y], kept, call.name, given),
+        program_of(backward, [gradient for _, gradient in gradients], (), call.name),
+    )

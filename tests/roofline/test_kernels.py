@@ -1,0 +1,131 @@
+"""Each kernel's calls compute what its kind says, forward and backward, and take the FLOPs that its formulas state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.layers import load_all as load_kinds
+from costmodel.layers.loss import Loss
+from costmodel.roofline.kernels import load_all
+from costmodel.roofline.kernels.kernel import Site
+from costmodel.roofline.layer import Desk
+from costmodel.roofline.memory import Memory
+from costmodel.roofline.tape import Tape
+from tests.kernels import KERNELS
+from tests.kernels.counting import Array
+from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated
+
+EXAMPLES = settings(max_examples=12, deadline=None)
+PROGRAMS = load_all()
+
+
+def test_every_kind_has_a_program() -> None:
+    assert sorted(load_kinds().keys() ^ PROGRAMS.keys()) == []
+
+
+def counted(tape: Tape, start: int) -> tuple[int, int]:
+    ops = tape.ops[start:]
+    return sum(op.contractions for op in ops), sum(op.pointwise for op in ops)
+
+
+def filled(site: Site, p: Any) -> Memory:
+    memory = Memory()
+    pairs = [*zip(site.inputs, p.inputs, strict=True)]
+    pairs += [(site.weights[name], p.weights[name]) for name in p.weights]
+    pairs += [(site.buffers[name], p.buffers[name]) for name in p.buffers]
+    for ref, array in pairs:
+        memory.hold(ref, array.values)
+    return memory
+
+
+def run(tape: Tape, start: int, memory: Memory) -> None:
+    for op in tape.ops[start:]:
+        for ref in (*op.operands, op.output):
+            memory.make(ref.buffer)
+        op.run(memory)
+
+
+def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: int) -> tuple[Any, Any, Any, Tape, Site]:
+    kernel = KERNELS[name]
+    case = kernel.case(data.draw)
+    call = on_paper(case, training, needed or not on_paper(case, training).weights)
+    p = on_arrays(case, call, seed, call.x.requires_grad)
+    tape = Tape("float64")
+    site = Desk(tape).site(call)
+    return kernel, call, p, tape, site
+
+
+def random_differs(call: Any) -> bool:
+    """Whether random numbers are drawn in another order than by the plain kernel."""
+    return call.kind.kind == "fused_attention" and call.run.training and call.kind.dropout > 0
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+@EXAMPLES
+@given(data=st.data(), training=st.booleans(), seed=st.integers(0, 99))
+def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> None:
+    kernel, call, p, tape, site = drawn(data, name, training, True, seed)
+    memory = filled(site, p)
+    y = PROGRAMS[name].forward(tape, site)
+    run(tape, 0, memory)
+    expected = kernel.forward(p).values
+    assert y.shape == expected.shape == tuple(map(int, call.y.shape))
+    if name == "matmul" and call.kind.visible:  # what is hidden is computed too, and masked later
+        expected = p.inputs[0].values @ p.inputs[1].values
+    if not random_differs(call):
+        np.testing.assert_allclose(memory.array(y), expected, rtol=1e-9, atol=1e-9)
+    if "forward" not in PROGRAMS[name].beside:
+        assert counted(tape, 0) == certified(call.kind.forward(call))[:2]
+    elif name != "matmul":
+        assert counted(tape, 0)[0] == call.kind.forward(call).contractions
+    for buffer in p.buffers.keys() - {"num_batches_tracked"}:
+        array = p.buffers[buffer]
+        np.testing.assert_allclose(memory.array(site.buffers[buffer]), array.values, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+@EXAMPLES
+@given(data=st.data(), needed=st.booleans(), seed=st.integers(0, 99))
+def test_backward(name: str, data: st.DataObject, needed: bool, seed: int) -> None:
+    kernel, call, p, tape, site = drawn(data, name, True, needed, seed)
+    memory = filled(site, p)
+    p.y = kernel.forward(p)
+    y = PROGRAMS[name].forward(tape, site)
+    run(tape, 0, memory)
+    g = np.ones(()) if isinstance(call.kind, Loss) else np.random.default_rng(seed).normal(size=y.shape)
+    incoming = tape.array(y.shape, "input")
+    memory.hold(incoming, g)
+    found: dict[int, np.ndarray] = {}
+    spent = []
+    start = len(tape.ops)
+    operands = [*site.inputs, *site.weights.values()]
+    for operand, gradient in PROGRAMS[name].backward(tape, site, incoming):
+        place = next(i for i, x in enumerate(operands) if x is operand)
+        assert gradient.shape == operand.shape
+        spent.append((place, counted(tape, start)))
+        run(tape, start, memory)
+        start = len(tape.ops)
+        found[place] = memory.array(gradient)
+    if name == "matmul" and call.kind.visible:
+        call.kind.__dict__["visible"] = None
+        p.visible = None
+    assert_same(kernel, call, p, g, found)
+    wanted = [(place, (work.contractions, work.pointwise)) for place, work in stated(call)]
+    if "backward" in PROGRAMS[name].beside:
+        spent, wanted = ([(place, work[0]) for place, work in pairs] for pairs in (spent, wanted))
+    assert sorted(spent) == sorted(wanted)
+
+
+def assert_same(kernel: Any, call: Any, p: Any, g: np.ndarray, found: dict[int, np.ndarray]) -> None:
+    if random_differs(call):
+        return
+    wanted = [i for i, x in enumerate(operands_of(call)) if x.requires_grad]
+    assert sorted(found) == wanted
+    for operand, gradient in kernel.backward(p, Array(g, p.tally)):
+        place = next(i for i, x in enumerate(operands_of(p)) if x is operand)
+        np.testing.assert_allclose(found[place], gradient.values, rtol=1e-9, atol=1e-9)
