@@ -9,6 +9,7 @@ from __future__ import annotations
 from costmodel.dtypes import size_bytes
 from costmodel.forward import Again, Edge, Forward, Slot, Visit, last_of
 from costmodel.lifetimes import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
+from costmodel.sizes import decided
 from costmodel.tensor import Storage
 from costmodel.training import Settings
 
@@ -89,7 +90,7 @@ class Backward:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = visit.targets[0][0]
         whole.parts.append(incoming)
-        if sum(int(part.size) for part in whole.parts) >= int(whole.size):
+        if sum(decided(part.size) for part in whole.parts) >= decided(whole.size):
             self._join(whole, visit)
 
     def _join(self, whole: Slot, visit: Visit) -> None:

@@ -17,6 +17,7 @@ from costmodel.layers.loss import Loss
 from costmodel.lifetimes import ACTIVATIONS, Lifetimes, Phase, Stretch
 from costmodel.parts import Parts
 from costmodel.run import Run
+from costmodel.sizes import decided
 from costmodel.tensor import Storage, Tensor
 
 MADE = frozenset({"computed", "cast"})
@@ -161,8 +162,8 @@ class Forward:
         if entry is None or made is None or entry.storage.parts is None:
             raise AssertionError(f"block {block.name} was never closed")
         self._parts.note(block)
-        outer, count, before = self._rounds, int(block.count), entry.storage.parts[0]
-        for number in sorted({1, min(2, count), count}):
+        outer, count, before = self._rounds, decided(block.count), entry.storage.parts[0]
+        for number in (1, *((2,) if count > 2 else ()), *((count,) if count > 1 else ())):
             self._hand_on(before, entry.storage)
             self._slots[entry] = self._slots[entry.storage]
             several = number == 2 and count > 3
@@ -265,5 +266,5 @@ def plan_of(call: Call) -> Plan:
         size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,
         size_bytes(scratch.backward, y.dtype) if scratch.backward else 0,
         passes,
-        passes and int(y.size) == int(call.x.size),
+        passes and decided(y.size) == decided(call.x.size),
     )

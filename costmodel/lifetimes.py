@@ -77,23 +77,34 @@ class Lifetimes:
         Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
         first or in the last: the one that is higher stands here for all.
         """
+        return [variants[-1] for variants in self._levels(changes, every=False)]
+
+    def every_level(self, changes: Sequence[Change]) -> list[list[Level]]:
+        """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
+        return self._levels(changes, every=True)
+
+    def _levels(self, changes: Sequence[Change], *, every: bool) -> list[list[Level]]:
         opening = {fold.start: NOTHING for fold in self.folds}
         closing: dict[int, list[Fold]] = {}
         for fold in self.folds:
             closing.setdefault(fold.end - 1, []).append(fold)
-        result: list[Level] = []
+        result: list[list[Level]] = []
         a, b, c = NOTHING
         for now, ((a1, b1, c1), (a2, b2, c2)) in enumerate(changes):
             if now in opening:
                 opening[now] = (a, b, c)
             a, b, c = a + a1, b + b1, c + c1
-            result.append((a, b, c))
+            result.append([(a, b, c)])
             a, b, c = a - a2, b - b2, c - c2
             for fold in closing.get(now, ()):
                 a0, b0, c0 = opening[fold.start]
                 grown = (fold.more * (a - a0), fold.more * (b - b0), fold.more * (c - c0))
-                if sum(grown) > 0:
-                    result[fold.start : fold.end] = [_plus(level, grown) for level in result[fold.start : fold.end]]
+                if every and grown[TEMPORARIES] == 0:
+                    for levels in result[fold.start : fold.end]:
+                        levels += [_plus(level, grown) for level in levels]
+                elif sum(grown) > 0:
+                    for levels in result[fold.start : fold.end]:
+                        levels[:] = [_plus(level, grown) for level in levels]
                 a, b, c = _plus((a, b, c), grown)
         return result
 

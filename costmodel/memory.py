@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.backward import Backward, update
@@ -13,7 +13,7 @@ from costmodel.forward import Forward
 from costmodel.lifetimes import GRADIENTS, NOTHING, Change, Fold, Level, Lifetimes, Moment, Phase, unfolded
 from costmodel.precision import Precision
 from costmodel.run import Run
-from costmodel.sizes import maximum
+from costmodel.sizes import Letter, largest
 from costmodel.training import Settings
 from costmodel.units import show_bytes
 
@@ -55,13 +55,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive."""
+    """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
+
+    every: of letters whose formulas are to hold everywhere, all levels that may be the highest somewhere.
+    """
 
     standing: Alive
     moments: tuple[Moment, ...]
     levels: tuple[Level, ...]
     changes: tuple[Change, ...]
     folds: tuple[Fold, ...]
+    every: tuple[Level, ...] = ()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -84,7 +88,8 @@ class Timeline:
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        return reduce(maximum, (self._step(now).alive.total for now in self._highest(self._totals)))
+        levels = self.every or [self.levels[now] for now in self._highest(self._totals)]
+        return largest([self._alive(level).total for level in levels])
 
     @cached_property
     def peak_step(self) -> Step:
@@ -94,7 +99,8 @@ class Timeline:
     @cached_property
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
-        return reduce(maximum, (self.levels[now][2] for now in self._highest([int(level[2]) for level in self.levels])))
+        levels = self.every or [self.levels[now] for now in self._highest([int(level[2]) for level in self.levels])]
+        return largest([level[2] for level in levels])
 
     @cached_property
     def happenings(self) -> int:
@@ -170,13 +176,13 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
         if stretch.line == GRADIENTS:
             stretch.died = last
     changes = lifetimes.changes()
-    return Timeline(
-        standing,
-        tuple(lifetimes.moments),
-        tuple(lifetimes.levels(changes)),
-        tuple(changes),
-        tuple(lifetimes.folds),
-    )
+    sizes = (*(stretch.size for stretch in lifetimes.stretches), *(fold.more for fold in lifetimes.folds))
+    if any(isinstance(size, Letter) and size.everywhere for size in sizes):
+        variants = lifetimes.every_level(changes)
+        levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
+    else:
+        levels, every = lifetimes.levels(changes), ()
+    return Timeline(standing, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.folds), every)
 
 
 class Standing(NamedTuple):

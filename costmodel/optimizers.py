@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.errors import SettingError, shown, unknown
-from costmodel.sizes import ceil_div, product
+from costmodel.sizes import ceil_div, decided, product
 from costmodel.tensor import Shape
 
 Extent = Literal["weight", "rows", "columns", "axes", "scalar"]
@@ -34,7 +34,7 @@ class State:
     def size_bytes(self, shape: Shape, weight_bytes: int) -> int:
         """Bytes of this state for one weight of `shape` with elements of `weight_bytes`."""
         elements = _elements(self.extent, shape)
-        if int(elements) < self.least:
+        if decided(elements) < self.least:
             return 4 * elements
         element_bytes = self.bytes or weight_bytes
         scales = 4 * ceil_div(elements, self.block) if self.block else 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isqrt
 
 from costmodel.errors import SettingError, unknown
 from costmodel.graph import Block, Call
+from costmodel.sizes import ceil_root, decided
 from costmodel.tensor import Storage
 
 
@@ -31,8 +31,8 @@ class Recomputation:
 
     def group(self, depth: int) -> int:
         """Blocks to a group, of `depth` equal ones. Raises SettingError if there are fewer."""
-        self.depth = max(self.depth, int(depth))
-        size = isqrt(int(depth) - 1) + 1 if self.every == "sqrt" else int(self.every or 1)
+        self.depth = max(self.depth, decided(depth))
+        size = ceil_root(depth) if self.every == "sqrt" else int(self.every or 1)
         if size > depth:
             raise SettingError(
                 f"checkpoint={size} is larger than the depth of {int(depth)} blocks: use at most {int(depth)}"

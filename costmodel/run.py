@@ -210,7 +210,7 @@ class Run:
 
     def _repeat(self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
         left = times
-        while int(left) > 0:
+        while left > 0:
             entry = x.view(x.shape, x.strides)
             entry.storage = Storage(0, x.storage.role, x.storage.origin, self.block, dtype=x.dtype)
             label = name if left is times else f"{name}.{times - left + 1}"

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import Any, ClassVar, Literal
 
 LARGEST_SIZE = 2**40
 """Sizes above this are refused: no tensor of that extent exists, and a typing slip does."""
 
 
 class Letter(int):
-    """An int that remembers how it was computed, as a sympy expression in the model's letters."""
+    """An int that remembers how it was computed, as a sympy expression in the model's letters.
+
+    everywhere: whether its formula must hold at all sizes, and not just at those where it was derived.
+    """
 
     expression: Any
+    everywhere: ClassVar[bool] = False
 
     def __new__(cls, value: int, expression: Any) -> Letter:
         """An int `value` that is `expression` in letters."""
@@ -35,6 +40,31 @@ class Letter(int):
 
     def __neg__(self) -> Letter:
         return Letter(-int(self), -self.expression)
+
+    def exact_div(self, divisor: int, *, reflected: bool = False) -> Letter:
+        """`self / divisor`, or the other way round if reflected; see the function."""
+        import sympy
+
+        n, d = (divisor, self) if reflected else (self, divisor)
+        return Letter(exact_div(int(n), int(d)), sympy.sympify(expression(n)) / expression(d))
+
+    def ceil_div(self, divisor: int, *, reflected: bool = False) -> Letter:
+        """`self / divisor` rounded up, or the other way round if reflected."""
+        n, d = (divisor, self) if reflected else (self, divisor)
+        return Letter(-(-int(n) // int(d)), _ceiling(expression(n), expression(d)))
+
+    def extreme(self, op: Literal["min", "max"], other: int) -> Letter:
+        """The smaller or the larger of two."""
+        import sympy
+
+        if op == "min":
+            return Letter(min(int(self), int(other)), sympy.Min(self.expression, expression(other)))
+        larger = max(int(self), int(other))
+        return Letter(larger, sympy.Max(self.expression, expression(other), evaluate=False))
+
+    def largest(self, sizes: Sequence[int]) -> Letter:
+        """The largest of several, of which this is one."""
+        return reduce(maximum, sizes)  # type: ignore[return-value]
 
 
 def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -72,40 +102,58 @@ def exact_div(size: int, divisor: int) -> int:
 
     Raises ArithmeticError if it does not: a check is missing above.
     """
-    quotient, rest = divmod(int(size), int(divisor))
+    if isinstance(size, Letter):
+        return size.exact_div(divisor)
+    if isinstance(divisor, Letter):
+        return divisor.exact_div(size, reflected=True)
+    quotient, rest = divmod(size, divisor)
     if rest:
         raise ArithmeticError(f"{size} is not a multiple of {divisor}")
-    if isinstance(size, Letter) or isinstance(divisor, Letter):
-        import sympy
-
-        return Letter(quotient, sympy.sympify(expression(size)) / expression(divisor))
     return quotient
 
 
 def ceil_div(size: int, divisor: int) -> int:
     """`size / divisor`, rounded up."""
-    value = -(-int(size) // int(divisor))
-    if isinstance(size, Letter) or isinstance(divisor, Letter):
-        return Letter(value, _ceiling(expression(size), expression(divisor)))
-    return value
+    if isinstance(size, Letter):
+        return size.ceil_div(divisor)
+    if isinstance(divisor, Letter):
+        return divisor.ceil_div(size, reflected=True)
+    return -(-size // divisor)
+
+
+def ceil_root(size: int) -> int:
+    """The square root of a size, rounded up: a plain int, decided on."""
+    if not (isinstance(size, Letter) and size.everywhere):
+        return math.isqrt(int(size) - 1) + 1
+    root = 1
+    while root * root < size:
+        root += 1
+    return root
 
 
 def minimum(a: int, b: int) -> int:
     """The smaller of two sizes."""
-    if isinstance(a, Letter) or isinstance(b, Letter):
-        import sympy
-
-        return Letter(min(int(a), int(b)), sympy.Min(expression(a), expression(b)))
-    return min(a, b)
+    if isinstance(a, Letter):
+        return a.extreme("min", b)
+    return b.extreme("min", a) if isinstance(b, Letter) else min(a, b)
 
 
 def maximum(a: int, b: int) -> int:
     """The larger of two sizes."""
-    if isinstance(a, Letter) or isinstance(b, Letter):
-        import sympy
+    if isinstance(a, Letter):
+        return a.extreme("max", b)
+    return b.extreme("max", a) if isinstance(b, Letter) else max(a, b)
 
-        return Letter(max(int(a), int(b)), sympy.Max(expression(a), expression(b), evaluate=False))
-    return max(a, b)
+
+def largest(sizes: Sequence[int]) -> int:
+    """The largest of one or more sizes."""
+    letter = next((size for size in sizes if isinstance(size, Letter)), None)
+    return max(sizes) if letter is None else letter.largest(sizes)
+
+
+def decided(size: int) -> int:
+    """A size as decisions see it: without its formula, unless that is to hold everywhere."""
+    return size if type(size) is int or (isinstance(size, Letter) and size.everywhere) else int(size)
 
 
 def _ceiling(a: Any, b: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from costmodel.dtypes import Dtype, size_bytes
 from costmodel.errors import ShapeError
-from costmodel.sizes import Letter, product
+from costmodel.sizes import Letter, decided, product
 
 if TYPE_CHECKING:
     from costmodel.graph import Block
@@ -104,6 +104,10 @@ class Tensor:
         """Bytes that reading it all moves."""
         return size_bytes(self.size, self.storage.dtype)
 
+    def has(self, shape: Shape) -> bool:
+        """Whether it is of this shape; sizes are looked at only if there are as many."""
+        return len(self.shape) == len(shape) and self.shape == shape
+
     @property
     def layout(self) -> Layout:
         """All that a repeated block can see of its input."""
@@ -140,7 +144,7 @@ def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != step:
             return False
-        step *= int(size)
+        step = step * decided(size)
     return True
 
 
@@ -148,7 +152,7 @@ def dense_strides(shape: Shape, strides: Shape | None) -> Shape | None:
     """Layout of an elementwise result: dense, with the axes in memory in its input's order (as TensorIterator does)."""
     if strides is None or is_contiguous(shape, strides):
         return None
-    order = sorted(range(len(shape)), key=lambda axis: (int(strides[axis]), -axis))
+    order = sorted(range(len(shape)), key=lambda axis: (decided(strides[axis]), -axis))
     result: list[int] = [1] * len(shape)
     step = 1
     for axis in order:

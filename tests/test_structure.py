@@ -24,9 +24,9 @@ PACKAGE = Path(cm.__file__).parent
 
 FLOORS = """
 errors symbols units table quantities lifetimes layers.frozen
-sizes document drawings
-dtypes layers.fields files
-tensor
+polynomial sizes document drawings
+operations dtypes layers.fields files
+evaluation decisions tensor
 precision optimizers graph
 declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.linear layers.loss
@@ -44,7 +44,8 @@ architectures.cnn zoo conventions applicability
 report budget
 milestones
 pictures prediction
-explanation choice
+explanation choice closedforms
+regimes
 roofline.reference
 roofline.memory
 roofline.operation

@@ -77,7 +77,7 @@ class Mixer:
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         model = self.model
-        if model.kv_heads is not None and int(model.kv_heads) != int(model.heads):
+        if model.kv_heads is not None and model.kv_heads != model.heads:
             times = exact_div(model.heads, model.kv_heads)
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")

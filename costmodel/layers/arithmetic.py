@@ -24,7 +24,7 @@ class Elementwise(Weightless):
         """New memory of the joint shape, in the order of the input that has it."""
         a, b = call.inputs
         shape = broadcast(a.shape, b.shape, call.name)
-        whole = next((x for x in (a, b) if x.shape == shape), None)
+        whole = next((x for x in (a, b) if x.has(shape)), None)
         return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
     def forward(self, call: Call) -> Work:
@@ -41,7 +41,7 @@ class Add(Elementwise):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself; a broadcast operand sums it."""
         for x in call.inputs:
-            whole = x.shape == call.y.shape
+            whole = x.has(call.y.shape)
             yield Gradient(x, Work(0, 0 if whole else call.y.size), shared=whole)
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -62,7 +62,7 @@ class Multiply(Elementwise):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One product per element; a broadcast operand sums it."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, call.y.size if x.shape == call.y.shape else 2 * call.y.size))
+            yield Gradient(x, Work(0, call.y.size if x.has(call.y.shape) else 2 * call.y.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient."""
@@ -74,7 +74,7 @@ class Multiply(Elementwise):
 
     def scratch(self, call: Call) -> Scratch:
         """The products that a broadcast operand sums."""
-        summed = [x for x in call.inputs if x.requires_grad and x.shape != call.y.shape]
+        summed = [x for x in call.inputs if x.requires_grad and not x.has(call.y.shape)]
         return Scratch(0, sum(call.y.size for _ in summed))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.graph import Call
 from costmodel.layers.base import NO_SCRATCH, Kind, Scratch, takes_rank
-from costmodel.sizes import LARGEST_SIZE, ceil_div, minimum
+from costmodel.sizes import LARGEST_SIZE, ceil_div, decided, minimum
 from costmodel.tensor import Shape, Tensor
 
 
@@ -62,8 +62,8 @@ def channels_last(x: Tensor) -> bool:
         return False
     least = 0
     for axis in (1, 3, 2, 0):
-        stride = int(x.strides[axis])
-        if stride < least or (axis == 0 and least == int(x.strides[1])):
+        stride = decided(x.strides[axis])
+        if stride < least or (axis == 0 and least == decided(x.strides[1])):
             return False
-        least = stride * int(x.shape[axis])
+        least = stride * decided(x.shape[axis])
     return True

@@ -1,0 +1,257 @@
+"""Polynomials on grids, at array speed: terms are grouped so that few operations run over every cell.
+
+A polynomial over several axes is a sum of products of what varies along the innermost axis and what does not; each
+factor is worked out over its own axes alone. What varies along one axis is worked out once for the whole grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from costmodel.operations import arguments
+from costmodel.polynomial import Atom, Monomial, Polynomial, Range
+
+INT64 = 2**63
+"""From here on int64 wraps without a word."""
+
+Array = np.ndarray[Any, Any]
+Window = tuple[slice, ...]
+"""A part of a grid: from where to where along each axis."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Axes of so many values each. letters: for each the number of its axis, and its values [int64]."""
+
+    shape: tuple[int, ...]
+    letters: Mapping[str, tuple[int, Array]]
+
+    @property
+    def box(self) -> dict[str, Range]:
+        """The range of each letter."""
+        return {name: (int(values.min()), int(values.max())) for name, (_, values) in self.letters.items()}
+
+    @property
+    def whole(self) -> Window:
+        """All of it."""
+        return tuple(slice(0, size) for size in self.shape)
+
+    def point(self, index: Sequence[int]) -> dict[str, int]:
+        """The letters of one cell."""
+        return {name: int(values[index[axis]]) for name, (axis, values) in self.letters.items()}
+
+    def part(self, window: Window) -> Grid:
+        """A grid of the cells within a window."""
+        shape = tuple(len(range(*part.indices(size))) for part, size in zip(window, self.shape, strict=True))
+        return Grid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """coefficient · Π atoms."""
+
+    coefficient: int
+    monomial: Monomial
+    axes: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """Σ factor · rest, over pairs; a factor of None is 1."""
+
+    pairs: tuple[tuple[Product | None, Plan], ...]
+    axes: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Extreme:
+    """The smallest or largest of plans."""
+
+    op: str
+    plans: tuple[Plan, ...]
+    axes: frozenset[int]
+
+
+Plan = Product | Sum | Extreme
+
+
+class Evaluator:
+    """Works out polynomials on windows of one grid, as int64, or as float64 where a bound of them is beyond it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._box = grid.box
+        self._plans: dict[Polynomial, tuple[Plan, Any]] = {}
+        self._lines: dict[tuple[Any, Any], Array] = {}
+
+    def dtype(self, of: Polynomial) -> type:
+        """Type that values of a polynomial are worked out in."""
+        return self._planned(of)[1]
+
+    def values(self, of: Polynomial, window: Window, out: Array | None = None, *, exact: bool = False) -> Array:
+        """Values within a window, of one cell along axes that do not matter; or all of them, put into `out`.
+
+        exact: as Python's ints where int64 is too small.
+        """
+        plan, dtype = self._planned(of)
+        work = _Work(self, window, object if exact and dtype is np.float64 else dtype)
+        if out is None:
+            return work.run(plan)
+        if out.dtype != dtype:
+            np.copyto(out, work.run(plan), casting="unsafe")
+        else:
+            work.into(plan, out)
+        return out
+
+    def plan(self, of: Polynomial) -> Plan:
+        """How it is worked out."""
+        return self._planned(of)[0]
+
+    def _planned(self, of: Polynomial) -> tuple[Plan, Any]:
+        found = self._plans.get(of)
+        if found is None:
+            dtype = np.int64 if of.magnitude(self._box) < INT64 else np.float64
+            found = self._plans[of] = self._plan(of), dtype
+        return found
+
+    def axes(self, of: Polynomial) -> frozenset[int]:
+        """Axes along which it may vary."""
+        return frozenset(self.grid.letters[letter][0] for letter in of.letters)
+
+    def _plan(self, of: Polynomial) -> Plan:
+        axes = self.axes(of)
+        for op in ("min", "max"):
+            if (candidates := arguments(op, of)) != (of,):
+                return Extreme(op, tuple(self._plan(candidate) for candidate in candidates), axes)
+        if len(of.terms) < 2:
+            monomial, coefficient = next(iter(of.terms.items()), ((), 0))
+            return Product(coefficient, monomial, axes)
+        inner, outer = self._split(of, max(axes, default=-1))
+        groups = min(inner, outer, key=len)
+        if len(groups) == len(of.terms) or (len(groups) == 1 and () in groups):
+            pairs = [(None, self._plan(Polynomial({m: c}))) for m, c in of.terms.items()]
+        else:
+            pairs = [(self._factor(factor), self._plan(Polynomial(rest))) for factor, rest in groups.items()]
+        return Sum(tuple(pairs), axes)
+
+    def _factor(self, monomial: Monomial) -> Product | None:
+        return Product(1, monomial, self.axes(Polynomial({monomial: 1}))) if monomial else None
+
+    def _split(self, of: Polynomial, axis: int) -> tuple[dict[Monomial, Any], dict[Monomial, Any]]:
+        """Terms by what in them varies along an axis, and by what does not."""
+        inner: dict[Monomial, dict[Monomial, int]] = {}
+        outer: dict[Monomial, dict[Monomial, int]] = {}
+        for monomial, coefficient in of.terms.items():
+            along = tuple((a, n) for a, n in monomial if any(self.grid.letters[x][0] == axis for x in a.letters()))
+            across = tuple(power for power in monomial if power not in along)
+            inner.setdefault(along, {})[across] = coefficient
+            outer.setdefault(across, {})[along] = coefficient
+        return inner, outer
+
+
+class _Work:
+    """One window's evaluation."""
+
+    def __init__(self, evaluator: Evaluator, window: Window, dtype: Any) -> None:
+        self.evaluator = evaluator
+        self.grid = evaluator.grid
+        self.window = window
+        self.dtype = dtype
+        self._powers: dict[tuple[Atom, int], Array] = {}
+
+    def run(self, plan: Plan) -> Array:
+        """Values of a plan, of one cell along axes that do not matter; not to be written to."""
+        if len(plan.axes) > 1:
+            out = np.empty(self._shape(plan.axes), self.dtype)
+            self.into(plan, out)
+            return out
+        lines, key = self.evaluator._lines, (plan, self.dtype)
+        line = lines.get(key)
+        if line is None:
+            whole = _Work(self.evaluator, self.grid.whole, self.dtype)
+            line = np.empty(whole._shape(plan.axes), self.dtype)
+            whole.into(plan, line)
+            lines[key] = line
+        return line[tuple(self.window[axis] if axis in plan.axes else slice(None) for axis in range(line.ndim))]
+
+    def into(self, plan: Plan, out: Array) -> None:
+        """Fill `out` with the values of a plan."""
+        if self._shape(plan.axes) != out.shape:
+            out[...] = self.run(plan)
+        elif isinstance(plan, Product):
+            self._product(plan, out)
+        elif isinstance(plan, Extreme):
+            pick = np.maximum if plan.op == "max" else np.minimum
+            first, *others = plan.plans
+            self.into(first, out)
+            spare = np.empty_like(out)
+            for other in others:
+                if len(other.axes) > 1:
+                    self.into(other, spare)
+                    pick(out, spare, out=out)
+                else:
+                    pick(out, self.run(other), out=out)
+        else:
+            self._sum(plan, out)
+
+    def _sum(self, plan: Sum, out: Array) -> None:
+        spare: Array | None = None
+        pairs = sorted(plan.pairs, key=lambda pair: pair[0] is None)
+        for number, (factor, rest) in enumerate(pairs):
+            if factor is None:
+                value = self.run(rest)
+                if number:
+                    np.add(out, value, out=out)
+                else:
+                    out[...] = value
+            elif not number:
+                np.multiply(self.run(factor), self.run(rest), out=out)
+            else:
+                spare = np.empty_like(out) if spare is None else spare
+                np.multiply(self.run(factor), self.run(rest), out=spare)
+                np.add(out, spare, out=out)
+
+    def _product(self, plan: Product, out: Array) -> None:
+        factors = [self._power(atom, n) for atom, n in plan.monomial]
+        if not factors:
+            out[...] = plan.coefficient
+            return
+        head, *rest = sorted(factors, key=lambda factor: factor.size)
+        small = head * self.dtype(plan.coefficient) if self.dtype is not object else head * plan.coefficient
+        if not rest:
+            out[...] = small
+            return
+        *middle, last = rest
+        np.multiply(reduce(np.multiply, middle, small), last, out=out)
+
+    def _power(self, atom: Atom, n: int) -> Array:
+        found = self._powers.get((atom, n))
+        if found is None:
+            found = self._atom(atom) if n == 1 else self._power(atom, n - 1) * self._power(atom, 1)
+            self._powers[atom, n] = found
+        return found
+
+    def _atom(self, atom: Atom) -> Array:
+        if atom.op == "letter":
+            axis, values = self.grid.letters[atom.args[0]]
+            shape = [1] * len(self.grid.shape)
+            part = values[self.window[axis]]
+            shape[axis] = part.size
+            return part.astype(self.dtype).reshape(shape)
+        n, *others = (self.run(self.evaluator.plan(argument)) for argument in atom.args)
+        if atom.op in ("min", "max"):
+            return reduce(np.maximum if atom.op == "max" else np.minimum, others, n)
+        (d,) = others
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if atom.op == "ceil":
+                return -(-n // d)
+            return n // d if atom.op == "quotient" else n % d
+
+    def _shape(self, axes: frozenset[int]) -> tuple[int, ...]:
+        spans = (len(range(*part.indices(size))) for part, size in zip(self.window, self.grid.shape, strict=True))
+        return tuple(span if axis in axes else 1 for axis, span in enumerate(spans))

@@ -1,0 +1,98 @@
+"""Closed forms on grids equal `predict` at every cell, and say no wherever it does."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.closedforms import ClosedForms, Forms, Refusal, open_sizes
+from costmodel.evaluation import Grid
+from costmodel.quantities import QUANTITIES
+from costmodel.regimes import GridForms
+from tests.strategies import questions
+
+values = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
+
+
+@st.composite
+def open_questions(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
+    """A model, the settings of a question about it, and values for some of its sizes."""
+    model, asked = draw(questions())
+    known = [name for name in open_sizes(model) if not name.startswith("image.")]
+    if not isinstance(model, cm.Transformer):
+        known.remove("seq")
+    names = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4, unique=True))
+    fixed = {name: value for name, value in asked.items() if name not in names}
+    return model, fixed, {name: draw(values) for name in names}
+
+
+def grid_of(axes: dict[str, list[int]]) -> Grid:
+    letters = {name: (axis, np.array(sizes, np.int64)) for axis, (name, sizes) in enumerate(axes.items())}
+    return Grid(tuple(map(len, axes.values())), letters)
+
+
+def filled(forms: ClosedForms, grid: Grid) -> tuple[dict[str, Any], Any]:
+    out = {quantity: np.empty(grid.shape, np.int64) for quantity in forms.quantities}
+    missing = GridForms(forms, grid).fill(grid.whole, out)
+    return out, np.broadcast_to(False if missing is None else missing, grid.shape)
+
+
+@given(open_questions())
+@settings(max_examples=60)
+def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[int]]]) -> None:
+    model, fixed, axes = question
+    forms = ClosedForms(model, fixed, axes)
+    grid = grid_of(axes)
+    found, missing = filled(forms, grid)
+    for index in np.ndindex(grid.shape):
+        point = grid.point(index)
+        if missing[index]:
+            with pytest.raises(cm.CostModelError):
+                forms.predict(point)
+        else:
+            p = forms.predict(point)
+            assert {q: found[q][index] for q in QUANTITIES} == {q: p.value(q) for q in QUANTITIES}
+
+
+def test_a_question_in_letters_is_traced_once_for_each_regime() -> None:
+    forms = ClosedForms(cm.GPT2Small, {}, ["batch", "seq"], ["params", "flops.total"])
+    leaves = {id(forms.at({"batch": batch, "seq": seq})) for batch in range(2, 6) for seq in range(2, 12)}
+    assert len(leaves) == 1
+    assert isinstance(forms.at({"batch": 2, "seq": 1025}), Refusal)
+    assert "1024" in forms.reason({"batch": 2, "seq": 1025})
+
+
+def test_formulas_are_those_of_an_explanation() -> None:
+    p = cm.predict(cm.GPT2Small, batch=3, seq=5)
+    leaf = ClosedForms(cm.GPT2Small, {}, ["batch", "seq"]).at({"batch": 3, "seq": 5})
+    assert isinstance(leaf, Forms)
+    sizes = {"L": 12, "d": 768, "h": 12, "V": 50257, "n_ctx": 1024}
+    for quantity in ("params", "flops.total", "memory.activations"):
+        form, formula = leaf.formulas[quantity].sympy(), p.formula(quantity)
+        put_in = {s: sizes[s.name] for s in formula.free_symbols if s.name in sizes}
+        letters = {s: {"batch": 3, "seq": 7}[s.name] for s in form.free_symbols}
+        batch_and_seq = {s: {"B": 3, "T": 7}[s.name] for s in formula.subs(put_in).free_symbols}
+        assert form.subs(letters) == formula.subs(put_in).subs(batch_and_seq)
+
+
+def test_closed_forms_travel_as_plain_data() -> None:
+    forms = ClosedForms(cm.load("resnet18"), {}, ["batch", "image.height", "image.width"], ["memory.peak"])
+    point = {"batch": 3, "image.height": 224, "image.width": 100}
+    here = forms.at(point)
+    there = pickle.loads(pickle.dumps(forms))
+    assert isinstance(here, Forms)
+    assert there.tree == forms.tree
+    assert there.at(point).formulas["memory.peak"].value(point) == here.formulas["memory.peak"].value(point)
+
+
+def test_unknown_names_list_the_nearest() -> None:
+    with pytest.raises(cm.CostModelError, match="'batch'"):
+        ClosedForms(cm.GPT2Small, {}, ["bacth"])
+    with pytest.raises(cm.CostModelError, match=r"'memory\.peak'"):
+        ClosedForms(cm.GPT2Small, {}, ["batch"], ["memory.peek"])
