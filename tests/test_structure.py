@@ -55,7 +55,11 @@ roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attent
 roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools roofline.kernels.products
 roofline.kernels.tables roofline.kernels.views
 roofline.kernels
-roofline.layer
+roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
+roofline.placement roofline.probes roofline.products
+roofline.measurement roofline.rates
+roofline.calibration roofline.hosttime
+roofline.storage
 roofline
 costmodel
 options

@@ -8,16 +8,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from costmodel.roofline.calibration import Calibration
+    from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.layer import backward_program, forward_program
+    from costmodel.roofline.machine import Machine, this_machine
+    from costmodel.roofline.measurement import measure
     from costmodel.roofline.program import Program
+    from costmodel.roofline.storage import calibrate, calibrated
+    from costmodel.roofline.timing import Protocol, Timing
 
 _HOMES = {
+    "Calibration": "costmodel.roofline.calibration",
+    "HostTime": "costmodel.roofline.hosttime",
+    "Machine": "costmodel.roofline.machine",
+    "Protocol": "costmodel.roofline.timing",
+    "Timing": "costmodel.roofline.timing",
+    "calibrate": "costmodel.roofline.storage",
+    "calibrated": "costmodel.roofline.storage",
+    "measure": "costmodel.roofline.measurement",
+    "predict_seconds": "costmodel.roofline.hosttime",
+    "this_machine": "costmodel.roofline.machine",
     "Program": "costmodel.roofline.program",
     "backward_program": "costmodel.roofline.layer",
     "forward_program": "costmodel.roofline.layer",
 }
 
-__all__ = ["Program", "backward_program", "forward_program"]
+__all__ = [
+    "Calibration",
+    "HostTime",
+    "Machine",
+    "Program",
+    "Protocol",
+    "Timing",
+    "backward_program",
+    "calibrate",
+    "calibrated",
+    "forward_program",
+    "measure",
+    "predict_seconds",
+    "this_machine",
+]
 
 
 def __getattr__(name: str) -> Any:

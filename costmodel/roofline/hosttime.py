@@ -1,0 +1,249 @@
+"""How long a program of NumPy calls takes on this host, from its description and a calibration alone.
+
+Six models, each adding to the one before:
+
+1. two ceilings: the program's FLOPs at the fastest rate, or its compulsory bytes at memory's bandwidth
+2. NumPy's own passes: the same for each call, with all that it reads and writes
+3. reuse: bandwidth by how long ago what a call touches was touched last
+4. functions: the throughput of each elementwise function
+5. products: matrix products by their shape
+6. overheads: what a call costs, and what starting each inner loop costs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from costmodel.errors import SettingError, shown
+from costmodel.roofline.operation import Op
+from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
+from costmodel.roofline.program import Program
+from costmodel.roofline.rates import Rates, joined
+from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
+
+LEVELS = {
+    1: "two ceilings, compulsory bytes",
+    2: "NumPy's own passes",
+    3: "bandwidth by reuse distance",
+    4: "throughput of each function",
+    5: "matrix products by shape",
+    6: "overheads of calls and rows",
+}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Where predicted time goes [s]: `compute` on what is in the cache, `memory` beyond that, `overhead`.
+
+    reach: how far away what costs `memory` was [bytes].
+    """
+
+    compute: float = 0.0
+    memory: float = 0.0
+    overhead: float = 0.0
+    reach: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """In all [s]."""
+        return self.compute + self.memory + self.overhead
+
+    def __add__(self, other: Terms) -> Terms:
+        memory = self.memory + other.memory
+        reach = (self.memory * self.reach + other.memory * other.reach) / memory if memory else 0.0
+        return Terms(self.compute + other.compute, memory, self.overhead + other.overhead, reach)
+
+    @property
+    def dominant(self) -> str:
+        """The largest term's name."""
+        return max(("compute", "memory", "overhead"), key=lambda name: getattr(self, name))
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """A prediction [s]: in all, its terms, each call's, and a 90 % interval from the calibration's own errors."""
+
+    terms: Terms
+    interval: tuple[float, float]
+    level: int
+    calls: tuple[tuple[Op, Terms], ...] = field(repr=False, default=())
+
+    @property
+    def seconds(self) -> float:
+        """In all [s]."""
+        return self.terms.seconds
+
+    @property
+    def dominant(self) -> str:
+        """The term that takes most."""
+        return self.terms.dominant
+
+
+def predict_seconds(
+    program: Program,
+    rates: Rates,
+    *,
+    level: int = 6,
+    compulsory_bytes: int | None = None,
+    placement: Placement | None = None,
+) -> HostTime:
+    """How long a program takes when it is run over and over.
+
+    compulsory_bytes: what level 1 moves, the program's inputs, weights and outputs once unless given.
+    Raises SettingError for a level that there is not.
+    """
+    if level not in LEVELS:
+        raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
+    if level == 1:
+        terms = _ceilings(program, rates, compulsory_bytes)
+        return HostTime(terms, _interval(terms, 0.4), level)
+    distances = reuse_distances((placement or place(program)).touched)
+    calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
+    total = sum((terms for _, terms in calls), Terms(overhead=rates.step if level == 6 else 0.0))
+    return HostTime(total, _interval(total, 0.1), level, calls)
+
+
+def _interval(terms: Terms, error: float) -> tuple[float, float]:
+    return terms.seconds / (1 + error), terms.seconds * (1 + error)
+
+
+def _ceilings(program: Program, rates: Rates, compulsory_bytes: int | None) -> Terms:
+    if compulsory_bytes is None:
+        ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
+        compulsory_bytes = sum(ends.values())
+    flops = program.contractions + program.pointwise
+    return _roof(flops / rates.peak(_dtype(program)), compulsory_bytes / rates.memory_bandwidth)
+
+
+def _dtype(program: Program) -> str:
+    return next((op.output.dtype for op in program if op.output.dtype.startswith("float")), "float32")
+
+
+def _roof(compute: float, memory: float) -> Terms:
+    return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
+
+
+def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
+    signature = signature_of(op)
+    if level < 4 or (level == 4 and isinstance(signature, Product)):
+        compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
+        return _roof(compute, _moving(op, rates, level, distances))
+    terms = _terms(signature, op, rates, distances)
+    return terms if level == 6 else Terms(terms.compute, terms.memory, 0.0, terms.reach)
+
+
+def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
+    if level == 2:
+        return op.traffic_bytes / rates.memory_bandwidth
+    refs = operands_of(op)
+    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, distances, strict=True))
+
+
+def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float]) -> Terms:
+    if isinstance(signature, Product):
+        return _product(signature, rates, distances)
+    reach = max(distances, default=0.0)
+    if isinstance(signature, Gather):
+        return _gather(signature, op, rates, distances, reach)
+    compute, overhead = _loop(signature, rates)
+    moved = _far(op, signature, rates, distances)
+    return Terms(compute, joined(compute, moved) - compute, overhead, reach)
+
+
+def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
+    refs = operands_of(op)
+    if loop.in_place:
+        refs, distances = refs[:-1], distances[:-1]
+    target = op.output.buffer
+    return sum(
+        ref.bytes * rates.far(far, loop.in_place and ref.buffer is target)
+        for ref, far in zip(refs, distances, strict=True)
+    )
+
+
+def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
+    import numpy as np
+
+    from costmodel.roofline.products import parts, place_of, regime_of
+
+    layout = "b" if p.b_transposed else "a" if p.a_transposed else ""
+    fit = rates.fit(regime_of(p), layout, p.dtype)
+    seconds, memory = fit.seconds(np.array(parts(p, rates.operand_times(p, distances))), np.array(place_of(p)))
+    call = rates.call("matmul", p.dtype)
+    return Terms((seconds - memory) * p.batch, memory * p.batch, call, max(distances))
+
+
+def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: float) -> Terms:
+    if g.name == "random":
+        compute = g.rows * rates.rate("random", g.dtype, False)
+        return Terms(compute, 0.0, rates.call("random", g.dtype), reach)
+    overhead = rates.gathered_call(g.name, g.dtype)
+    compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
+    moved = op.output.bytes * (rates.far(distances[0]) + rates.far(distances[-1]))
+    return Terms(compute, joined(compute, moved) - compute, overhead, reach)
+
+
+def _loop(loop: Loop, rates: Rates) -> tuple[float, float]:
+    """(computing on what is in the cache, overhead) [s]."""
+    if loop.reduced:
+        even = loop.inner % 16 == 0
+        table = rates.reduced(loop.name, loop.reduced, loop.dtype, even)
+        whole = loop.rows * table(loop.inner)
+        asymptote = rates.reduced(loop.name, loop.reduced, loop.dtype, even)(3200) / 3200
+        compute = min(loop.elements * asymptote, whole)
+        return compute, rates.call(loop.name, loop.dtype) + whole - compute
+    name = loop.name
+    if name == "copyto" and len(loop.strands) > 1 and loop.strands[-2].itemsize == 1:
+        return _masked(loop, rates)
+    if name == "copyto" and loop.scalars:
+        name = "fill"
+    call = rates.call(name, loop.dtype, loop.scalars if name != "fill" else 0)
+    ragged = [strand for strand in loop.strands if not strand.flat or strand.step != 1]
+    rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill")
+    if name == "copyto" and ragged:
+        whole = loop.rows * max(
+            rates.row(_copying(loop, number), loop.dtype)(loop.inner)
+            for number, s in enumerate(loop.strands)
+            if s in ragged
+        )
+        compute = min(loop.elements * rate, whole)
+        return compute, call + whole - compute
+    if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] is not loop.strands[-1] and ragged[0].step < 2:
+        return _repeated(loop, ragged[0].step, rates, call, rate)
+    extra = sum(
+        rates.row(_pattern(loop, number), loop.dtype)(loop.inner)
+        for number, s in enumerate(loop.strands)
+        if s in ragged
+    )
+    return loop.elements * rate, call + loop.rows * extra
+
+
+def _repeated(loop: Loop, step: int, rates: Rates, call: float, rate: float) -> tuple[float, float]:
+    """A row or column for each row of the other operand, as measured of additions; what else is done comes on top."""
+    pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
+    slower = max(rate - rates.rate("add", loop.dtype, False), 0.0)
+    whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
+    compute = min(loop.elements * rate, whole)
+    return compute, call + whole - compute
+
+
+def _masked(loop: Loop, rates: Rates) -> tuple[float, float]:
+    """Copying where a causal mask allows: a stretch of ones and one of noughts in each row."""
+    overhead, per_row, per_element = rates.masking(loop.dtype)
+    side = loop.inner**0.5 if loop.inner > 1 else 1.0
+    return loop.elements * per_element, overhead + loop.rows * max(side, 1.0) * per_row
+
+
+def _copying(loop: Loop, number: int) -> str:
+    strand = loop.strands[number]
+    if strand.step not in (0, 1):
+        return "copy second" if strand.step < 8 else "copy across"
+    return "copy into part" if number == len(loop.strands) - 1 else "copy part"
+
+
+def _pattern(loop: Loop, number: int) -> str:
+    strand = loop.strands[number]
+    if number == len(loop.strands) - 1:
+        return "part written"
+    return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"

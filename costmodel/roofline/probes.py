@@ -1,0 +1,250 @@
+"""What calibration measures: single NumPy calls, described as a kernel's are, at sizes chosen for what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from costmodel.roofline.operation import Op
+from costmodel.roofline.program import Program, program_of
+from costmodel.roofline.reference import Buffer, Ref
+
+KIB = 1024
+MIB = 1024 * KIB
+
+UNARY = ("exp", "tanh", "sqrt", "negative", "log", "square", "absolute", "sign", "reciprocal")
+BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysign")
+COMPARING = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
+LOGICAL = ("logical_and", "logical_or", "logical_not")
+
+CURVE_BYTES = tuple(
+    int(size * KIB)
+    for size in (6, 24, 64, 160, 400, 720, 1000, 1500, 2500, 5000, 10_000, 17_000, 28_000, 44_000, 70_000)
+)
+"""Working sets of the reference curve, from the first cache to memory [bytes]."""
+
+RESIDENT_BYTES = 400 * KIB
+"""A working set that the caches of one core hold [bytes]."""
+
+RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
+"""Working sets at which a function's own rate is measured; a quick calibration takes the first [bytes]."""
+
+GATHERED_ROWS = 120
+GATHERED_WIDTHS = (1, 9, 60, 700)
+
+ROWS_ELEMENTS = 30_000
+"""Elements in all the rows of one such probe."""
+
+LARGEST_BYTES = 76 * MIB
+"""More than any probe needs [bytes]."""
+
+ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
+"""Lengths of inner loops at which the cost of starting one is measured."""
+
+REDUCED_LENGTHS = (2, 7, 10, 20, 48, 50, 96, 100, 190, 192, 390, 400, 760, 800, 1500, 1600, 3100, 3200, 12_000)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One call to measure; `name` is what its time is stored under."""
+
+    name: str
+    op: Op
+
+    @property
+    def program(self) -> Program:
+        """The call as a program of its own."""
+        return program_of([self.op], outputs=[self.op.output], name=self.name)
+
+
+def array(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None, elements: int = 0) -> Ref:
+    """An array in memory of its own, that is there before the call."""
+    return Ref(shape, Buffer(elements or prod(shape), dtype, "input"), strides)
+
+
+def causal(side: int) -> Ref:
+    """Which keys each query sees."""
+
+    def value() -> Any:
+        import numpy as np
+
+        return np.tri(side, dtype=bool)
+
+    return Ref((side, side), Buffer(side * side, "bool", "constant", value=value))
+
+
+def probes(thorough: bool = False) -> Iterator[Probe]:
+    """Every probe of a calibration; a thorough one has more products, and every function at every size."""
+    for dtype in ("float32", "float64"):
+        yield from _overheads(dtype)
+        yield from _curves(dtype, thorough)
+        yield from _rows(dtype)
+        yield from _reductions(dtype, thorough)
+        yield from _moves(dtype)
+        yield from _products(dtype, thorough)
+
+
+def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar: bool = False) -> Op:
+    """A function over contiguous arrays that take up `size` bytes together."""
+    item = 8 if dtype == "float64" else 4
+    out_item = 1 if name in COMPARING or name in LOGICAL else item
+    in_dtype = "bool" if name in LOGICAL else dtype
+    in_item = 1 if name in LOGICAL else item
+    reads = 1 if scalar or name in UNARY or name in ("copyto", "logical_not") else 2
+    n = max(size // (reads * in_item + (0 if in_place else out_item)), 1)
+    inputs: list[Any] = [array(n, dtype=in_dtype) for _ in range(reads)]
+    out = inputs[0] if in_place else array(n, dtype="bool" if out_item == 1 else dtype)
+    return Op(name, (*inputs, 1.0) if scalar else tuple(inputs), out)
+
+
+def _overheads(dtype: str) -> Iterator[Probe]:
+    tiny = 96
+    for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
+        yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
+    for name in ("multiply", "maximum", "greater"):
+        yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
+    yield Probe(f"call fill {dtype}", Op("copyto", (0.5,), array(8, dtype=dtype)))
+    for side in (2, 20, 110, 420):
+        square = array(side, side, dtype=dtype)
+        yield Probe(f"where {side} {dtype}", Op("copyto", (square, causal(side)), array(side, side, dtype=dtype)))
+    yield Probe(f"call matmul {dtype}", product(2, 3, 2, dtype))
+    yield Probe(f"call random {dtype}", Op("random", (), array(4, dtype=dtype)))
+    for name in ("add.reduce", "maximum.reduce"):
+        yield Probe(f"call {name} {dtype}", Op(name, (array(2, 4, dtype=dtype),), array(2, dtype=dtype), {"axis": -1}))
+
+
+def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
+    for size in CURVE_BYTES if dtype == "float32" else ():
+        yield Probe(f"curve add {size} {dtype}", elementwise("add", size, dtype))
+        yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
+    for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
+        for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
+            yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
+        for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
+            yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
+        n = size // (8 if dtype == "float64" else 4)
+        yield Probe(f"rate fill {size} {dtype}", Op("copyto", (0.5,), array(n, dtype=dtype)))
+        yield Probe(f"rate random {size} {dtype}", Op("random", (), array(n, dtype=dtype)))
+
+
+def _rows(dtype: str) -> Iterator[Probe]:
+    """One operand that is not read straight through: a row or a column repeated, part of longer rows, every other."""
+    for length in ROW_LENGTHS:
+        rows = max(ROWS_ELEMENTS // length, 2)
+        pitch = -(-length // 16) * 16 + 16
+        full = array(rows, length, dtype=dtype)
+        out = array(rows, length, dtype=dtype)
+        wide = array(rows, length, dtype=dtype, strides=(pitch, 1), elements=rows * pitch)
+        second = array(rows, length, dtype=dtype, strides=(2 * pitch, 2), elements=2 * rows * pitch)
+        across = array(rows, length, dtype=dtype, strides=(1, rows))
+        row, column = array(length, dtype=dtype), array(rows, 1, dtype=dtype)
+        patterns = {
+            "row": Op("add", (full, row), out),
+            "row in place": Op("add", (full, row), full),
+            "column": Op("add", (full, column), out),
+            "column in place": Op("add", (full, column), full),
+            "part": Op("add", (wide, full), out),
+            "part written": Op("add", (full, full), wide),
+            "second": Op("add", (second, full), out),
+            "copy part": Op("copyto", (wide,), out),
+            "copy into part": Op("copyto", (full,), wide),
+            "copy second": Op("copyto", (second,), out),
+            "copy across": Op("copyto", (across,), out),
+        }
+        for pattern, op in patterns.items():
+            if length > 1 or pattern.startswith("copy"):
+                yield Probe(f"{pattern} {length} {dtype}", op)
+
+
+def _reductions(dtype: str, thorough: bool) -> Iterator[Probe]:
+    total = 40_000
+    for name in ("add.reduce", "maximum.reduce"):
+        for n in REDUCED_LENGTHS:
+            rows = max(total // n, 1)
+            x = array(rows, n, dtype=dtype)
+            yield Probe(f"{name} inner {n} {dtype}", Op(name, (x,), array(rows, dtype=dtype), {"axis": -1}))
+            if name == "add.reduce":
+                yield Probe(f"{name} outer {n} {dtype}", Op(name, (x,), array(n, dtype=dtype), {"axis": 0}))
+
+
+def _moves(dtype: str) -> Iterator[Probe]:
+    for width in GATHERED_WIDTHS:
+        for rows in (4, GATHERED_ROWS):
+            index = array(rows, dtype="int64")
+            table, out = array(GATHERED_ROWS, width, dtype=dtype), array(rows, width, dtype=dtype)
+            at = Op("add.at", (index, array(rows, width, dtype=dtype)), table)
+            yield Probe(f"add.at {rows} {width} {dtype}", at)
+            yield Probe(f"take {rows} {width} {dtype}", Op("take", (table, index), out, {"axis": 0, "mode": "clip"}))
+
+
+def product_shapes(dtype: str, thorough: bool) -> list[tuple[int, int, int]]:
+    """(m, n, k) spread evenly over the logarithms of all sizes, half of them rounded to 16 or 256 as networks' are.
+
+    No shape here is one that is predicted: see `costmodel.roofline.validation`.
+    """
+    count = (1.0 if dtype == "float32" else 0.4) * (300 if thorough else 130)
+    largest = 2e8 if thorough else 5e7
+    shapes = []
+    step = 0
+    while len(shapes) < count:
+        step += 1
+        u, v, w = ((0.5 + step * r) % 1.0 for r in (0.8191725133961645, 0.6710436067037893, 0.5497004779019703))
+        m, n, k = int(2 ** (11.5 * u)), int(2 ** (2 + 10.5 * v)), int(2 ** (2 + 10.5 * w))
+        for grid in ((), (16,), (16, 32), (96,))[step % 4]:
+            m, n, k = ((-(-x // grid) * grid if x > 4 * grid else x) for x in (m, n, k))
+        if m * n * k <= largest:
+            shapes.append((m, n, k))
+    return shapes
+
+
+def vector_shapes(dtype: str) -> list[tuple[int, int, int]]:
+    """Products of a matrix and a vector, on either side."""
+    sizes = [(7, 90), (40, 270), (150, 500), (500, 150), (700, 700), (1300, 900), (900, 2900), (3300, 1700)]
+    return [shape for a, b in sizes for shape in ((1, a, b), (a, 1, b))]
+
+
+def product(m: int, n: int, k: int, dtype: str, transposed: str = "", batch: int = 1) -> Op:
+    """(m, k) times (k, n); of the operands that `transposed` names ("a", "b"), the columns are contiguous."""
+    lead = (batch,) if batch > 1 else ()
+    a = array(*lead, k, m, dtype=dtype).swapaxes(-1, -2) if "a" in transposed else array(*lead, m, k, dtype=dtype)
+    b = array(*lead, n, k, dtype=dtype).swapaxes(-1, -2) if "b" in transposed else array(*lead, k, n, dtype=dtype)
+    return Op("matmul", (a, b), array(*lead, m, n, dtype=dtype))
+
+
+def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
+    for number, (m, n, k) in enumerate([*product_shapes(dtype, thorough), *vector_shapes(dtype)]):
+        layouts = ("", "b") if number % 4 else ("", "b", "a")
+        for transposed in layouts:
+            yield Probe(f"product {m} {n} {k} {transposed or 'plain'} {dtype}", product(m, n, k, dtype, transposed))
+    for batch, m, n, k in BATCHES:
+        for transposed in ("", "b"):
+            op = heads(batch, m, n, k, dtype, transposed)
+            yield Probe(f"products {batch} {m} {n} {k} {transposed or 'plain'} {dtype}", op)
+
+
+BATCHES = (
+    (24, 4, 4, 4),
+    (20, 48, 48, 40),
+    (10, 96, 112, 64),
+    (30, 90, 90, 64),
+    (10, 208, 192, 64),
+    (26, 176, 176, 64),
+    (10, 368, 352, 80),
+    (10, 100, 64, 112),
+    (26, 192, 64, 176),
+    (10, 352, 80, 368),
+)
+
+
+def heads(batch: int, m: int, n: int, k: int, dtype: str, transposed: str) -> Op:
+    """Products as attention makes them: of parts of longer rows, if the second operand is transposed in both."""
+    wide = 3 * batch * 64
+    a = array(batch, m, k, dtype=dtype)
+    if transposed:
+        a = array(batch, m, k, dtype=dtype, strides=(64, wide, 1), elements=m * wide + k)
+        b = array(batch, k, n, dtype=dtype, strides=(64, 1, wide), elements=n * wide + k)
+    else:
+        b = array(batch, k, n, dtype=dtype, strides=(64, wide, 1), elements=k * wide + n)
+    return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))

@@ -1,0 +1,222 @@
+"""What a calibration says about this host: curves and tables through its probes, and the fits to its products."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from math import exp, log
+
+from costmodel.roofline.probes import (
+    CURVE_BYTES,
+    GATHERED_WIDTHS,
+    RATE_BYTES,
+    REDUCED_LENGTHS,
+    RESIDENT_BYTES,
+    ROW_LENGTHS,
+    probes,
+)
+from costmodel.roofline.products import Fit, fit, regime_of
+from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.signature import Product, signature_of
+
+POWER = 2.4
+"""How computing and moving overlap: (compute^p + memory^p)^(1/p), from exp, tanh, sqrt and division out of memory."""
+
+
+class Table:
+    """Values between points, interpolated in the logarithms of both; the nearest beyond the ends."""
+
+    def __init__(self, points: Sequence[float], values: Sequence[float]) -> None:
+        self.points = [log(max(p, 1e-30)) for p in points]
+        self.values = [log(max(v, 1e-30)) for v in values]
+
+    def __call__(self, point: float) -> float:
+        """The value at a point."""
+        if point == float("inf"):
+            return exp(self.values[-1])
+        x = log(max(point, 1e-30))
+        at = bisect_left(self.points, x)
+        if at == 0:
+            return exp(self.values[0])
+        if at == len(self.points):
+            return exp(self.values[-1])
+        low, high = self.points[at - 1], self.points[at]
+        share = (x - low) / (high - low)
+        return exp(self.values[at - 1] * (1 - share) + self.values[at] * share)
+
+
+class Rates:
+    """Ceilings and costs by probes' names; `seconds`: how long each probe took [s]."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
+        self.ops = {p.name: p.op for thorough in (True, False) for p in probes(thorough) if p.name in seconds}
+        self.call = cache(self._call)
+        self.rate = cache(self._rate)
+        self.row = cache(self._row)
+        self.reduced = cache(self._reduced)
+        self.gathered = cache(self._gathered)
+        self.fit = cache(self._fit)
+
+    # Calls
+
+    @cached_property
+    def step(self) -> float:
+        """What a program costs beside its calls [s]."""
+        return self.seconds["empty"]
+
+    def _call(self, name: str, dtype: str, scalars: int = 0) -> float:
+        """What one call costs before it has an element to work on [s]."""
+        s = self.seconds
+        own = s.get(f"call {name} {dtype}", s[f"call add {dtype}"])
+        if not scalars:
+            return own
+        scalar = f"call {name} scalar {dtype}"
+        if scalar in s:
+            return s[scalar]
+        return own + max(s[f"call multiply scalar {dtype}"] - s[f"call multiply {dtype}"], 0.0)
+
+    # Memory
+
+    @cached_property
+    def _streams(self) -> tuple[Table, Table]:
+        return self._beyond("add", 12), self._beyond("multiply in place", 4)
+
+    def _beyond(self, name: str, per_element: int) -> Table:
+        """Seconds a byte that memory at a distance takes beyond what is in the cache."""
+        call = self._call("add", "float32")
+        rates = []
+        for size in CURVE_BYTES:
+            n = self.ops[f"curve {name} {size} float32"].output.size
+            rates.append(max(self.seconds[f"curve {name} {size} float32"] - call, 1e-12) / n)
+        resident = [(size, rate) for size, rate in zip(CURVE_BYTES, rates, strict=True) if size <= RESIDENT_BYTES]
+        floor = min(rate for _, rate in resident)
+        extra, so_far = [], 0.0
+        for size, rate in zip(CURVE_BYTES, rates, strict=True):
+            so_far = 0.0 if size <= RESIDENT_BYTES else max(so_far, parted(rate, floor))
+            extra.append(so_far / per_element)
+        return Table(CURVE_BYTES, extra)
+
+    def far(self, distance: float, in_place: bool = False) -> float:
+        """How long a byte takes to come from `distance` bytes ago, and go back, beyond the cache [s]."""
+        return self._streams[in_place](distance)
+
+    def bandwidth(self, distance: float) -> float:
+        """What streams through memory that was touched so many bytes ago [bytes/s]."""
+        name = min(CURVE_BYTES, key=lambda size: abs(log(size) - log(min(max(distance, 1), CURVE_BYTES[-1]))))
+        probe = f"curve add {name} float32"
+        return 12 * self.ops[probe].output.size / self.seconds[probe]
+
+    @cached_property
+    def memory_bandwidth(self) -> float:
+        """Out of the largest working set [bytes/s]."""
+        return self.bandwidth(CURVE_BYTES[-1])
+
+    def peak(self, dtype: str) -> float:
+        """The fastest product [FLOP/s]."""
+        names = [name for name in self.seconds if name.startswith("product ") and name.endswith(dtype)]
+        return max(self._product(name).flops / self.seconds[name] for name in names)
+
+    # Functions
+
+    def _rate(self, name: str, dtype: str, scalar: bool) -> float:
+        """Seconds an element, its operands in the cache."""
+        scalar_name = (
+            f"{name} scalar" if scalar and f"rate {name} scalar {RATE_BYTES[0]} {dtype}" in self.seconds else name
+        )
+        probe = f"rate {scalar_name} {RATE_BYTES[0]} {dtype}"
+        if probe not in self.seconds:
+            probe = f"rate add {RATE_BYTES[0]} {dtype}"
+        took = self.seconds[probe] - self._call(name, dtype, int(scalar))
+        return max(took, 0.05 * self.seconds[probe]) / self.ops[probe].output.size
+
+    # Rows
+
+    def _row(self, pattern: str, dtype: str) -> Table:
+        """Seconds that each inner loop of a length costs: for a copy or a repeated row or column all of it, for others
+        what it adds."""
+        lengths, values = [], []
+        for length in ROW_LENGTHS:
+            name = f"{pattern} {length} {dtype}"
+            if name not in self.seconds:
+                continue
+            op = self.ops[name]
+            rows = op.output.size // length
+            whole = pattern.startswith(("copy", "row", "column"))
+            plain = 0.0 if whole else self._rate("add", dtype, False) * op.output.size
+            call = self._call("copyto" if pattern.startswith("copy") else "add", dtype)
+            lengths.append(length)
+            values.append(max(self.seconds[name] - call - plain, 0.0) / rows)
+        return Table(lengths, values)
+
+    def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Table:
+        """Seconds that a row of a length takes in a reduction; even: of a multiple of 16."""
+        name = name if f"{name} {way} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
+        lengths = [n for n in REDUCED_LENGTHS if n < 8 or n > 2000 or (n % 16 == 0) == even]
+        values = []
+        for n in lengths:
+            probe = f"{name} {way} {n} {dtype}"
+            rows = max(self.ops[probe].operands[0].size // n, 1)
+            values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
+        return Table(lengths, values)
+
+    def _gathered(self, name: str, dtype: str) -> Table:
+        """Seconds that a row of a width takes."""
+        name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
+        took = [(self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)) for w in GATHERED_WIDTHS]
+        return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took])
+
+    def gathered_call(self, name: str, dtype: str) -> float:
+        """What a gather costs before it moves a row [s]."""
+        return self.seconds.get(f"{name} 4 1 {dtype}", self.seconds[f"add.at 4 1 {dtype}"])
+
+    def masking(self, dtype: str) -> tuple[float, float, float]:
+        """(a call, a row of a causal mask, an element) of copying where a mask allows [s]."""
+        took = {side: self.seconds[f"where {side} {dtype}"] for side in (2, 110, 420)}
+        element = max((took[420] - took[2]) / 420 - (took[110] - took[2]) / 110, 0.0) / (420 - 110)
+        row = max((took[110] - took[2]) / 110 - element * 110, 0.0)
+        return took[2], row, element
+
+    # Products
+
+    def _product(self, name: str) -> Product:
+        found = signature_of(self.ops[name])
+        assert isinstance(found, Product)
+        return found
+
+    def _fit(self, regime: str, layout: str, dtype: str) -> Fit:
+        """How products of a regime and layout take their time."""
+        names = [
+            name
+            for name in self.seconds
+            if name.startswith(("product ", "products "))
+            and name.endswith(f" {layout or 'plain'} {dtype}")
+            and regime_of(self._product(name)) == regime
+        ]
+        if len(names) < 8 and layout == "a":
+            return self.fit(regime, "", dtype)
+        found = [self._product(name) for name in names]
+        call = self._call("matmul", dtype)
+        times = [
+            max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
+            for name, p in zip(names, found, strict=True)
+        ]
+        return fit(found, [self.operand_times(p) for p in found], times)
+
+    def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
+        """How long each operand of one product of a batch comes from where it is, beyond the cache [s]."""
+        item = ITEM_BYTES[p.dtype]
+        sizes = [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
+        distances = distances or [p.batch * sum(sizes)] * 3
+        return [size * self.far(distance) for size, distance in zip(sizes, distances, strict=True)]
+
+
+def joined(compute: float, memory: float) -> float:
+    """Time of computing and moving that overlap in part."""
+    return (compute**POWER + memory**POWER) ** (1 / POWER)
+
+
+def parted(whole: float, compute: float) -> float:
+    """The moving that makes `whole` of `compute`; `joined`'s inverse."""
+    return max(whole**POWER - compute**POWER, 0.0) ** (1 / POWER)

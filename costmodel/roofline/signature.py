@@ -1,0 +1,183 @@
+"""What the time of one NumPy call depends on, read from its description: loops, products, gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from costmodel.roofline.operation import Op
+from costmodel.roofline.reference import ITEM_BYTES, Ref, Shape
+
+
+@dataclass(frozen=True)
+class Strand:
+    """One array within a loop: elements from one step of the inner loop to the next, and whether one step leads
+    through the whole array (else NumPy copies it piece by piece, or starts anew at each row)."""
+
+    step: int
+    flat: bool
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An elementwise call, or a reduction: `rows` inner loops of `inner` elements each.
+
+    strands: the arrays read, then the one written. scalars: how many inputs are numbers. reduced: what the inner loop
+    does in a reduction ("inner": adds up a row; "outer": adds a row to others; "" for none).
+    """
+
+    name: str
+    dtype: str
+    inner: int
+    rows: int
+    strands: tuple[Strand, ...]
+    scalars: int = 0
+    in_place: bool = False
+    reduced: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Elements looped over."""
+        return self.inner * self.rows
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` matrix products of (m, k) and (k, n); an operand is `transposed` if its columns are contiguous.
+
+    pitch: elements from one contiguous row (or column) of an operand to the next. plain: BLAS can read both operands.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_transposed: bool
+    b_transposed: bool
+    a_pitch: int
+    b_pitch: int
+    plain: bool
+    dtype: str
+
+    @property
+    def flops(self) -> int:
+        """A multiply-add being two."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Gather:
+    """`rows` rows of `width` elements, moved by an index (take), or added there (at)."""
+
+    name: str
+    dtype: str
+    rows: int
+    width: int
+
+
+Signature = Loop | Product | Gather
+
+
+def signature_of(op: Op) -> Signature:
+    """What decides how long a call takes, but for where its operands are."""
+    if op.name == "matmul":
+        return _product(op)
+    if op.name in ("take", "random") or op.name.endswith(".at"):
+        return _gather(op)
+    if op.name.endswith(".reduce"):
+        return _reduction(op)
+    arrays = [x for x in op.inputs if isinstance(x, Ref)]
+    refs = [*arrays, op.output]
+    axes = _coalesced(op.output.shape, [_broadcast(x, op.output.shape) for x in refs])
+    return _loop(op, axes, refs, len(op.inputs) - len(arrays))
+
+
+def _loop(op: Op, axes: list[tuple[int, Shape]], refs: list[Ref], scalars: int, reduced: str = "") -> Loop:
+    inner, steps = axes[-1]
+    strands = tuple(
+        Strand(step, _is_flat([(n, s[i]) for n, s in axes]), ITEM_BYTES[ref.dtype])
+        for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
+    )
+    in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
+    dtype = next((x.dtype for x in refs if x.dtype.startswith("float")), op.output.dtype)
+    return Loop(op.name, dtype, inner, prod(n for n, _ in axes[:-1]), strands, scalars, in_place, reduced)
+
+
+def _reduction(op: Op) -> Loop:
+    x = op.operands[0]
+    axis = op.params.get("axis")
+    every = tuple(range(len(x.shape)))
+    reduced = {a % len(x.shape) for a in (every if axis is None else axis if isinstance(axis, tuple) else (axis,))}
+    kept = iter(() if op.params.get("keepdims") else op.output.steps)
+    out = [op.output.steps[a] if op.params.get("keepdims") else next(kept, 0) if a not in reduced else 0 for a in every]
+    written = tuple(0 if a in reduced else out[a] for a in every)
+    axes = _coalesced(x.shape, [x.steps, written])
+    return _loop(op, axes, [x, op.output], 0, "outer" if axes[-1][1][1] else "inner")
+
+
+def _broadcast(x: Ref, shape: Shape) -> Shape:
+    steps = tuple(0 if n == 1 else step for n, step in zip(x.shape, x.steps, strict=True))
+    return (0,) * (len(shape) - len(x.shape)) + steps
+
+
+def _coalesced(shape: Shape, steps: list[Shape]) -> list[tuple[int, Shape]]:
+    """Axes as NumPy's iterator walks them, (length, steps of each array): the smallest steps innermost, axes that
+    continue each other joined."""
+    axes = [(n, tuple(s[a] for s in steps)) for a, n in enumerate(shape) if n != 1]
+    axes.sort(key=lambda axis: tuple(sorted((abs(s) for s in axis[1]), reverse=True)), reverse=True)
+    joined: list[tuple[int, Shape]] = []
+    for n, inner in axes:
+        if joined and all(outer == n * s for outer, s in zip(joined[-1][1], inner, strict=True)):
+            joined[-1] = (joined[-1][0] * n, inner)
+        else:
+            joined.append((n, inner))
+    return joined or [(1, tuple(1 for _ in steps))]
+
+
+def _is_flat(axes: list[tuple[int, int]]) -> bool:
+    return all(outer[1] == n * step for outer, (n, step) in pairwise(axes))
+
+
+def _product(op: Op) -> Product:
+    a, b = (x for x in op.inputs if isinstance(x, Ref))
+    m, k = (1, a.size) if len(a.shape) == 1 else a.shape[-2:]
+    n = 1 if len(b.shape) == 1 else b.shape[-1]
+    layouts = [_layout(x) for x in (a, b)]
+    return Product(
+        batch=op.output.size // (m * n),
+        m=m,
+        n=n,
+        k=k,
+        a_transposed=layouts[0] == "columns",
+        b_transposed=layouts[1] == "columns",
+        a_pitch=_pitch(a),
+        b_pitch=_pitch(b),
+        plain="strided" not in layouts,
+        dtype=op.output.dtype,
+    )
+
+
+def _layout(x: Ref) -> str:
+    """Whether BLAS can read the matrices by rows or by columns; else NumPy copies or loops itself."""
+    if len(x.shape) == 1:
+        return "rows"
+    (rows, columns), (down, across) = x.shape[-2:], x.steps[-2:]
+    if (across == 1 or columns == 1) and (down >= columns or rows == 1):
+        return "rows"
+    return "columns" if (down == 1 or rows == 1) and (across >= rows or columns == 1) else "strided"
+
+
+def _pitch(x: Ref) -> int:
+    return max(x.steps[-2:]) if len(x.shape) > 1 else x.size
+
+
+def _gather(op: Op) -> Gather:
+    dtype = op.output.dtype
+    if op.name == "random":
+        return Gather("random", dtype, op.output.size, 1)
+    if op.name == "take":
+        index = op.operands[1]
+        return Gather("take", dtype, index.size, max(op.output.size // max(index.size, 1), 1))
+    return Gather(op.name, dtype, op.terms, 1)

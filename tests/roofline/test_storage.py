@@ -1,0 +1,179 @@
+"""A stored calibration is whole, of this machine and of this version, or it is not used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import CostModelError
+from costmodel.roofline import machine as machines
+from costmodel.roofline import storage
+from costmodel.roofline.calibration import STALE, Calibration
+from costmodel.roofline.machine import this_machine
+from costmodel.roofline.storage import CalibrationError, CalibrationWarning, calibrate, calibrated, path_of, read, store
+from tests.roofline.synthetic import MACHINE, calibration
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(created=datetime.now(UTC).isoformat()))
+    return tmp_path
+
+
+def test_what_is_stored_is_read_again(folder: Path) -> None:
+    path = store(calibration())
+    assert path == path_of(MACHINE)
+    assert path.parent == folder
+    assert read(path, MACHINE) == calibration()
+    assert [entry.name for entry in folder.iterdir()] == [path.name], "nothing beside it"
+
+
+def edited(path: Path, **changes: object) -> None:
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": 99}, "is of format 99"),
+        ({"seconds": {"empty": 1e-7}}, "lacks"),
+        ({"seconds": {"empty": -1.0}}, "'empty' took -1.0 s"),
+        ({"seconds": {"empty": "fast"}}, "seconds.empty"),
+        ({"seconds": {"empty": 1e9}}, "which is no time"),
+        ({"created": "yesterday"}, "created"),
+        ({"created": "2026-01-02"}, "no time zone"),
+        ({"thorough": 1}, "thorough"),
+        ({"comment": "edited"}, "comment"),
+        ({"machine": {"cpu": "Abacus"}}, "machine.cores"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_named(changes: dict, said: str) -> None:
+    path = store(calibration())
+    edited(path, **changes)
+    with pytest.raises(CalibrationError) as caught:
+        read(path, MACHINE)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 50_000, b"NaN"])
+def test_a_file_that_is_no_calibration_is_refused_and_named(content: bytes) -> None:
+    path = store(calibration())
+    path.write_bytes(content)
+    with pytest.raises(CalibrationError, match="is no calibration") as caught:
+        read(path, MACHINE)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_machine_s_file_is_refused_and_the_difference_said() -> None:
+    path = store(calibration())
+    with pytest.raises(CalibrationError, match=r"is of another machine: numpy: 2\.0, here 9\.9"):
+        read(path, replace(MACHINE, numpy="9.9"))
+
+
+def test_every_change_of_the_machine_changes_its_key() -> None:
+    changes = {"cpu": "Slide rule", "cores": 2, "caches": (), "numpy": "1", "blas": "mkl", "threads": 2}
+    keys = {replace(MACHINE, **{name: value}).key for name, value in changes.items()}
+    assert len(keys | {MACHINE.key}) == len(changes) + 1
+
+
+def test_without_one_a_quick_one_is_made_and_said() -> None:
+    with pytest.warns(CalibrationWarning, match=r"no calibration of this machine in .*: calibrating now"):
+        made = calibrated()
+    assert made.machine == MACHINE
+    said: list[str] = []
+    assert calibrated(say=said.append) == made
+    assert said == []
+
+
+@pytest.mark.parametrize("content", [b"not json", b"{}"])
+def test_a_damaged_one_is_named_and_redone(content: bytes) -> None:
+    path = store(calibration())
+    path.write_bytes(content)
+    said: list[str] = []
+    made = calibrated(say=said.append)
+    assert said[0].startswith(f"{path} is no calibration")
+    assert read(path, MACHINE) == made
+
+
+def test_an_old_one_is_used_and_said_to_be_old() -> None:
+    created = datetime.now(UTC) - STALE - timedelta(days=1)
+    store(calibration(created=created.isoformat()))
+    said: list[str] = []
+    assert calibrated(say=said.append).stale
+    assert said == ["this calibration is 15 days old: costmodel roofline calibrate renews it"]
+
+
+def test_an_interrupted_calibration_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(calibration())
+    before = path.read_bytes()
+
+    def interrupted(*_: object, **__: object) -> Calibration:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "measure_probes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate()
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
+    monkeypatch.setattr("costmodel.roofline.calibration.Calibration.model_dump_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate()
+    assert path.read_bytes() == before
+    assert [entry.name for entry in folder.iterdir()] == [path.name]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv(storage.CACHE_VARIABLE, str(blocked))
+    with pytest.raises(CalibrationError, match=f"set {storage.CACHE_VARIABLE}"):
+        calibrate()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 2, True, 1.0, "all"])
+def test_threads_are_as_many_as_there_are_cores_at_most(threads: object) -> None:
+    with pytest.raises(CostModelError, match="is not from 1 to 1, the cores there are"):
+        calibrate(threads=threads)  # type: ignore[arg-type]
+
+
+def test_what_the_system_does_not_say_is_unknown_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(machines, "CACHES", tmp_path / "none")
+    monkeypatch.setattr(machines, "_blas", dict)
+    monkeypatch.setattr("platform.processor", lambda: "")
+    bare = this_machine()
+    assert bare.unknown == ("cpu", "blas", "blas_version", "blas_kernels", "caches")
+    assert "caches unknown" in str(bare)
+    found = calibration(machine=bare, created=datetime.now(UTC).isoformat())
+    assert found.warnings == ["the system does not say: cpu, blas, blas_version, blas_kernels, caches"]
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "scipy" else object())
+    with pytest.raises(CostModelError, match=r"the roofline needs scipy: pip install 'costmodel\[roofline\]'"):
+        this_machine()
+
+
+def test_a_level_is_the_first_that_holds_so_much() -> None:
+    assert [MACHINE.level_of(size) for size in (1, 32_768, 32_769, 2**20, 2**21)] == ["L1", "L1", "L2", "L2", "memory"]
+    assert replace(MACHINE, caches=()).level_of(1) == "memory"
+
+
+def test_two_calibrations_join_to_the_faster_of_each_probe() -> None:
+    slow = calibration(seconds={name: 2 * value for name, value in calibration().seconds.items()})
+    assert slow.joined(calibration()).seconds == calibration().seconds == calibration().joined(slow).seconds
+
+
+def test_a_noisy_one_is_said_to_be() -> None:
+    now = datetime.now(UTC).isoformat()
+    assert calibration(noisy=0.3, created=now).warnings == [
+        "30% of the probes are noisy: calibrate again when the machine is at rest"
+    ]
