@@ -35,11 +35,24 @@ class Backward:
             if isinstance(visit, Visit):
                 self._visit(visit)
             elif isinstance(visit, Again):
-                self._retrace(self.forward.again(visit))
+                self._again(visit)
             elif visit.opens:
                 self.lifetimes.fold(starts.pop(), visit.more)
             else:
                 starts.append(len(self.lifetimes.moments))
+
+    def _again(self, stretch: Again) -> None:
+        """Run a stretch again, then back; until that is done its result and the gradient of it are held.
+
+        Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
+        """
+        incoming = stretch.slot.gradient
+        visits, result = self.forward.again(stretch)
+        self._retrace(visits)
+        now = len(self.lifetimes.moments) - 1
+        for held in (incoming, result):
+            if held is not None:
+                held.died = max(held.died, now)
 
     def _start(self, visits: list[Visit | Edge | Again]) -> Stretch | None:
         """The gradient that backward starts from: the caller holds it until the end."""

@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple
 from costmodel.dtypes import Dtype, size_bytes
 from costmodel.graph import Block, Call
 from costmodel.layers.loss import Loss
-from costmodel.lifetimes import ACTIVATIONS, Lifetimes, Phase, Stretch
+from costmodel.lifetimes import ACTIVATIONS, CASTS, Lifetimes, Phase, Stretch
 from costmodel.parts import Parts
 from costmodel.run import Run
 from costmodel.sizes import decided
-from costmodel.tensor import Storage, Tensor
+from costmodel.tensor import Origin, Storage, Tensor
 
-MADE = frozenset({"computed", "cast"})
-"""Origins of memory that comes and goes; all other is there throughout."""
+_KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS}
+"""Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
 
 
 class Slot:
@@ -40,22 +40,24 @@ class Plan(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
-    itself, its output first if that is new. kept: what it keeps, and whether that is an activation. gradients: the
+    itself, its output first if that is new. kept: what it keeps, and on which line. gradients: the
     operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
-    through, to an input that is as large (same) or larger (a slice).
+    through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
+    forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
     """
 
     part: str
     phase: Phase
     reads: list[Storage]
     makes: list[tuple[Storage, int]]
-    kept: list[tuple[Storage, bool]]
+    kept: list[tuple[Storage, int]]
     gradients: list[tuple[Tensor, bool]]
     output: int
     forward_scratch: int
     backward_scratch: int
     passes: bool
     same: bool
+    cached: bool
 
 
 class Visit(NamedTuple):
@@ -111,8 +113,11 @@ class Forward:
         self._slots: dict[Tensor | Storage, Slot] = {}
         self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
         self._plans: dict[Call, Plan] = {}
+        self._cached: list[Stretch] = []
+        self._alike = 1
         self._walk(run.root)
         self._parts.leave_since(0)
+        self._drop_cache()
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
@@ -141,21 +146,34 @@ class Forward:
         if last := last_of(ran):
             outer.append(Again(block, self._rounds, last.slot, places, slots, dict(self._weights)))
 
-    def again(self, stretch: Again) -> list[Visit | Edge | Again]:
-        """Run a stretch again, keeping what its backward needs; returns its visits."""
+    def again(self, stretch: Again) -> tuple[list[Visit | Edge | Again], Stretch]:
+        """Run a stretch again, keeping what its backward needs; returns its visits and its result."""
         outer = self.visits, self._rounds, self._pass, self._weights, self.output
         self.visits, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
         self._places.update(stretch.places)
         self._slots.update(stretch.slots)
         start = len(self.lifetimes.moments)
+        alike, self._alike = self._alike, 1
         self._walk(stretch.block)
+        self._alike = alike
         self._parts.leave_since(start)
-        visits = self.visits
+        self._drop_cache()
+        visits, result = self.visits, self.output
         self.visits, self._rounds, self._pass, self._weights, self.output = outer
         if last := last_of(visits):
             last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
             last.slot.parts, stretch.slot.parts = stretch.slot.parts, []
-        return visits
+        return visits, result
+
+    def _drop_cache(self) -> None:
+        """Autocast ends: its copies of weights go, but for those that backward needs."""
+        now = len(self.lifetimes.moments) - 1
+        for stretch in self._cached:
+            if stretch.line == CASTS:
+                stretch.rounds = 1  # each goes in backward, in its own round
+            else:
+                stretch.died = now
+        self._cached.clear()
 
     def _repeat(self, block: Block) -> None:
         entry, made = block.entry, block.exit
@@ -180,7 +198,9 @@ class Forward:
         start = len(self.lifetimes.moments)
         if more:
             self._edge(Edge(True, more))
+        outer, self._alike = self._alike, self._alike * (1 + more)
         self._walk(block)
+        self._alike = outer
         self._parts.leave_since(start)
         if more:
             self._edge(Edge(False, more))
@@ -209,11 +229,10 @@ class Forward:
         self.output = places.get(y.storage, self._given)
         if y.requires_grad and not plan.same:
             kept: list[Stretch] = []
-            for storage, is_activation in plan.kept if self._pass != "once" else ():
+            for storage, line in plan.kept if self._pass != "once" else ():
                 stretch = places[storage]
                 kept.append(stretch)
-                if is_activation:
-                    stretch.line = ACTIVATIONS
+                stretch.line = line
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
             self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, kept))
 
@@ -226,7 +245,10 @@ class Forward:
             stretch.died = now
             parts.hand(stretch)
         for storage, size in plan.makes:
-            places[storage] = lifetimes.take(size, now)
+            places[storage] = made = lifetimes.take(size, now)
+            if plan.cached:
+                made.rounds = self._alike
+                self._cached.append(made)
         if plan.forward_scratch:
             lifetimes.take(plan.forward_scratch, now)
 
@@ -251,20 +273,21 @@ def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     y, kind = call.y, call.kind
     known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
-    gradients = [(operand, shared) for operand, _, shared in call.gradients()]
+    gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
     makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
     scratch = kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
         call.name.rpartition(".")[0],
         "loss" if isinstance(kind, Loss) else "forward",
-        [x.storage for x in call.inputs if x.storage.origin in MADE],
+        list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],
-        [(storage, storage.origin == "computed") for storage in call.kept if storage.origin in MADE],
+        [(storage, _KEPT[storage.origin]) for storage in call.kept if storage.origin in _KEPT],
         gradients,
         y.bytes,
         size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,
         size_bytes(scratch.backward, y.dtype) if scratch.backward else 0,
         passes,
         passes and decided(y.size) == decided(call.x.size),
+        y.storage.origin == "cast" and (y.requires_grad or not call.run.training),
     )

@@ -67,14 +67,15 @@ class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
-    it computes with: those `stored`, or casts of them. `kept` is what it keeps for backward, until then or, if it is
-    `recomputed`, only once it has been run again.
+    it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
+    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again.
     """
 
     __slots__ = (
         "_gradients",
         "block",
         "buffers",
+        "given",
         "inputs",
         "kept",
         "kind",
@@ -89,7 +90,7 @@ class Call:
     def __init__(self, run: Run, kind: Kind, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
         self.kind = kind
-        self.inputs = inputs
+        self.inputs = self.given = inputs
         self.name = name
         self.block = run.block
         self.weights: dict[str, Tensor] = {}

@@ -7,27 +7,31 @@ from typing import Literal, NamedTuple
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
-GRADIENTS, ACTIVATIONS, TEMPORARIES = range(3)
+GRADIENTS, ACTIVATIONS, CASTS, TEMPORARIES = range(4)
 """The lines on which memory comes and goes during a step; on all others it is there throughout."""
 
-Level = tuple[int, int, int]
+Level = tuple[int, int, int, int]
 """Bytes on each of these lines."""
 
 Change = tuple[Level, Level]
 """What is taken before a moment, and given back after it."""
 
-NOTHING: Level = (0, 0, 0)
+NOTHING: Level = (0, 0, 0, 0)
 
 
 class Stretch:
-    """Bytes that are alive from one moment to another, both included; `died` moves on with every use."""
+    """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
 
-    __slots__ = ("born", "died", "line", "size")
+    rounds: how many are given back at once, where it stands for those of alike rounds and all stay until after them.
+    """
+
+    __slots__ = ("born", "died", "line", "rounds", "size")
 
     def __init__(self, size: int, line: int, born: int) -> None:
         self.size = size
         self.line = line
         self.born = self.died = born
+        self.rounds = 1
 
 
 class Moment(NamedTuple):
@@ -89,23 +93,23 @@ class Lifetimes:
         for fold in self.folds:
             closing.setdefault(fold.end - 1, []).append(fold)
         result: list[list[Level]] = []
-        a, b, c = NOTHING
-        for now, ((a1, b1, c1), (a2, b2, c2)) in enumerate(changes):
+        level = NOTHING
+        for now, (taken, freed) in enumerate(changes):
             if now in opening:
-                opening[now] = (a, b, c)
-            a, b, c = a + a1, b + b1, c + c1
-            result.append([(a, b, c)])
-            a, b, c = a - a2, b - b2, c - c2
+                opening[now] = level
+            level = plus(level, taken)
+            result.append([level])
+            level = minus(level, freed)
             for fold in closing.get(now, ()):
-                a0, b0, c0 = opening[fold.start]
-                grown = (fold.more * (a - a0), fold.more * (b - b0), fold.more * (c - c0))
+                a, b, c, d = minus(level, opening[fold.start])
+                grown = (fold.more * a, fold.more * b, fold.more * c, fold.more * d)
                 if every and grown[TEMPORARIES] == 0:
                     for levels in result[fold.start : fold.end]:
-                        levels += [_plus(level, grown) for level in levels]
+                        levels += [plus(level, grown) for level in levels]
                 elif sum(grown) > 0:
                     for levels in result[fold.start : fold.end]:
-                        levels[:] = [_plus(level, grown) for level in levels]
-                a, b, c = _plus((a, b, c), grown)
+                        levels[:] = [plus(level, grown) for level in levels]
+                level = plus(level, grown)
         return result
 
     def changes(self) -> list[Change]:
@@ -113,7 +117,7 @@ class Lifetimes:
         taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
         for stretch in self.stretches:
             taken[stretch.line][stretch.born] += stretch.size
-            freed[stretch.line][stretch.died] += stretch.size
+            freed[stretch.line][stretch.died] += stretch.size * stretch.rounds
         return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 
@@ -126,5 +130,11 @@ def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
     return [now for stretch in order for now in stretch]
 
 
-def _plus(level: Level, more: Level) -> Level:
-    return level[0] + more[0], level[1] + more[1], level[2] + more[2]
+def plus(level: Level, more: Level) -> Level:
+    """Line by line."""
+    return level[0] + more[0], level[1] + more[1], level[2] + more[2], level[3] + more[3]
+
+
+def minus(level: Level, less: Level) -> Level:
+    """Line by line."""
+    return level[0] - less[0], level[1] - less[1], level[2] - less[2], level[3] - less[3]

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from costmodel.backward import Backward, update
 from costmodel.dtypes import size_bytes
 from costmodel.forward import Forward
-from costmodel.lifetimes import GRADIENTS, NOTHING, Change, Fold, Level, Lifetimes, Moment, Phase, unfolded
+from costmodel.lifetimes import (
+    GRADIENTS,
+    NOTHING,
+    TEMPORARIES,
+    Change,
+    Fold,
+    Level,
+    Lifetimes,
+    Moment,
+    Phase,
+    minus,
+    plus,
+    unfolded,
+)
 from costmodel.precision import Precision
 from costmodel.run import Run
 from costmodel.sizes import Letter, largest
@@ -26,7 +39,8 @@ if TYPE_CHECKING:
 class Alive(NamedTuple):
     """Bytes alive at one step, by category.
 
-    activations are kept for backward; temporaries are all else that comes and goes.
+    activations are kept for backward, and so are casts, copies of weights in a lower precision; temporaries are all
+    else that comes and goes.
     """
 
     weights: int
@@ -36,6 +50,7 @@ class Alive(NamedTuple):
     buffers: int
     inputs: int
     activations: int
+    casts: int
     temporaries: int
 
     @property
@@ -75,7 +90,7 @@ class Timeline:
     @cached_property
     def _totals(self) -> list[int]:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
-        return [int(a) + int(b) + int(c) for a, b, c in self.levels]
+        return [int(a) + int(b) + int(c) + int(d) for a, b, c, d in self.levels]
 
     def _highest(self, heights: list[int]) -> list[int]:
         """For each phase the first moment that is highest."""
@@ -99,8 +114,9 @@ class Timeline:
     @cached_property
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
-        levels = self.every or [self.levels[now] for now in self._highest([int(level[2]) for level in self.levels])]
-        return largest([level[2] for level in levels])
+        sizes = [level[TEMPORARIES] for level in self.levels]
+        every = [level[TEMPORARIES] for level in self.every]
+        return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
 
     @cached_property
     def happenings(self) -> int:
@@ -112,12 +128,12 @@ class Timeline:
 
     def unfolded(self) -> Iterator[Step]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
-        a, b, c = NOTHING
+        level = NOTHING
         for now in unfolded(len(self.moments), self.folds):
-            (a1, b1, c1), (a2, b2, c2) = self.changes[now]
-            a, b, c = a + a1, b + b1, c + c1
-            yield Step(*self.moments[now], self._alive((a, b, c)))
-            a, b, c = a - a2, b - b2, c - c2
+            taken, freed = self.changes[now]
+            level = plus(level, taken)
+            yield Step(*self.moments[now], self._alive(level))
+            level = minus(level, freed)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """A picture of it, also written to `path` (extra `plot`): what is alive by category, and the peak.
@@ -149,9 +165,11 @@ class Timeline:
         return Step(*self.moments[now], self._alive(self.levels[now]))
 
     def _alive(self, level: Level) -> Alive:
-        gradients, activations, temporaries = level
+        gradients, activations, casts, temporaries = level
         gradients = self.standing.gradients + gradients
-        return self.standing._replace(gradients=gradients, activations=activations, temporaries=temporaries)
+        return self.standing._replace(
+            gradients=gradients, activations=activations, casts=casts, temporaries=temporaries
+        )
 
 
 def timeline_of(run: Run, settings: Settings) -> Timeline:
@@ -169,7 +187,7 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
         update(forward.weights, settings, lifetimes)
     weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
     earlier = gradient_bytes(run) if settings.accumulate > 1 else 0
-    standing = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0)
+    standing = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
     last = len(lifetimes.moments) - 1
     forward.output.died = last
     for stretch in lifetimes.stretches:

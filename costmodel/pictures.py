@@ -24,6 +24,7 @@ COLOURS = {
     "inputs": "#cc79a7",
     "gradients": "#d55e00",
     "activations": "#5dc1a0",
+    "casts": "#9a6324",
     "temporaries": "#f0e442",
 }
 """From the bottom up: after Okabe and Ito's palette for colour-blind readers, with neighbours of unlike brightness."""

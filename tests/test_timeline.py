@@ -94,6 +94,7 @@ def test_one_large_layer_by_hand(batch: int) -> None:
         buffers=0,
         inputs=2 * 4000 * batch,
         activations=0,
+        casts=0,
         temporaries=8 * megabyte + 4,
     )
     assert p.timeline.peak_step.alive == peak

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from . import models
 
 LOWERED = {"linear", "matmul", "conv2d", "conv_transpose2d", "_scaled_dot_product_flash_attention"}
 """Of the functions that models here call, those that autocast to a lower precision (torch.amp's table for CUDA)."""
@@ -17,7 +20,10 @@ RAISED = {"softmax", "layer_norm", "group_norm", "cross_entropy", "mse_loss", "r
 
 
 class GpuAutocast(TorchFunctionMode):
-    """Casts the arguments of each call as torch.autocast("cuda") would; weights once, all else each time."""
+    """Casts the arguments of each call as torch.autocast("cuda") would; weights once, all else each time.
+
+    The fused RMS norm, which PyTorch does not know by name, is run in fp32.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -34,6 +40,17 @@ class GpuAutocast(TorchFunctionMode):
         kwargs = {key: self.cast(a, target) for key, a in (kwargs or {}).items()}
         return func(*args, **kwargs)
 
+    def __enter__(self) -> GpuAutocast:
+        self._fused = patch.object(models.FusedRMS, "apply", self.wrap(models.FusedRMS.apply))
+        self._fused.start()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._fused.stop()
+        self.casts.clear()
+
     def cast(self, x: Any, dtype: torch.dtype) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == dtype:
             return x
@@ -42,5 +59,5 @@ class GpuAutocast(TorchFunctionMode):
         return self.casts.setdefault(id(x), x.to(dtype))
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that PyTorch does not know by name, to be run in fp32."""
+        """A function, run in fp32."""
         return lambda *args: function(*(self.cast(a, torch.float32) for a in args))

@@ -196,7 +196,8 @@ class Block(nn.Module):
         drop, norm1, norm2 = self.dropout, self.norm1, self.norm2
         if self.spec.parallel:
             normed = norm1(x)
-            return x + drop(self.attention(normed)) + drop(self.mlp(norm2(x) if norm2 else normed))
+            mixed, fed = drop(self.attention(normed)), drop(self.mlp(norm2(x) if norm2 else normed))
+            return x + mixed + fed
         if self.spec.norm_placement == "pre":
             x = x + drop(self.attention(norm1(x)))
             return x + drop(self.mlp(norm2(x)))

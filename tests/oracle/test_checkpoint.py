@@ -35,9 +35,26 @@ class Grouped(torch.nn.Module):
     def __init__(self, model: models.Transformer, size: int) -> None:
         super().__init__()
         self.model = model
+        self.owned = model.blocks
         blocks = list(model.blocks)
         groups = [torch.nn.Sequential(*blocks[start : start + size]) for start in range(0, len(blocks), size)]
-        self.groups = [lambda x, group=group: again(group, x) for group in groups]
+        self.groups = [lambda x, group=group: again(lambda x: self.run(group, x), x) for group in groups]
+
+    def run(self, group: Any, x: Any) -> Any:
+        """With gradients only when run again, in backward."""
+        rerun = torch.is_grad_enabled()
+        if rerun:
+            self.starts()
+        y = group(x)
+        if rerun:
+            self.ends()
+        return y
+
+    def starts(self) -> None:
+        """Running again starts."""
+
+    def ends(self) -> None:
+        """Running again is done."""
 
     def forward(self, tokens: Any) -> Any:
         with patch.object(models.Transformer, "blocks", self.groups, create=True):

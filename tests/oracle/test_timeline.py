@@ -37,11 +37,12 @@ TOTAL_WEIGHT = 4
 
 
 def stated(p: Prediction) -> dict[str, Most]:
-    """The highest step of each phase; the loss belongs to forward."""
+    """The highest step of each phase, the first of equals; the loss belongs to forward."""
     most: dict[str, Most] = {}
     for phase, _, _, alive in p.timeline.steps:
         name = "forward" if phase == "loss" else phase
-        most[name] = max(most.get(name, Most(0, 0)), Most(alive.total, alive.activations))
+        found = Most(alive.total, alive.activations + alive.casts, alive.gradients)
+        most[name] = max(most.get(name, found), found, key=lambda one: one[:2])
     return most
 
 
@@ -52,8 +53,8 @@ def differences(
     extra = sum(buffer.untyped_storage().nbytes() for buffer in module.buffers()) - p.memory.buffers
     found = training_step(module, x, target, loss).most
     return {
-        phase: Most(most.alive - (found[phase].alive - extra), most.saved - found[phase].saved)
-        for phase, most in stated(p).items()
+        phase: Most(most.alive - (seen.alive - extra), most.saved - seen.saved, most.gradients - seen.gradients)
+        for phase, most, seen in ((phase, most, found[phase]) for phase, most in stated(p).items())
     }
 
 
@@ -64,7 +65,7 @@ def assert_phases_agree(found: dict[str, Most], unseen: int = 0, total_weight: i
     which the way a model is written decides. The paper knows only those that callers must have. Where the loss's total
     weight makes its step the highest on paper, the tracker's highest may be another, by less than that lower.
     """
-    assert found["optimizer"] == Most(0, 0)
+    assert found["optimizer"] == Most(0, 0, 0)
     assert 0 <= found["backward"].alive <= max(unseen, total_weight)
     assert found["forward"].alive <= 0
 
@@ -76,6 +77,7 @@ def step_of(spec: Any, module: nn.Module, x: Tensor, target: Tensor, **settings:
     assert_phases_agree(found)
     phase = p.timeline.peak_step.phase
     assert found[phase].saved in (0, TOTAL_WEIGHT)
+    assert found[phase].gradients == 0
     most = {phase: most.alive for phase, most in stated(p).items()}
     assert most["forward"] - found["forward"].alive <= p.memory.peak == most[phase]
     return p

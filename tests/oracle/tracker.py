@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +14,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from .autocasting import GpuAutocast
+
 
 class Most(NamedTuple):
-    """The most alive at once in one phase, and how much of that autograd had saved, weights and inputs left out."""
+    """The most alive at once in one phase, and how much of that autograd had saved (weights and inputs left out), and
+    was weights' gradients.
+    """
 
     alive: int
     saved: int
+    gradients: int
 
 
 class Saved:
@@ -28,14 +35,20 @@ class Saved:
 
 
 class Tracker(TorchDispatchMode):
-    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way."""
+    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way.
+
+    gradients: births of those memories that turned out to be gradients of weights.
+    """
 
     def __init__(self, given: list[Tensor]) -> None:
         super().__init__()
         self.phase = "forward"
-        self.most: dict[str, Most] = {}
-        self._now = self._saved_now = 0
+        self.gradients: set[int] = set()
+        self._highest: dict[str, tuple[int, int, dict[int, int]]] = {}
+        self._now = self._saved_now = self._born = 0
         self._alive: dict[int, weakref.finalize] = {}
+        self._births: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
         self._packs: Counter[int] = Counter()
         for tensor in given:
             self._follow(tensor)
@@ -50,15 +63,31 @@ class Tracker(TorchDispatchMode):
         super().__exit__(*error)
         self._hooks.__exit__(*error)
 
+    @property
+    def most(self) -> dict[str, Most]:
+        """The highest moment of each phase."""
+        return {
+            phase: Most(alive, saved, sum(size for birth, size in sizes.items() if birth in self.gradients))
+            for phase, (alive, saved, sizes) in self._highest.items()
+        }
+
+    def birth_of(self, tensor: Tensor) -> int:
+        """Which memory, among all there ever were, is behind a tensor."""
+        return self._births[tensor.untyped_storage()._cdata]
+
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if tensor.device.type == "meta" and storage._cdata not in self._alive:
             size = storage.nbytes()
             self._alive[storage._cdata] = weakref.finalize(storage, self._forget, storage._cdata, size)
             self._now += size
+            self._born += 1
+            self._births[storage._cdata] = self._born
+            self._sizes[self._born] = size
 
     def _forget(self, key: int, size: int) -> None:
         del self._alive[key]
+        del self._sizes[self._births.pop(key)]
         self._now -= size
 
     def _pack(self, tensor: Tensor) -> Saved:
@@ -79,8 +108,13 @@ class Tracker(TorchDispatchMode):
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
-        self.most[self.phase] = max(self.most.get(self.phase, Most(0, 0)), Most(self._now, self._saved_now))
+        if (self._now, self._saved_now) > self._highest.get(self.phase, (0, 0))[:2]:
+            self._highest[self.phase] = (self._now, self._saved_now, dict(self._sizes))
         return result
+
+
+AdamW = partial(torch.optim.AdamW, foreach=False)
+"""Weight by weight, as PyTorch does it wherever it does not know of a faster way."""
 
 
 def weights_by_use(model: nn.Module, x: Tensor) -> list[nn.Parameter]:
@@ -97,19 +131,29 @@ def weights_by_use(model: nn.Module, x: Tensor) -> list[nn.Parameter]:
     return list(found)
 
 
-def training_step(model: nn.Module, x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tracker:
-    """One step of AdamW, weight by weight, with its states in place and no gradient yet."""
+def training_step(
+    model: nn.Module,
+    x: Tensor,
+    target: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    autocast: torch.dtype | None = None,
+    update: Callable[..., torch.optim.Optimizer] = AdamW,
+) -> Tracker:
+    """One step, with the optimizer's states in place and no gradient yet; under autocast until the loss is there."""
     weights = weights_by_use(model, x)
-    optimizer = torch.optim.AdamW(weights, foreach=False)
+    optimizer = update(weights)
     for weight in weights:
         weight.grad = torch.empty_like(weight)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     states = [state for of_weight in optimizer.state.values() for state in of_weight.values()]
     with Tracker([x, target, *weights, *model.buffers(), *states]) as tracker:
-        error = loss(model(x), target)
+        with nullcontext() if autocast is None else GpuAutocast(autocast):
+            error = loss(model(x), target)
         tracker.phase = "backward"
         error.backward()
         tracker.phase = "optimizer"
+        tracker.gradients = {tracker.birth_of(weight.grad) for weight in weights if weight.grad is not None}
         optimizer.step()
     return tracker

@@ -1,0 +1,131 @@
+"""The peak of a step under autocast, checkpointing and other updates, against a memory tracker, as in test_timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+import costmodel as cm
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+from costmodel.prediction import Prediction
+from tests.oracle import models
+from tests.oracle.autocasting import GpuAutocast
+from tests.oracle.measure import meta
+from tests.oracle.settings import differential
+from tests.oracle.test_checkpoint import Grouped
+from tests.oracle.test_mlp import MLPS
+from tests.oracle.test_precision import DTYPES
+from tests.oracle.test_timeline import assert_phases_agree, stated
+from tests.oracle.test_transformer import transformers
+from tests.oracle.tracker import Most, Tracker, training_step
+from tests.oracle.vision import vision_model
+
+pytestmark = pytest.mark.oracle
+
+
+def differences(p: Prediction, module: Any, found: dict[str, Most]) -> dict[str, Most]:
+    """As in test_timeline, from what the tracker found."""
+    extra = sum(buffer.untyped_storage().nbytes() for buffer in module.buffers()) - p.memory.buffers
+    return {
+        phase: Most(most.alive - (seen.alive - extra), most.saved - seen.saved, most.gradients - seen.gradients)
+        for phase, most, seen in ((phase, most, found[phase]) for phase, most in stated(p).items())
+    }
+
+
+def transformer(spec: Any, batch: int, seq: int, kernel: Any = "eager") -> tuple[Any, Any, Any]:
+    with torch.device("meta"):
+        module = models.Transformer(spec, seq, kernel, "gpu")
+    return module, meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
+
+
+class Phased(Grouped):
+    """Tells the tracker what is run again."""
+
+    def starts(self) -> None:
+        if isinstance(mode := _get_current_dispatch_mode(), Tracker):
+            mode.phase = "recompute"
+
+    def ends(self) -> None:
+        if isinstance(mode := _get_current_dispatch_mode(), Tracker):
+            mode.phase = "backward"
+
+
+@pytest.mark.parametrize(("batch", "seq"), [(1, 128), (4, 256), (32, 512)])
+@pytest.mark.parametrize("kernel", ["eager", "flash"])
+@pytest.mark.parametrize("name", ["gpt2-small", "gpt2-medium"])
+def test_gpt2_under_autocast(name: str, kernel: Any, batch: int, seq: int) -> None:
+    module, tokens, target = transformer(cm.load(name), batch, seq, kernel)
+    found = training_step(module, tokens, target, F.cross_entropy, autocast=torch.bfloat16).most
+    p = cm.predict(name, batch=batch, seq=seq, attention=kernel, precision="bf16-autocast")
+    assert_phases_agree(differences(p, module, found))
+
+
+@pytest.mark.parametrize("batch", [1, 16, 64])
+@pytest.mark.parametrize("name", ["resnet50", "vgg16"])
+def test_an_image_classifier_under_autocast(name: str, batch: int) -> None:
+    spec = cm.load(name)
+    assert isinstance(spec, CNN)
+    module = vision_model(name)
+    for parent in list(module.modules()):
+        for part_name, part in parent.named_children():
+            if isinstance(part, torch.nn.ReLU):
+                part.inplace = False
+            if isinstance(part, torch.nn.Dropout):
+                setattr(parent, part_name, models.Dropout(part.p, "gpu"))
+    x, target = meta(batch, *spec.input), meta(batch, dtype=torch.int64)
+    found = training_step(module, x, target, F.cross_entropy, autocast=torch.bfloat16).most
+    assert_phases_agree(differences(cm.predict(spec, batch=batch, precision="bf16-autocast"), module, found))
+
+
+@differential
+@given(MLPS, st.integers(2, 500), st.sampled_from(["bf16", "fp16"]))
+def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
+    with torch.device("meta"):
+        module = models.MLP(spec, "gpu")
+    x, target = meta(batch, spec.sizes[0]), meta(batch, dtype=torch.int64)
+    found = training_step(module, x, target, F.cross_entropy, autocast=DTYPES[dtype]).most
+    assert_phases_agree(differences(cm.predict(spec, batch=batch, precision=f"{dtype}-autocast"), module, found))
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) -> None:
+    module, tokens, target = transformer(spec, batch, seq)
+    found = training_step(module, tokens, target, F.cross_entropy, autocast=torch.bfloat16).most
+    p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", precision="bf16-autocast")
+    assert_phases_agree(differences(p, module, found))
+
+
+@differential
+@given(transformers(), st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+def test_transformers_with_checkpoints(spec: Transformer, batch: int, seq: int, size: int) -> None:
+    """What is run again has Python's names for more than the paper knows of, as forward has."""
+    size = min(size, spec.layers)
+    module, tokens, target = transformer(spec, batch, seq)
+    grouped = Phased(module, size)
+    found = training_step(grouped, tokens, target, F.cross_entropy).most
+    p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", checkpoint=size)
+    differing = differences(p, grouped, found)
+    assert differing.pop("recompute").alive <= 0
+    assert_phases_agree(differing)
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "tinyllama-1.1b"])
+def test_inference_under_autocast_holds_every_copy_of_a_weight(name: str) -> None:
+    spec = cm.load(name)
+    assert isinstance(spec, Transformer)
+    module, tokens, _ = transformer(spec, 2, 64)
+    with Tracker([tokens, *module.parameters(), *module.buffers()]) as tracker, torch.no_grad():
+        with GpuAutocast(torch.bfloat16):
+            result = module(tokens)
+        del result
+    p = cm.predict(spec, batch=2, seq=64, mode="inference", precision="bf16-autocast")
+    assert differences(p, module, tracker.most)["forward"].alive == 0
