@@ -119,7 +119,15 @@ class Backward:
 
 
 def update(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
-    """The optimizer's step, one weight after another, with the tensors of a weight's size that each update makes.
+    """The optimizer's step."""
+    if settings.update == "loop":
+        _update_each(weights, settings, lifetimes)
+    else:
+        _update_all(weights, settings, lifetimes)
+
+
+def _update_each(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """One weight after another, with the tensors of a weight's size that each update makes.
 
     AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
     """
@@ -139,3 +147,20 @@ def update(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifeti
             lasting.died = now
         made = [lifetimes.take(size_bytes(storage.elements, dtype), now) for _ in range(optimizer.makes)]
         lasting = made[-1] if made and optimizer.lasts else None
+
+
+def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """All weights at once: a foreach update makes its tensors for all of them, a fused one none."""
+    dtype = settings.policy.state_dtype
+    makes = settings.states.together if settings.update == "foreach" else 0
+    now = lifetimes.moment("optimizer", "every weight", "")
+    times = [1]
+    for weight in weights:
+        if isinstance(weight, Edge) and weight.opens:
+            times.append(times[-1] * (1 + weight.more))
+        elif isinstance(weight, Edge):
+            times.pop()
+        else:
+            size = lifetimes.allotted(size_bytes(weight[0].elements, dtype))
+            for _ in range(makes or 0):
+                lifetimes.take(size * times[-1], now)

@@ -26,6 +26,8 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     if p.extent.seq is not None:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
     said.append(("precision", _sourced(settings.policy)))
+    if settings.allocator == "cuda":
+        said.append(("allocator", _CUDA))
     return [
         *said,
         (
@@ -49,7 +51,7 @@ def _training(p: Prediction) -> list[tuple[str, str]]:
             f"what PyTorch's eager autograd keeps for backward on a {settings.device.upper()}, {kept}; "
             "each memory once, without weights, buffers and inputs",
         ),
-        ("optimizer", _sourced(settings.states)),
+        ("optimizer", _sourced(settings.states) + _UPDATES[settings.update]),
         *([("checkpointing", _checkpointing(settings.checkpoint))] if settings.checkpoint != "none" else []),
     ]
 
@@ -69,6 +71,12 @@ def _sourced(declared: Precision | Optimizer) -> str:
     return f"{declared.name}: {declared.source}" if declared.source else declared.name
 
 
+_UPDATES = {"loop": "", "foreach": "; all weights at once (foreach)", "fused": "; all weights in one kernel (fused)"}
+_CUDA = (
+    "PyTorch's CUDA caching allocator: the peak counts blocks, multiples of 512 B; reserved is what its segments take "
+    "(2 MiB for tensors up to 1 MiB, 20 MiB up to 10 MiB, else their own) when one step is replayed; all other lines "
+    "are exact"
+)
 _ATTENTION = {
     "eager": "eager, the scores are stored",
     "flash": "flash, the scores are never stored",

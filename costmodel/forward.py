@@ -94,18 +94,19 @@ class Edge(NamedTuple):
 
 
 class Forward:
-    """Walks a run.
+    """Walks a run; `folds` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
     output: the result, which the user holds.
     """
 
-    def __init__(self, run: Run, lifetimes: Lifetimes) -> None:
+    def __init__(self, run: Run, lifetimes: Lifetimes, *, folds: bool) -> None:
         self.lifetimes = lifetimes
         self.visits: list[Visit | Edge | Again] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Stretch(0, 0, 0)
         self._gradients: Dtype = run.precision.gradient_dtype
+        self._folds = folds
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"
         self._parts = Parts(lifetimes)
@@ -181,10 +182,11 @@ class Forward:
             raise AssertionError(f"block {block.name} was never closed")
         self._parts.note(block)
         outer, count, before = self._rounds, decided(block.count), entry.storage.parts[0]
-        for number in (1, *((2,) if count > 2 else ()), *((count,) if count > 1 else ())):
+        walked = (1, *((2,) if count > 2 else ()), *((count,) if count > 1 else ()))
+        for number in walked if self._folds else range(1, count + 1):
             self._hand_on(before, entry.storage)
             self._slots[entry] = self._slots[entry.storage]
-            several = number == 2 and count > 3
+            several = self._folds and number == 2 and count > 3
             shown = f"{number}–{count - 1}" if several else f"{number}" if count > 1 else ""
             self._rounds = f"{outer} {shown}".strip()
             self._round(block, block.count - 3 if several else 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
+
+from costmodel.allocator import exactly
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
@@ -51,9 +53,10 @@ class Fold(NamedTuple):
 
 
 class Lifetimes:
-    """The moments of one step, and what is alive at each."""
+    """The moments of one step, and what is alive at each. allotted: what the allocator takes for so many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, allotted: Callable[[int], int] = exactly) -> None:
+        self.allotted = allotted
         self.moments: list[Moment] = []
         self.stretches: list[Stretch] = []
         self.folds: list[Fold] = []
@@ -116,8 +119,9 @@ class Lifetimes:
         """Bytes taken before and given back after each moment, by line."""
         taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
         for stretch in self.stretches:
-            taken[stretch.line][stretch.born] += stretch.size
-            freed[stretch.line][stretch.died] += stretch.size * stretch.rounds
+            size = self.allotted(stretch.size)
+            taken[stretch.line][stretch.born] += size
+            freed[stretch.line][stretch.died] += size * stretch.rounds
         return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.allocator import ALLOTTED, replay
 from costmodel.backward import Backward, update
 from costmodel.dtypes import size_bytes
 from costmodel.forward import Forward
@@ -24,9 +25,9 @@ from costmodel.lifetimes import (
     plus,
     unfolded,
 )
-from costmodel.precision import Precision
 from costmodel.run import Run
 from costmodel.sizes import Letter, largest
+from costmodel.standing import Standing, gradient_bytes, lasting
 from costmodel.training import Settings
 from costmodel.units import show_bytes
 
@@ -172,27 +173,16 @@ class Timeline:
         )
 
 
-def timeline_of(run: Run, settings: Settings) -> Timeline:
+def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     """One step of `run`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
-    Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
-    held to the end, and what the loss alone reads is not.
+    standing: what is there throughout.
     """
-    lifetimes = Lifetimes()
-    forward = Forward(run, lifetimes)
-    if not lifetimes.moments:  # nothing but views of the input, which is there all along
-        lifetimes.moment("forward", "input", "")
-    if run.training:
-        Backward(forward, accumulates=settings.accumulate > 1)
-        update(forward.weights, settings, lifetimes)
-    weights, masters, optimizer, _, buffers, inputs = standing_of(run, settings)
-    earlier = gradient_bytes(run) if settings.accumulate > 1 else 0
-    standing = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
-    last = len(lifetimes.moments) - 1
-    forward.output.died = last
-    for stretch in lifetimes.stretches:
-        if stretch.line == GRADIENTS:
-            stretch.died = last
+    allotted = ALLOTTED[settings.allocator]
+    lifetimes = _lives(run, settings, Lifetimes(allotted), folds=True)
+    earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
+    weights, masters, optimizer, _, buffers, inputs = standing
+    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
     changes = lifetimes.changes()
     sizes = (*(stretch.size for stretch in lifetimes.stretches), *(fold.more for fold in lifetimes.folds))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):
@@ -200,47 +190,36 @@ def timeline_of(run: Run, settings: Settings) -> Timeline:
         levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
     else:
         levels, every = lifetimes.levels(changes), ()
-    return Timeline(standing, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.folds), every)
+    return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.folds), every)
 
 
-class Standing(NamedTuple):
-    """What is there from the start of a step to its end [bytes].
+def reserved_bytes(run: Run, settings: Settings) -> int:
+    """Bytes of segments that PyTorch's CUDA caching allocator takes for what stays and for one step, replayed.
 
-    masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
+    Every round of a repeated block is replayed by itself.
     """
-
-    weights: int
-    masters: int
-    optimizer: int
-    counters: int
-    buffers: int
-    inputs: int
+    lives = _lives(run, settings, Lifetimes(), folds=False).stretches
+    standing = [(size, times) for line, size, times in lasting(run, settings) if line != "counters"]
+    if settings.accumulate > 1:
+        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.trained]
+    return replay(standing, [(stretch.size, stretch.born, stretch.died) for stretch in lives])
 
 
-def gradient_bytes(run: Run) -> int:
-    """Gradients of all trained weights [bytes]."""
-    return sum(size_bytes(s.elements, run.precision.gradient_dtype) * s.times for s in run.trained)
+def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, folds: bool) -> Lifetimes:
+    """What comes and goes in one step.
 
-
-def standing_of(run: Run, settings: Settings) -> Standing:
-    """Adds up what stays, from the shapes of weights, buffers and inputs."""
-    policy, optimizer = settings.policy, settings.states
-    trained = run.trained.items()
-    state_bytes = size_bytes(1, policy.state_dtype)
-    return Standing(
-        weights=sum(s.bytes * s.times for s in run.weights) + _scale_bytes(run, policy),
-        masters=sum(size_bytes(s.elements, policy.master) * s.times for s, _ in trained) if policy.master else 0,
-        optimizer=sum(optimizer.state_bytes(shape, state_bytes) * s.times for s, shape in trained),
-        counters=sum(optimizer.scalar_bytes(shape) * s.times for s, shape in trained),
-        buffers=sum(s.bytes * s.times for s in run.buffers),
-        inputs=sum(s.bytes * s.times for s in run.inputs),
-    )
-
-
-def _scale_bytes(run: Run, policy: Precision) -> int:
-    """16-bit scales of weights stored in few bits."""
-    return sum(
-        size_bytes(policy.scale_elements(shape), "fp16") * s.times
-        for s, shape in run.weights.items()
-        if s.dtype == policy.quantised
-    )
+    Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
+    held to the end, and what the loss alone reads is not.
+    """
+    forward = Forward(run, lifetimes, folds=folds)
+    if not lifetimes.moments:  # nothing but views of the input, which is there all along
+        lifetimes.moment("forward", "input", "")
+    if run.training:
+        Backward(forward, accumulates=settings.accumulate > 1)
+        update(forward.weights, settings, lifetimes)
+    last = len(lifetimes.moments) - 1
+    forward.output.died = last
+    for stretch in lifetimes.stretches:
+        if stretch.line == GRADIENTS:
+            stretch.died = last
+    return lifetimes

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.errors import SettingError, shown, unknown
+from costmodel.layers.fields import Count
 from costmodel.sizes import ceil_div, decided, product
 from costmodel.tensor import Shape
 
@@ -62,6 +63,8 @@ class Optimizer:
 
     only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of
     a weight's size that its update makes and drops. lasts: whether the last of them is there until the next weight's.
+    together: how many it makes for all weights at once where it updates all at once (PyTorch's ``foreach``; None: it
+    cannot). fused: whether it can update all in one kernel that makes none (PyTorch's ``fused``).
     """
 
     name: str
@@ -69,18 +72,19 @@ class Optimizer:
     source: str = "as declared"
     vectors: tuple[State, ...] | None = None
     only_matrices: bool = False
-    makes: int = 2
+    makes: Count = 2
     lasts: bool = True
+    together: Count | None = None
+    fused: bool = False
 
     def states_of(self, shape: Shape) -> tuple[State, ...]:
         """The states of one weight."""
         fits = len(shape) == 2 if self.only_matrices else len(shape) >= 2
         return self.states if fits or self.vectors is None else self.vectors
 
-    def state_bytes(self, shape: Shape, weight_bytes: int) -> int:
-        """Bytes of all states of one weight but its scalars."""
-        sizes = [s.size_bytes(shape, weight_bytes) for s in self.states_of(shape) if s.extent != "scalar"]
-        return sum(sizes)
+    def state_sizes(self, shape: Shape, weight_bytes: int) -> list[int]:
+        """Bytes of each state of one weight but its scalars."""
+        return [s.size_bytes(shape, weight_bytes) for s in self.states_of(shape) if s.extent != "scalar"]
 
     def scalar_bytes(self, shape: Shape) -> int:
         """Bytes of the fp32 scalars (step counters and the like) of one weight."""
@@ -100,35 +104,59 @@ QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
-        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)", makes=0),
-        Optimizer("momentum", (State("momentum_buffer"),), "heavy ball (torch.optim.SGD; Polyak 1964)", makes=0),
+        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)", makes=0, together=0, fused=True),
+        Optimizer(
+            "momentum",
+            (State("momentum_buffer"),),
+            "heavy ball (torch.optim.SGD; Polyak 1964)",
+            makes=0,
+            together=0,
+            fused=True,
+        ),
         Optimizer(
             "nesterov",
             (State("momentum_buffer"),),
             "torch.optim.SGD, nesterov (Sutskever et al. 2013)",
             makes=1,
             lasts=False,
+            together=0,
+            fused=True,
         ),
-        Optimizer("adagrad", (State("sum"), STEP), "torch.optim.Adagrad (Duchi et al. 2011)", makes=1),
-        Optimizer("rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)", makes=1),
+        Optimizer(
+            "adagrad",
+            (State("sum"), STEP),
+            "torch.optim.Adagrad (Duchi et al. 2011)",
+            makes=1,
+            together=2,
+            fused=True,
+        ),
+        Optimizer(
+            "rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)", makes=1, together=1
+        ),
         Optimizer(
             "rmsprop-momentum",
             (State("square_avg"), State("momentum_buffer"), STEP),
             "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
             makes=1,
+            together=1,
         ),
         Optimizer(
             "rmsprop-centered",
             (State("square_avg"), State("momentum_buffer"), State("grad_avg"), STEP),
             "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
             makes=1,
+            together=1,
         ),
-        Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)"),
-        Optimizer("adamw", ADAM, "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)"),
+        Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True),
+        Optimizer("adamw", ADAM, "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)", together=1, fused=True),
         Optimizer(
-            "amsgrad", (*MOMENTS, State("max_exp_avg_sq"), STEP), "torch.optim.AdamW, amsgrad (Reddi et al. 2018)"
+            "amsgrad",
+            (*MOMENTS, State("max_exp_avg_sq"), STEP),
+            "torch.optim.AdamW, amsgrad (Reddi et al. 2018)",
+            together=1,
+            fused=True,
         ),
-        Optimizer("nadam", (*ADAM, State("mu_product", "scalar", 4)), "torch.optim.NAdam (Dozat 2016)"),
+        Optimizer("nadam", (*ADAM, State("mu_product", "scalar", 4)), "torch.optim.NAdam (Dozat 2016)", together=1),
         Optimizer(
             "adafactor",
             (State("row_var", "rows"), State("col_var", "columns"), STEP),

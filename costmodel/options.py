@@ -73,6 +73,8 @@ SETTINGS = {
     "accumulate": _option("N", "Micro-batches to an optimizer step (default 1).", _size),
     "freeze": _option("NAMES", "Parts whose weights are not trained, such as embedding,mlp.", _names),
     "lora": _option("RANK:NAMES", "Adapters, which alone are trained then, such as 8:qkv,mlp.up.", _lora),
+    "update": _option("loop|foreach|fused", "The optimizer updates weights one by one, all at once, or in one kernel."),
+    "allocator": _option("exact|cuda", "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator."),
 }
 """An option for each setting of `predict`."""
 

@@ -7,16 +7,18 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from costmodel.allocator import ALLOTTED, exactly
 from costmodel.applicability import check_applies
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
 from costmodel.cost import Row, rows_of
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.layers.cast import Cast
-from costmodel.memory import Timeline, gradient_bytes, standing_of, timeline_of
+from costmodel.memory import Timeline, reserved_bytes, timeline_of
 from costmodel.objective import take_loss
 from costmodel.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.run import Run
+from costmodel.standing import Standing, gradient_bytes, standing_of
 from costmodel.training import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from costmodel.architectures.base import Extent
     from costmodel.budget import Fit
     from costmodel.explanation import Explanation
+
+
+MOST_REPLAYED = 1_000_000
+"""Moments of a step, round by round, that are replayed."""
 
 
 class Prediction:
@@ -68,17 +74,37 @@ class Prediction:
     @cached_property
     def timeline(self) -> Timeline:
         """Bytes alive, by category, at every step of forward, backward and the optimizer."""
-        return timeline_of(self.run, self.settings)
+        asked = self.settings
+        exact = asked.allocator == "exact"
+        standing = self._standing if exact else standing_of(self.run, asked, ALLOTTED[asked.allocator])
+        return timeline_of(self.run, asked, standing)
+
+    @cached_property
+    def _standing(self) -> Standing:
+        return standing_of(self.run, self.settings, exactly)
+
+    @cached_property
+    def reserved(self) -> int:
+        """Segments that PyTorch's CUDA caching allocator takes from the device for one step [bytes], replayed.
+
+        Raises SettingError where the step has too many moments to replay.
+        """
+        if self.timeline.happenings > MOST_REPLAYED:
+            raise SettingError(
+                f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
+                "use timeline.peak"
+            )
+        return reserved_bytes(self.run, self.settings)
 
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
         run = self.run
-        weights, masters, optimizer, counters, buffers, inputs = standing_of(run, self.settings)
+        weights, masters, optimizer, counters, buffers, inputs = self._standing
         return Memory(
             weights=weights,
             masters=masters,
-            gradients=gradient_bytes(run),
+            gradients=gradient_bytes(run, exactly),
             optimizer=optimizer,
             counters=counters,
             buffers=buffers,

@@ -84,11 +84,15 @@ def _memory(p: Prediction) -> Table:
         "activations": "kept for backward",
         "temporaries": "the most at any moment",
         "peak": "the most alive at once, not the sum",
+        "reserved": "segments that hold it, replayed",
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
     for name in ("masters", "casts"):  # a precision that has none says so by its name
         if not lines[name]:
             del lines[name]
+    if p.settings.allocator == "cuda":
+        remarks["peak"] = "the most given out at once, in blocks of 512 B"
+        lines["reserved"] = p.reserved
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 

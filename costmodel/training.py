@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from costmodel.adaptation import Adaptation, Lora, names_of
+from costmodel.allocator import Allocator
 from costmodel.declaration import check_declared, declared
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.layers.fields import check_names
@@ -35,6 +36,10 @@ class Settings:
     values), or names of parts. accumulate: micro-batches of `batch` samples to an optimizer step, whose gradients are
     added up; FLOPs are those of all of them, activations those of one. freeze: parts whose weights are not trained, by
     name. lora: adapters, which alone are trained then.
+
+    update: how the optimizer goes over the weights: "loop" (one after another), "foreach" (all at once, as PyTorch does
+    by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
+    tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
     """
 
     batch: int = 1
@@ -53,6 +58,8 @@ class Settings:
     accumulate: int = 1
     freeze: tuple[str, ...] = ()
     lora: Lora | None = None
+    update: Literal["loop", "foreach", "fused"] = "loop"
+    allocator: Allocator = "exact"
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -79,10 +86,18 @@ class Settings:
         _ = self.states, self.policy
         for name in ("optimizer", "precision"):
             check_declared(name, getattr(self, name))
+        self._check_update()
         if self.training and self.policy.quantised:
             raise SettingError(
                 f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
             )
+
+    def _check_update(self) -> None:
+        """Raise SettingError if the optimizer has no such update."""
+        ways = {"loop": True, "foreach": self.states.together is not None, "fused": self.states.fused}
+        if not ways[self.update]:
+            others = " or ".join(repr(way) for way, has in ways.items() if has)
+            raise SettingError(f"optimizer {self.states.name!r} has no {self.update} update: use update={others}")
 
     @classmethod
     def from_dict(cls, data: dict[Any, Any]) -> Self:
@@ -135,6 +150,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "device": ("gpu", "cpu"),
     "flop_rule": get_args(FlopRule),
     "attention_pairs": ("full", "visible"),
+    "update": ("loop", "foreach", "fused"),
+    "allocator": get_args(Allocator),
 }
 
 ALIASES = {

@@ -9,17 +9,18 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.allocator import exactly
 from costmodel.architectures.attention import AttentionSetting, Mixer
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost import Row
 from costmodel.graph import Block
 from costmodel.layers.cast import Cast
-from costmodel.memory import standing_of
 from costmodel.prediction import Prediction, predict, trace
 from costmodel.quantities import QUANTITIES
 from costmodel.run import Run
 from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
+from costmodel.standing import standing_of
 from costmodel.tensor import Tensor
 from costmodel.training import Settings
 from tests.strategies import mlps, questions, transformers
@@ -73,7 +74,7 @@ class Unrolling(Run):
 def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
     p = trace(model, asked, kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
-        "standing": standing_of(p.run, asked),
+        "standing": standing_of(p.run, asked, exactly),
         "gradients": p.memory.gradients,
         "traffic": sum(row.forward_bytes for row in p.layers),
     }

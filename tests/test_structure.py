@@ -23,10 +23,10 @@ from costmodel.layers.linear import Linear
 PACKAGE = Path(cm.__file__).parent
 
 FLOORS = """
-errors symbols units table quantities lifetimes layers.frozen
+errors symbols units table quantities layers.frozen
 polynomial sizes document drawings
-operations dtypes layers.fields files
-evaluation decisions tensor
+operations dtypes layers.fields files allocator
+evaluation decisions tensor lifetimes
 precision optimizers graph
 declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.linear layers.loss
@@ -36,7 +36,7 @@ layers.adaptive_pool
 layers
 adaptation parts
 run training
-objective cost forward architectures architectures.base architectures.activations architectures.attention
+objective cost forward standing architectures architectures.base architectures.activations architectures.attention
 backward architectures.blocks architectures.mlp architectures.transformer
 architectures.templates memory
 architectures.blocklist

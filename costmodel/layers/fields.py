@@ -13,6 +13,7 @@ from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.sizes import LARGEST_SIZE
 
 Probability = Annotated[float, "at least 0 and less than 1"]
+Count = Annotated[int, "from 0"]
 Pair = int | tuple[int, int]
 """One number for both axes, or (height, width)."""
 
@@ -74,6 +75,8 @@ _MISFIT = object()
 def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
     if wanted is Probability:
         return _MISFIT if (found := _fit(value, float, least, most)) is _MISFIT or not 0 <= found < 1 else found
+    if wanted is Count:
+        return _fit(value, int, 0, most)
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         fitted = (_fit(value, option, least, most) for option in get_args(wanted))
@@ -117,6 +120,7 @@ def _describe(wanted: Any, least: int) -> str:
     if get_origin(wanted) is Literal:
         return " or ".join(get_args(wanted))
     names = {
+        Count: f"a whole number from 0 to {LARGEST_SIZE:,}",
         int: f"a whole number from {least} to {LARGEST_SIZE:,}",
         float: "a finite number",
         Probability: "a number from 0 to less than 1",

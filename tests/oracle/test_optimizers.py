@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -58,9 +59,8 @@ def test_states_equal_those_of_torch(name: str, shape: tuple[int, ...], dtype: s
     for state in optimizer.states_of(shape):
         assert state.size_bytes(shape, torch_dtype.itemsize) == states[state.name][0]
     assert optimizer.scalar_bytes(shape) == sum(scalars.values())
-    assert optimizer.state_bytes(shape, torch_dtype.itemsize) == sum(b for b, _ in states.values()) - sum(
-        scalars.values()
-    )
+    tensors = [bytes for name, (bytes, _) in states.items() if name not in scalars]
+    assert sorted(optimizer.state_sizes(shape, torch_dtype.itemsize)) == sorted(tensors)
 
 
 def test_every_optimizer_is_held_against_torch_or_named() -> None:
@@ -71,14 +71,14 @@ def test_every_optimizer_is_held_against_torch_or_named() -> None:
 
 def test_shampoo_keeps_two_squares_an_axis() -> None:
     """Gupta et al. 2018: a preconditioner of n × n for an axis of n."""
-    assert OPTIMIZERS["shampoo"].state_bytes((3, 5), 4) == 2 * 4 * (9 + 25)
+    assert sum(OPTIMIZERS["shampoo"].state_sizes((3, 5), 4)) == 2 * 4 * (9 + 25)
 
 
 def test_eight_bit_adam_scales_blocks() -> None:
     """Dettmers et al. 2022: two bytes a weight and two scales a block; small tensors stay in fp32."""
     eight: Optimizer = OPTIMIZERS["adam-8bit"]
-    assert eight.state_bytes((64, 64), 4) == 2 * (4096 + 4 * 16)
-    assert eight.state_bytes((64, 63), 4) == 2 * 4 * 64 * 63
+    assert sum(eight.state_sizes((64, 64), 4)) == 2 * (4096 + 4 * 16)
+    assert sum(eight.state_sizes((64, 63), 4)) == 2 * 4 * 64 * 63
 
 
 @pytest.mark.parametrize("name", sorted(set(REAL) - {"adafactor"}))  # whose step asks a tensor for its value
@@ -99,3 +99,31 @@ def test_an_update_makes_what_it_does_in_torch(name: str, weights: int) -> None:
     most = tracker.most["forward"].alive // parameters[0].nbytes
     before = (2 + sum(s.extent == "weight" for s in optimizer.states)) * weights
     assert most - before == optimizer.makes + (optimizer.lasts and weights > 1 and optimizer.makes > 0)
+
+
+@pytest.mark.parametrize("name", sorted(set(REAL) - {"adafactor"}))
+def test_an_update_of_all_weights_makes_what_it_does_in_torch(name: str) -> None:
+    """With ``foreach``, in bytes of all weights; those that torch has no such update of are known to have none."""
+    real, options = REAL[name]
+    parameters = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in ((64, 100), (100,), (3, 7, 5))]
+    if "foreach" not in inspect.signature(getattr(torch.optim, real)).parameters:
+        assert OPTIMIZERS[name].together is None
+        return
+    optimizer = getattr(torch.optim, real)(parameters, lr=0.1, **options, foreach=True)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    states = [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+    there = [*parameters, *(parameter.grad for parameter in parameters), *states]
+    before = sum(tensor.nbytes for tensor in there if tensor.device.type == "meta")
+    with Tracker(there) as tracker:
+        optimizer.step()
+    made = tracker.most["forward"].alive - before
+    assert made == (OPTIMIZERS[name].together or 0) * sum(parameter.nbytes for parameter in parameters)
+
+
+def test_a_fused_update_is_one_that_torch_has() -> None:
+    has = {
+        name for name, (real, _) in REAL.items() if "fused" in inspect.signature(getattr(torch.optim, real)).parameters
+    }
+    assert {name for name, optimizer in OPTIMIZERS.items() if optimizer.fused} == has
