@@ -14,9 +14,7 @@ import pytest
 import costmodel as cm
 from costmodel.roofline.execution import filled
 from costmodel.roofline.footprint import live_bytes
-from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import network_of
-from costmodel.roofline.program import Program
 
 np.random.default_rng(0)  # its import makes an array that stays
 
