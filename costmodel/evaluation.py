@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
+from costmodel.contest import Contest
 from costmodel.operations import arguments
 from costmodel.polynomial import Atom, Monomial, Polynomial, Range
 
@@ -47,7 +48,7 @@ class Grid:
 
     def part(self, window: Window) -> Grid:
         """A grid of the cells within a window."""
-        shape = tuple(len(range(*part.indices(size))) for part, size in zip(window, self.shape, strict=True))
+        shape = tuple(part.stop - part.start for part in window)
         return Grid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
 
 
@@ -70,11 +71,12 @@ class Sum:
 
 @dataclass(frozen=True, eq=False)
 class Extreme:
-    """The smallest or largest of plans."""
+    """The smallest or largest of plans, which are of these candidates."""
 
     op: str
     plans: tuple[Plan, ...]
     axes: frozenset[int]
+    contest: Contest
 
 
 Plan = Product | Sum | Extreme
@@ -127,7 +129,7 @@ class Evaluator:
         axes = self.axes(of)
         for op in ("min", "max"):
             if (candidates := arguments(op, of)) != (of,):
-                return Extreme(op, tuple(self._plan(candidate) for candidate in candidates), axes)
+                return Extreme(op, tuple(map(self._plan, candidates)), axes, Contest(op, candidates))
         if len(of.terms) < 2:
             monomial, coefficient = next(iter(of.terms.items()), ((), 0))
             return Product(coefficient, monomial, axes)
@@ -162,7 +164,13 @@ class _Work:
         self.grid = evaluator.grid
         self.window = window
         self.dtype = dtype
+        self.spans = tuple(part.stop - part.start for part in window)
         self._powers: dict[tuple[Atom, int], Array] = {}
+
+    @cached_property
+    def box(self) -> dict[str, Range]:
+        """The range of each letter within the window."""
+        return self.grid.part(self.window).box
 
     def run(self, plan: Plan) -> Array:
         """Values of a plan, of one cell along axes that do not matter; not to be written to."""
@@ -187,7 +195,7 @@ class _Work:
             self._product(plan, out)
         elif isinstance(plan, Extreme):
             pick = np.maximum if plan.op == "max" else np.minimum
-            first, *others = plan.plans
+            first, *others = [plan.plans[number] for number in plan.contest.winners(self.box)]
             self.into(first, out)
             spare = np.empty_like(out)
             for other in others:
@@ -253,5 +261,4 @@ class _Work:
             return n // d if atom.op == "quotient" else n % d
 
     def _shape(self, axes: frozenset[int]) -> tuple[int, ...]:
-        spans = (len(range(*part.indices(size))) for part, size in zip(self.window, self.grid.shape, strict=True))
-        return tuple(span if axis in axes else 1 for axis, span in enumerate(spans))
+        return tuple([span if axis in axes else 1 for axis, span in enumerate(self.spans)])

@@ -26,8 +26,8 @@ FLOORS = """
 errors symbols units table quantities layers.frozen
 polynomial sizes document drawings
 operations dtypes layers.fields files allocator
-evaluation decisions tensor lifetimes
-precision optimizers graph
+contest decisions tensor lifetimes
+evaluation precision optimizers graph
 declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.linear layers.loss
 layers.noise layers.norm layers.spatial
