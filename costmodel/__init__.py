@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from costmodel.choice import cheapest_checkpoint
     from costmodel.errors import CostModelError
     from costmodel.prediction import Prediction, predict
+    from costmodel.sweeps import sweep
     from costmodel.zoo import load, models
 
     GPT = Transformer
@@ -30,6 +31,7 @@ _HOMES = {
     "CostModelError": "costmodel.errors",
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
+    "sweep": "costmodel.sweeps",
     "load": "costmodel.zoo",
     "models": "costmodel.zoo",
 }
@@ -51,6 +53,7 @@ __all__ = [
     "models",
     "predict",
     "roofline",
+    "sweep",
 ]
 
 

@@ -8,6 +8,7 @@ question is traced once more. So a tree of decisions grows whose leaves are form
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from costmodel.applicability import check_applies
 from costmodel.architectures.base import Architecture
 from costmodel.decisions import Condition, Decisions, Noting
-from costmodel.errors import CostModelError, SpecError, unknown
+from costmodel.errors import CostModelError, unknown
 from costmodel.polynomial import Polynomial
 from costmodel.prediction import Prediction, predict, trace
 from costmodel.quantities import QUANTITIES
@@ -54,7 +55,8 @@ class Branch:
 class ClosedForms:
     """Formulas of `quantities` of a model in `letters`: settings of `SIZES` and `SIDES`, and size fields of the model.
 
-    settings: those of the question that are not open. Pickles as plain data. Raises UnknownNameError.
+    settings: those of the question that are not open. changed: other values of fields of the model than its own, which
+    need not fit it where sizes of its own are open. Pickles as plain data. Raises UnknownNameError.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class ClosedForms:
         settings: Mapping[str, Any],
         letters: Iterable[str],
         quantities: Iterable[str] = QUANTITIES,
+        changed: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
+        self.changed = dict(changed or {})
         self.settings = dict(settings)
         self.letters = tuple(letters)
         self.quantities = tuple(quantities)
@@ -94,7 +98,7 @@ class ClosedForms:
     def predict(self, point: Mapping[str, int]) -> Prediction:
         """What `costmodel.predict` answers at a point. Raises CostModelError."""
         fields, settings = _sorted(point)
-        return predict(varied(self.model, fields), **self.settings | settings)
+        return predict(varied(self.model, self.changed | fields), **self.settings | settings)
 
     def reason(self, point: Mapping[str, int]) -> str:
         """Why there is no answer at a point; "" if there is one."""
@@ -135,18 +139,26 @@ class ClosedForms:
         letters = {name: decisions.letter(name, value) for name, value in point.items()}
         fields, settings = _sorted(letters)
         try:
-            model = _lettered(self.model, fields)
+            model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
             asked = Settings(**self.settings | settings)
             check_applies(model, asked)
             values = self._values(trace(model, asked))
-            varied(self.model, _sorted(point)[0])
-        except ValueError as error:
-            if isinstance(error, SpecError):  # of a field by itself, which no letter has decided
-                _ = [letter.fixed() for letter in letters.values()]
+        except CostModelError:
             if reason := self.reason(point):
                 return Refusal(reason)
             raise
         return Forms({quantity: _checked(value, point) for quantity, value in values.items()})
+
+    def _lettered(self, sizes: dict[str, int], letters: dict[str, Noting]) -> Architecture:
+        """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
+        try:
+            sized = varied(self.model, self.changed | sizes)
+        except CostModelError:
+            with suppress(ValueError):  # what it decides is noted
+                _validated(self.model.model_copy(update=self.changed | letters))
+                _ = [letter.fixed() for letter in letters.values()]  # no letter has met what is wrong
+            raise
+        return _validated(sized.model_copy(update=dict(letters))) if letters else sized
 
 
 def open_sizes(model: Architecture) -> tuple[str, ...]:
@@ -164,15 +176,12 @@ def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
     return kind(**given | dict(fields))
 
 
-def _lettered(model: Architecture, fields: Mapping[str, int]) -> Architecture:
-    """The model with letters for some fields, after the checks that look at several fields. Raises ValueError."""
-    if not fields:
-        return model
-    lettered = model.model_copy(update=dict(fields))
+def _validated(model: Architecture) -> Architecture:
+    """The model after the checks that look at several of its fields. Raises ValueError."""
     for validator in type(model).__pydantic_decorators__.model_validators.values():
         if validator.info.mode == "after":
-            validator.func(lettered)
-    return lettered
+            validator.func(model)
+    return model
 
 
 def _sorted(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Any]]:

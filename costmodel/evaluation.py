@@ -91,9 +91,9 @@ class Evaluator:
         self._plans: dict[Polynomial, tuple[Plan, Any]] = {}
         self._lines: dict[tuple[Any, Any], Array] = {}
 
-    def dtype(self, of: Polynomial) -> type:
-        """Type that values of a polynomial are worked out in."""
-        return self._planned(of)[1]
+    def integral(self, of: Polynomial) -> bool:
+        """Whether values of a polynomial are worked out in int64, which holds them all."""
+        return self._planned(of)[1] is np.int64
 
     def values(self, of: Polynomial, window: Window, out: Array | None = None, *, exact: bool = False) -> Array:
         """Values within a window, of one cell along axes that do not matter; or all of them, put into `out`.

@@ -13,19 +13,11 @@ from costmodel.cost import CHECKPOINT, CHECKPOINTING
 from costmodel.errors import unknown
 from costmodel.formulas import readable, repeats_of
 from costmodel.prediction import trace
-from costmodel.quantities import QUANTITIES
+from costmodel.quantities import QUANTITIES, UNITS
 from costmodel.sizes import Letter, expression
 
 if TYPE_CHECKING:
     from costmodel.prediction import Prediction
-
-UNITS = {
-    "params": "parameters",
-    "trainable_params": "parameters",
-    "flops": "FLOP",
-    "pointwise_flops": "FLOP",
-    "memory": "bytes",
-}
 
 _PASSES = {
     "forward": ("forward",),

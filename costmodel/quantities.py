@@ -53,3 +53,12 @@ QUANTITIES = (
     *(f"memory.{line}" for line in Memory.__dataclass_fields__),
 )
 """Every quantity with a formula, by the name that `formula` and `explain` take."""
+
+UNITS = {
+    "params": "parameters",
+    "trainable_params": "parameters",
+    "flops": "FLOP",
+    "pointwise_flops": "FLOP",
+    "memory": "bytes",
+}
+"""The unit of each quantity, by the first part of its name."""

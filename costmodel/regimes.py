@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,18 @@ class GridForms:
         self._settled: dict[Condition, int | None] = {}
         self._regimes: list[Regime] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"forms": self.forms, "grid": self.grid, "_regimes": self._regimes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["forms"], state["grid"])
+        self._regimes = state["_regimes"]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The regimes found by `survey`."""
+        return [leaf for _, leaf in self._regimes or []]
+
     def regimes(self, window: Window) -> list[Regime]:
         """The regimes within a window, the largest first."""
         if self._regimes is None:
@@ -52,7 +64,7 @@ class GridForms:
         return True
 
     def fill(self, window: Window, out: Mapping[str, Array]) -> Array | None:
-        """Put values of quantities into arrays of a window's shape; the mask of cells that have none, which get 0."""
+        """Put values of quantities into arrays of a window's shape; the mask of cells that have none, if any."""
         regimes = self.regimes(window)
         for quantity, array in out.items():
             self._fill(quantity, regimes, window, array)

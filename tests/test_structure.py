@@ -45,7 +45,11 @@ report budget
 milestones
 pictures prediction
 explanation choice closedforms
-regimes
+regimes axes tables
+sheets
+space
+results
+sweeps
 roofline.reference
 roofline.memory
 roofline.operation

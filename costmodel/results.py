@@ -1,0 +1,128 @@
+"""What a sweep gives: an xarray dataset, whole or lazy, which is also written to Parquet (extra `sweep`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dask.array
+import numpy as np
+import xarray
+from dask.array.core import normalize_chunks
+
+from costmodel.axes import label_of
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.evaluation import Window
+from costmodel.quantities import UNITS
+from costmodel.space import Space
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+CHUNK_BYTES = "16MiB"
+"""Of one quantity, where chunks are "auto"."""
+MOST_CHUNKS = 1_000_000
+
+
+class Sweep(xarray.Dataset):
+    """A variable for each quantity, with its unit in `attrs`, over one dimension for each axis; and `reason`."""
+
+    __slots__ = ()
+
+    def to_parquet(self, path: str | PathLike[str]) -> None:
+        """Write a table of one row for each cell: a file, or if lazy a directory of a file for each chunk.
+
+        Raises CostModelError if it cannot be written.
+        """
+        from costmodel.tables import write_parquet
+
+        write_parquet(self, path)
+
+
+TEXT = np.dtype("O", metadata={"element_type": str})
+"""Texts of any length, as xarray marks them so that they are written without a look at all of them."""
+
+
+def dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
+    """The result of arrays that are there already."""
+    reasons = np.broadcast_to(space.reasons(space.whole), space.shape)
+    return _dataset(space, {**arrays, "reason": reasons})
+
+
+def lazy_dataset(space: Space, chunks: Any) -> Sweep:
+    """The result as Dask arrays, worked out when they are asked for. Raises SettingError."""
+    spans = spans_of(space, chunks)
+    arrays: dict[str, Any] = {}
+    for dtype in (np.int64, np.float64):
+        names = [quantity for quantity in space.quantities if space.dtypes[quantity] is dtype]
+        if names:
+            stack = dask.array.map_blocks(
+                _values,
+                chunks=((len(names),), *spans),
+                dtype=dtype,
+                meta=np.empty((0,) * (1 + len(spans)), dtype),
+                space=space,
+                names=tuple(names),
+            )
+            arrays.update({name: stack[number] for number, name in enumerate(names)})
+    arrays["reason"] = dask.array.map_blocks(
+        _reasons, chunks=spans, dtype=TEXT, meta=np.empty((0,) * len(spans), TEXT), space=space
+    )
+    return _dataset(space, {name: arrays[name] for name in (*space.quantities, "reason")})
+
+
+def spans_of(space: Space, chunks: Any) -> tuple[tuple[int, ...], ...]:
+    """Sizes of chunks along each axis. Raises SettingError."""
+    given = chunks
+    if isinstance(chunks, Mapping):
+        names = [axis.name for axis in space.axes]
+        for name in chunks:
+            if name not in names:
+                raise unknown("axis of chunks", name, names)
+        given = {number: chunks.get(name, "auto") for number, name in enumerate(names)}
+    try:
+        spans = normalize_chunks(given, space.shape, limit=CHUNK_BYTES, dtype=np.dtype(np.int64))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise SettingError(f"chunks={shown(chunks)} does not fit a grid of {space.shape}: {error}") from None
+    if (number := math.prod(map(len, spans))) > MOST_CHUNKS:
+        raise SettingError(
+            f"chunks={shown(chunks)} makes {number:,} chunks of {space.cells:,} points: use larger chunks, or fewer "
+            f"values; at most {MOST_CHUNKS:,} chunks"
+        )
+    return spans
+
+
+def _values(space: Space, names: tuple[str, ...], block_info: Any = None) -> Any:
+    """One chunk's values of several quantities, one after another."""
+    window = _window(block_info)[1:]
+    out = np.empty((len(names), *(part.stop - part.start for part in window)), space.dtypes[names[0]])
+    space.fill_all(window, dict(zip(names, out, strict=True)))
+    return out
+
+
+def _reasons(space: Space, block_info: Any = None) -> Any:
+    window = _window(block_info)
+    return np.broadcast_to(space.reasons(window), tuple(part.stop - part.start for part in window))
+
+
+def _window(block_info: Any) -> Window:
+    return tuple(slice(start, stop) for start, stop in block_info[None]["array-location"])
+
+
+def _dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
+    dims = [axis.name for axis in space.axes]
+    attrs = {quantity: {"units": UNITS[quantity.partition(".")[0]]} for quantity in space.quantities}
+    attrs["reason"] = {"description": "why there is no answer; empty where there is one"}
+    fixed = {name: label_of(value) for name, value in (space.settings | space.changed).items()}
+    return Sweep(
+        {name: (dims, array, attrs[name]) for name, array in arrays.items()},
+        coords={axis.name: (axis.name, np.asarray(axis.labels), _description(space, axis.name)) for axis in space.axes},
+        attrs={"model": space.model.title, "settings": json.dumps(fixed)},
+    )
+
+
+def _description(space: Space, name: str) -> dict[str, str]:
+    field = type(space.model).model_fields.get(name)
+    return {"description": (field.description or name) if field else f"setting {name}"}

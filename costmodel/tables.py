@@ -1,0 +1,127 @@
+"""Sweeps as tables, a row for each cell, in Parquet (extra `sweep`)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow
+from dask.base import compute
+from dask.delayed import delayed
+from pyarrow import parquet
+
+from costmodel.errors import CostModelError, shown
+
+if TYPE_CHECKING:
+    import xarray
+
+ROWS = 2**20
+"""Rows of a group, which are in memory at once."""
+
+
+def write_parquet(sweep: xarray.Dataset, path: str | os.PathLike[str]) -> None:
+    """See `Sweep.to_parquet`."""
+    target = Path(path)
+    try:
+        if sweep.chunks:
+            _write_parts(sweep, target)
+        else:
+            _write_whole(sweep, target)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise CostModelError(f"cannot write {shown(str(path))}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _write_whole(sweep: xarray.Dataset, target: Path) -> None:
+    spans = _row_groups(tuple(sweep.sizes.values()))
+    part = target.with_name(f"{target.name}.part")
+    try:
+        writer: Any = None
+        for window in spans:
+            cut = sweep.isel(dict(zip(sweep.sizes, window, strict=True)))
+            arrays = {str(name): variable.values for name, variable in cut.data_vars.items()}
+            table = table_of({str(name): cut[name].values for name in cut.sizes}, arrays)
+            writer = writer or parquet.ParquetWriter(part, table.schema)
+            writer.write_table(table)
+        writer.close()
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _row_groups(shape: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Windows over whole trailing axes, in order, of about `ROWS` cells."""
+    spans: list[int] = []
+    left = ROWS
+    for size in reversed(shape):
+        spans.append(max(1, min(size, left)))
+        left = left // size
+    starts = [range(0, size, span) for size, span in zip(shape, reversed(spans), strict=True)]
+    return [
+        tuple(slice(at, min(at + span, size)) for at, span, size in zip(corner, reversed(spans), shape, strict=True))
+        for corner in product(*starts)
+    ]
+
+
+def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
+    """A file for each chunk, written by whoever works it out, each whole or not at all."""
+    target.mkdir(parents=True, exist_ok=True)
+    names = [str(name) for name in sweep.data_vars]
+    blocks = {name: sweep[name].data.to_delayed() for name in names}
+    edges = [np.cumsum([0, *sweep.chunksizes[dim]]) for dim in sweep.sizes]
+    write = delayed(write_part)
+    tasks: list[Any] = []
+    for number, index in enumerate(np.ndindex(blocks[names[0]].shape)):
+        labels = {
+            str(dim): sweep[dim].values[edge[i] : edge[i + 1]]
+            for dim, edge, i in zip(sweep.sizes, edges, index, strict=True)
+        }
+        arrays = {name: blocks[name][index] for name in names}
+        tasks.append(write(labels, arrays, str(target / f"part-{number:07}.parquet")))
+    compute(*tasks)
+
+
+def write_part(labels: Mapping[str, Any], arrays: Mapping[str, Any], path: str) -> int:
+    """One chunk as a file, whole or not at all; returns its rows."""
+    table = table_of(labels, arrays)
+    part = f"{path}.{os.getpid()}.part"
+    try:
+        parquet.write_table(table, part)
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
+    return table.num_rows
+
+
+def table_of(labels: Mapping[str, Any], arrays: Mapping[str, Any], missing: Any = None) -> pyarrow.Table:
+    """Rows of all cells of a window: a column for each axis and quantity, and `reason`, null where there is none.
+
+    missing: where quantities have no value though their arrays hold one.
+    """
+    shape = tuple(len(values) for values in labels.values())
+    columns: dict[str, pyarrow.Array] = {}
+    for number, (name, values) in enumerate(labels.items()):
+        inner = math.prod(shape[number + 1 :])
+        index = np.tile(np.repeat(np.arange(len(values)), inner), math.prod(shape[:number]))
+        columns[name] = pyarrow.array(np.asarray(values)).take(pyarrow.array(index))
+    for name, array in arrays.items():
+        flat = np.broadcast_to(array, shape).reshape(-1)
+        if name == "reason":
+            columns[name] = pyarrow.array(flat, pyarrow.string(), mask=flat == "")
+        else:
+            mask = None if missing is None else np.broadcast_to(missing, shape).reshape(-1)
+            columns[name] = pyarrow.array(flat, mask=mask, from_pandas=True)
+    return pyarrow.table(columns)

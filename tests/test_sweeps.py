@@ -1,0 +1,209 @@
+"""Sweeps: labelled, complete, equal to `predict` at every cell, and the same wherever they are worked out."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import xarray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.quantities import QUANTITIES
+from tests.command import error_of
+from tests.strategies import questions
+
+SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4, name="small")
+GRID: dict[str, Any] = {"batch": range(1, 9), "seq": [1, 2, 8, 16, 32], "heads": [1, 3, 4, 5]}
+
+
+def cell_of(ds: xarray.Dataset, **where: Any) -> dict[str, Any]:
+    return {str(name): variable.item() for name, variable in ds.sel(where).data_vars.items()}
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
+    """A model, settings that stay, and axes, of which some are numbers and some are names."""
+    model, asked = draw(questions())
+    few = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
+    choices: dict[str, Any] = {
+        "batch": few,
+        "optimizer": st.just(["sgd", "adamw"]),
+        "precision": st.just(["fp32", "bf16-autocast"]),
+        "mode": st.just(["train", "inference"]),
+        "accumulate": few,
+    }
+    if isinstance(model, cm.Transformer):
+        choices |= {"seq": few, "layers": few, "width": few, "heads": few, "tied": st.just([True, False])}
+        choices |= {"attention": st.just(["eager", "flash"]), "checkpoint": st.just(["none", "block", 2, ("mlp",)])}
+    names = draw(st.lists(st.sampled_from(sorted(choices)), min_size=1, max_size=3, unique=True))
+    return model, {k: v for k, v in asked.items() if k not in names}, {name: draw(choices[name]) for name in names}
+
+
+def answer_of(model: Any, fixed: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """What `predict` says, as a cell has it."""
+    fields = {name: getattr(model, name) for name in model.model_fields_set}
+    fields |= {name: value for name, value in asked.items() if name in type(model).model_fields}
+    settings = {name: value for name, value in asked.items() if name not in fields}
+    try:
+        p = cm.predict(type(model)(**fields), **fixed, **settings)
+        return {quantity: p.value(quantity) for quantity in QUANTITIES} | {"reason": ""}
+    except cm.CostModelError as error:
+        return dict.fromkeys(QUANTITIES, None) | {"reason": str(error)}
+
+
+@given(sweeps())
+@settings(max_examples=40)
+def test_every_cell_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[Any]]]) -> None:
+    model, fixed, axes = question
+    ds = cm.sweep(model, **fixed, **axes)
+    assert dict(ds.sizes) == {name: len(values) for name, values in axes.items()}
+    for index in np.ndindex(*ds.sizes.values()):
+        asked = {name: values[i] for (name, values), i in zip(axes.items(), index, strict=True)}
+        found = {str(name): variable.values[index] for name, variable in ds.data_vars.items()}
+        missing = [name for name, value in found.items() if name != "reason" and np.isnan(value)]
+        assert found | dict.fromkeys(missing, None) == answer_of(model, fixed, asked)
+
+
+def test_a_result_is_labelled_and_has_units() -> None:
+    ds = cm.sweep(SMALL, **GRID, precision=["fp32", "bf16"], quantities=["params", "flops.total", "memory.peak"])
+    assert isinstance(ds, xarray.Dataset)
+    assert dict(ds.sizes) == {"batch": 8, "seq": 5, "heads": 4, "precision": 2}
+    assert {str(name): v.attrs["units"] for name, v in ds.data_vars.items() if name != "reason"} == {
+        "params": "parameters",
+        "flops.total": "FLOP",
+        "memory.peak": "bytes",
+    }
+    assert ds.attrs["model"] == "small"
+    cell = cell_of(ds, batch=3, seq=8, heads=4, precision="bf16")
+    p = cm.predict(SMALL, batch=3, seq=8, precision="bf16")
+    assert cell == {"params": p.params, "flops.total": p.flops.total, "memory.peak": p.memory.peak, "reason": ""}
+
+
+def test_cells_without_an_answer_are_missing_and_say_why() -> None:
+    ds = cm.sweep(SMALL, **GRID, quantities="memory.peak")
+    beyond = cell_of(ds, batch=2, seq=32, heads=4)
+    assert np.isnan(beyond["memory.peak"])
+    assert beyond["reason"] == error_of(lambda: cm.predict(SMALL, batch=2, seq=32))
+    assert "heads 5 does not divide width 24" in cell_of(ds, batch=2, seq=8, heads=5)["reason"]
+
+
+def test_values_are_whole_numbers_where_all_are_there() -> None:
+    ds = cm.sweep(SMALL, batch=range(1, 99), seq=[4, 8], quantities=["memory.peak", "flops.total"])
+    assert all(ds[name].dtype == np.int64 for name in ("memory.peak", "flops.total"))
+    assert not ds.reason.any()
+
+
+def test_numbers_beyond_int64_do_not_wrap() -> None:
+    huge = [1, 2**20, 2**40]
+    ds = cm.sweep("mlp-mnist", batch=huge, accumulate=[1, 2**20], quantities=["flops.total", "memory.activations"])
+    for batch in huge:
+        p = cm.predict("mlp-mnist", batch=batch, accumulate=2**20)
+        found = cell_of(ds, batch=batch, accumulate=2**20)
+        assert found["flops.total"] == pytest.approx(p.flops.total, rel=1e-12)
+        assert found["memory.activations"] == p.memory.activations
+    assert ds["flops.total"].dtype == np.float64
+
+
+def test_images_and_lists_are_axes() -> None:
+    ds = cm.sweep("resnet18", image=[64, (64, 96)], batch=[1, 2], quantities="memory.peak")
+    assert list(ds.image.values) == ["64x64", "64x96"]
+    assert (
+        cell_of(ds, image="64x96", batch=2)["memory.peak"]
+        == cm.predict("resnet18", image=(64, 96), batch=2).memory.peak
+    )
+    sizes = cm.sweep("mlp-mnist", sizes=[[784, 10], [784, 100, 10]], quantities="params")
+    assert list(sizes.params.values) == [cm.predict(cm.MLP(sizes=s)).params for s in ([784, 10], [784, 100, 10])]
+
+
+def test_numpy_arrays_are_axes() -> None:
+    ds = cm.sweep(SMALL, batch=np.arange(1, 4), seq=np.array([4]), quantities="memory.peak")
+    assert ds["memory.peak"].shape == (3, 1)
+
+
+def test_a_frame_has_a_row_for_each_cell() -> None:
+    ds = cm.sweep(SMALL, **GRID, quantities=["params", "memory.peak"])
+    frame = ds.to_dataframe().reset_index()
+    assert len(frame) == 8 * 5 * 4
+    row = frame[(frame.batch == 3) & (frame.seq == 8) & (frame.heads == 1)].iloc[0]
+    assert row["memory.peak"] == cell_of(ds, batch=3, seq=8, heads=1)["memory.peak"]
+
+
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_any_executor_gives_the_same(pool: type[Any]) -> None:
+    with pool(2) as executor:
+        assert cm.sweep(SMALL, **GRID, executor=executor).identical(cm.sweep(SMALL, **GRID))
+
+
+@pytest.mark.parametrize("chunks", ["auto", 3, {"batch": 3}, (8, 2, 4)])
+def test_chunks_are_lazy_and_the_same(chunks: Any) -> None:
+    lazy = cm.sweep(SMALL, **GRID, chunks=chunks)
+    assert lazy.chunks
+    assert lazy.compute().identical(cm.sweep(SMALL, **GRID))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("chunks", [None, {"batch": 3}])
+def test_parquet_and_zarr_hold_what_the_result_holds(tmp_path: Any, chunks: Any) -> None:
+    whole, ds = cm.sweep(SMALL, **GRID), cm.sweep(SMALL, **GRID, chunks=chunks)
+    ds.to_parquet(tmp_path / "sweep.parquet")
+    frame = pandas.read_parquet(tmp_path / "sweep.parquet").set_index(list(GRID)).sort_index()
+    expected = whole.to_dataframe().sort_index()
+    pandas.testing.assert_frame_equal(frame[list(QUANTITIES)], expected[list(QUANTITIES)])
+    assert list(frame.reason.fillna("")) == list(expected.reason)
+    ds.to_zarr(tmp_path / "sweep.zarr")
+    again = xarray.open_zarr(tmp_path / "sweep.zarr").load()
+    for quantity in QUANTITIES:
+        np.testing.assert_array_equal(again[quantity].values, whole[quantity].values)
+        assert again[quantity].attrs["units"] == whole[quantity].attrs["units"]
+    assert (again.reason.values == whole.reason.values).all()
+
+
+def test_a_space_travels_with_its_formulas() -> None:
+    from costmodel.sweeps import space_of
+
+    space = space_of(SMALL, ["memory.peak"], {"batch": range(1, 50), "seq": [4, 8]})
+    here, there = (one.answer(one.whole).values["memory.peak"] for one in (space, pickle.loads(pickle.dumps(space))))
+    assert (here == there).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"bacth": [1, 2]}, "'batch'"),
+        ({"batch": [1], "quantities": ["memory.peek"]}, "'memory.peak'"),
+        ({"batch": []}, "axis batch is empty"),
+        ({"batch": [0, 1]}, "axis batch: 0 is not between 1"),
+        ({"batch": [1, "2"]}, "'2' is not a whole number"),
+        ({"batch": [True]}, "True is not a whole number"),
+        ({"batch": [1, 2, 1]}, "has 1 twice"),
+        ({"optimizer": ["sgd", "adamx"]}, "'adam'"),
+        ({"batch": range(1, 10**16)}, "10,000,000"),
+        ({"batch": range(1, 10**5), "seq": range(1, 10**5), "layers": range(1, 10**5)}, "chunks"),
+        ({"batch": [1, 2], "chunks": {"bacth": 1}}, "'batch'"),
+        ({"batch": [1, 2], "chunks": "much"}, "chunks='much'"),
+        ({"batch": [1, 2], "quantities": []}, "one or more"),
+        ({"image": [(1, 2, 3)]}, "(height, width)"),
+        ({"width": "wide", "batch": [1]}, "width"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep_is_said_in_one_line(asked: dict[str, Any], said: str) -> None:
+    assert said in error_of(lambda: cm.sweep(cm.GPT2Small, **asked))
+
+
+def test_a_grid_that_does_not_fit_says_how_large_it_is() -> None:
+    line = error_of(lambda: cm.sweep(SMALL, **{name: range(1, 10**5 + 1) for name in ("batch", "layers", "vocab")}))
+    assert "1,000,000,000,000,000 points" in line
+    assert "PiB" in line
+    assert "chunks=" in line
+
+
+def test_the_result_says_what_was_asked() -> None:
+    ds = cm.sweep(SMALL, batch=[1], optimizer="sgd", checkpoint=("mlp",), quantities="params")
+    assert json.loads(ds.attrs["settings"]) == {"optimizer": "sgd", "checkpoint": "mlp"}
