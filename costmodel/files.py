@@ -103,6 +103,8 @@ def _build(data: Any, where: str) -> Architecture:
     example = "start with a line such as 'architecture: transformer'"
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise SpecError(f"{prefix}a model is described by named fields, not by {_kind(data)}: {example}")
+    if "model_type" in data and "architecture" not in data:
+        return _published(data, prefix)
     fields = dict(data)
     name = fields.pop("architecture", None)
     if name is None:
@@ -114,6 +116,14 @@ def _build(data: Any, where: str) -> Architecture:
         return getattr(import_module(module), attribute)(**fields)
     except SpecError as error:
         raise SpecError(f"{prefix}{error}", path=error.path) from None
+
+
+def _published(data: dict[str, Any], prefix: str) -> Architecture:
+    """The model of a published configuration, which names its family and not its architecture."""
+    try:
+        return import_module("costmodel.published.families").read_config(data)
+    except CostModelError as error:
+        raise SpecError(f"{prefix}{error}", path=getattr(error, "path", ())) from None
 
 
 def _kind(data: Any) -> str:

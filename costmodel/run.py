@@ -185,26 +185,30 @@ class Run:
         else:
             yield
 
-    def repeat(self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
+    def repeat(
+        self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str, *, grouped: bool = True
+    ) -> Tensor:
         """Apply `body` to `x`, then to its own result, `times` times in all, and trace it once.
+
+        grouped: the rounds are the equal blocks that checkpointing groups.
 
         The first rounds are traced on their own until a round hands on exactly the layout that it was given; all that
         remain are then alike. The answer is that of unrolling, whatever is kept across rounds.
         """
-        if self.recomputation.every is None or self.recomputation.open:
+        if self.recomputation.every is None or self.recomputation.open or not grouped:
             return self._repeat(times, body, x, name)
         size = self.recomputation.group(times)
         if size == 1:
-            return self._repeat(times, lambda x: self._again(body, x), x, name)
+            return self._repeat(times, lambda x: self.again(body, x), x, name)
 
         def group(x: Tensor, size: int = size) -> Tensor:
-            return self._again(lambda x: self._repeat(size, body, x, name), x)
+            return self.again(lambda x: self._repeat(size, body, x, name), x)
 
         x = self._repeat(times // size, group, x, "group")
         return group(x, times - times // size * size)
 
-    def _again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """`body`, to be recomputed."""
+    def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply `body` to `x`, to be run again in backward."""
         with self.recomputation.stretch(self.block):
             return body(x)
 

@@ -31,6 +31,9 @@ def transformers(draw: st.DrawFn) -> Transformer:
     parallel = draw(st.booleans())
     own_head_size = draw(st.booleans())
     head = draw(st.booleans())
+    window = draw(st.none() | sizes)
+    factors = st.sampled_from([None, 1.0, 0.5])
+    pattern = st.lists(st.booleans(), max_size=3)
     fields: dict[str, Any] = {
         "vocab": draw(sizes),
         "context": 16,
@@ -40,12 +43,19 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "kv_heads": draw(st.sampled_from([None, key_heads])),
         "head_size": head_size if own_head_size else None,
         "causal": draw(st.booleans()),
-        "window": draw(st.none() | sizes),
+        "window": window,
+        "window_pattern": tuple(draw(pattern)) if window else (),
         "positions": positions,
+        "position_rows": draw(st.sampled_from([None, 18])) if positions == "learned" else None,
+        "rotary_pattern": tuple(draw(pattern)) if positions == "rotary" else (),
+        "query_key_norm": draw(st.sampled_from([None, "head", "width"])),
+        "embedding_width": draw(st.none() | sizes),
+        "logit_scale": draw(factors) if head else None,
+        "logit_cap": draw(factors) if head else None,
         "rotary_size": draw(st.sampled_from([None, 2])) if positions == "rotary" else None,
         "parallel": parallel,
         "shared_norm": parallel and draw(st.booleans()),
-        "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post"])),
+        "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         "norm": draw(st.sampled_from(["layernorm", "rmsnorm"])),
         "mlp": draw(st.sampled_from(["plain", "gated"])),
         "mlp_width": draw(st.none() | sizes),
@@ -55,7 +65,9 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "head_bias": head and draw(st.booleans()),
         "final_norm": draw(st.none() | st.booleans()),
     }
-    for flag in ("fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):
+    for factor in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale"):
+        fields[factor] = draw(factors)
+    for flag in ("norm_affine", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):
         fields[flag] = draw(st.booleans())
     for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
         fields[dropout] = draw(probabilities)

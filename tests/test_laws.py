@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.allocator import exactly
-from costmodel.architectures.attention import AttentionSetting, Mixer
+from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost import Row
@@ -64,7 +64,7 @@ def test_rows_add_up_to_totals(question: tuple[Any, dict[str, Any]]) -> None:
 class Unrolling(Run):
     """A run that records every round of a repeated block by itself."""
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, *, grouped: bool = True) -> Tensor:
         for number in range(times):
             with self.scope(f"{name}{number}"):
                 x = body(x)
@@ -179,6 +179,22 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"tied": False}),
     ({}, {"head_bias": True}),
     ({}, {"fused_qkv": False}),
+    ({"window": 3, "causal": False}, {"window_pattern": (True, False)}),
+    ({"positions": "rotary"}, {"rotary_pattern": (True, True, False)}),
+    ({}, {"position_rows": 10}),
+    ({}, {"qkv_clip": 8.0}),
+    ({}, {"query_key_norm": "head"}),
+    ({"query_key_norm": "head"}, {"query_key_norm": "width"}),
+    ({}, {"score_scale": 1.0}),
+    ({}, {"score_cap": 50.0}),
+    ({}, {"norm_affine": False}),
+    ({}, {"norm_placement": "output"}),
+    ({"norm_placement": "output"}, {"norm_placement": "both"}),
+    ({}, {"embedding_width": 12}),
+    ({}, {"embedding_scale": 4.0}),
+    ({}, {"residual_scale": 0.5}),
+    ({}, {"logit_scale": 0.5}),
+    ({}, {"logit_cap": 30.0}),
 ]
 
 
@@ -223,7 +239,7 @@ def test_visible_pairs_are_those_a_mask_leaves(t: int, window: int, causal: bool
     run = Run(training=True, device="gpu")
     model = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, window=window, causal=causal)
     seen = sum((j <= i if causal else True) and abs(i - j) < window for i in range(t) for j in range(t))
-    assert Mixer(model, run, t, AttentionSetting()).pairs == seen
+    assert Mixer(model, Tables(model, run, t, AttentionSetting())).pairs == seen
 
 
 def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:

@@ -36,10 +36,18 @@ layers.adaptive_pool
 layers
 adaptation parts
 run training
-objective cost forward standing architectures architectures.base architectures.activations architectures.attention
-backward architectures.blocks architectures.mlp architectures.transformer
+objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
+architectures.stack
+backward architectures.blocks architectures.mlp architectures.attention
+architectures.sublayers
+architectures.transformer
 architectures.templates memory
 architectures.blocklist
+published published.config
+published.rope
+published.llama published.gpt published.contemporaries
+published.gemma published.relatives
+published.families
 architectures.cnn zoo conventions applicability
 report budget
 milestones
@@ -57,16 +65,13 @@ roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
 roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools roofline.kernels.products
-roofline.kernels.optimizers roofline.kernels.tables roofline.kernels.views
+roofline.kernels.tables roofline.kernels.views
 roofline.kernels
 roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
 roofline.placement roofline.probes roofline.products
 roofline.measurement roofline.rates
 roofline.calibration roofline.hosttime
 roofline.storage
-roofline.footprint
-roofline.network
-roofline.execution
 roofline
 costmodel
 options
@@ -82,6 +87,8 @@ UPWARD = {
     ("graph", "layers.base"): "types: a call is of a kind",
     ("graph", "run"): "types: a call is recorded on a run",
     ("architectures.attention", "architectures.transformer"): "types: attention reads the model's fields",
+    ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
+    ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
     ("files", "architectures.base"): "types: a file describes an architecture",
     ("conventions", "prediction"): "types: the views of a prediction",
     ("report", "prediction"): "types: the views of a prediction",

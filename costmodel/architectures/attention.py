@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from costmodel.architectures.normalisation import capped, clipped, normed
+from costmodel.architectures.stack import Variant
+from costmodel.errors import SettingError
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax, visible_pairs
 from costmodel.layers.linear import Linear, Matmul
-from costmodel.layers.shape import MergeHeads, RepeatHeads, Slice, SplitHeads, TransposeLast
+from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.run import Run
 from costmodel.sizes import exact_div
 from costmodel.tensor import Tensor
@@ -25,36 +28,63 @@ class AttentionSetting(NamedTuple):
     pairs: Literal["full", "visible"] = "full"
 
 
-class Mixer:
-    """Multi-head attention of one model; masks and position tables are made once and shared by all its blocks."""
+class Tables:
+    """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
     def __init__(self, model: Transformer, run: Run, seq: int, setting: AttentionSetting) -> None:
         self.model = model
+        self.run = run
+        self.seq = seq
         self.setting = setting
-        masked = model.causal or model.window is not None
-        self.pairs = visible_pairs(seq, causal=model.causal, window=model.window) if masked else seq * seq
-        # The CPU's fused kernel has no dropout: PyTorch then composes it, scaling query and key before their product.
+        # The CPU's fused kernel has no dropout: PyTorch then composes it, scaling query and key beforehand.
         dropped = run.training and model.attention_dropout > 0
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and dropped
         self.composed = setting.kernel == "eager" or self.fallback
-        self.mask = run.buffer((seq, seq), "mask", "attention_mask") if masked and self.composed else None
+        if model.score_cap is not None and setting.kernel != "eager":
+            raise SettingError(
+                f"attention={setting.kernel!r} has no soft cap of the scores, as {model.title} needs: use 'eager'"
+            )
         self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
             [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
             if model.positions == "rotary"
             else []
         )
+        self._masks: dict[int | None, Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
+        if not self.composed or not (self.model.causal or window is not None):
+            return None
+        if window not in self._masks:
+            name = "attention_mask" if window == self.model.window else "global_attention_mask"
+            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", name)
+        return self._masks[window]
+
+
+class Mixer:
+    """Multi-head attention of one model's blocks of one variant."""
+
+    def __init__(self, model: Transformer, tables: Tables, variant: Variant = Variant()) -> None:  # noqa: B008
+        self.model = model
+        self.tables = tables
+        self.rotated = variant.rotated
+        window = model.window if variant.windowed else None
+        seq = tables.seq
+        masked = model.causal or window is not None
+        self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else seq * seq
+        self.mask = tables.mask(window)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
-        model = self.model
+        model, angles = self.model, self.tables.angles
         with x.run.scope("attention"):
             query, key, value = self._project(x)
-            if self.angles:
-                query = Rotary(model.rotated)(query, *self.angles, name="rotate_query")
-                key = Rotary(model.rotated)(key, *self.angles, name="rotate_key")
+            if angles and self.rotated:
+                query = Rotary(model.rotated)(query, *angles, name="rotate_query")
+                key = Rotary(model.rotated)(key, *angles, name="rotate_key")
             with x.run.part("core"):
-                mixed = (self._composed if self.composed else self._fused)(query, key, value)
+                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value)
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
@@ -62,35 +92,45 @@ class Mixer:
         model, size = self.model, self.model.head_features
         heads = {"query": model.heads, "key": model.key_heads, "value": model.key_heads}
         if not model.fused_qkv:
-            return [
-                SplitHeads(n)(Linear(n * size, bias=model.qkv_bias)(x, name=name), name=f"split_{name}")
-                for name, n in heads.items()
-            ]
+            parts = {name: Linear(n * size, bias=model.qkv_bias)(x, name=name) for name, n in heads.items()}
+            parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
+            return [self._split(parts[name], name, n) for name, n in heads.items()]
         joint = Linear(sum(n * size for n in heads.values()), bias=model.qkv_bias)(x, name="qkv")
-        parts: list[Tensor] = []
+        joint = clipped(joint, model.qkv_clip, "clip_qkv")
+        made: list[Tensor] = []
         start = 0
         for name, n in heads.items():
-            part = Slice(n * size, start)(joint, name=name)
-            parts.append(SplitHeads(n)(part, name=f"split_{name}"))
+            made.append(self._split(Slice(n * size, start)(joint, name=name), name, n))
             start = start + n * size
-        return parts
+        return made
+
+    def _split(self, x: Tensor, name: str, heads: int) -> Tensor:
+        """(batch, T, heads·d_h) → (batch, heads, T, d_h), with query and key normalised if the model does so."""
+        norm = self.model.query_key_norm if name != "value" else None
+        if norm == "width":
+            x = normed(self.model, x, f"{name}_norm")
+        if norm == "head":
+            x = Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
+            return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm"), name=f"split_{name}")
+        return SplitHeads(heads)(x, name=f"split_{name}")
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        model = self.model
+        model, tables = self.model, self.tables
         if model.kv_heads is not None and model.kv_heads != model.heads:
             times = exact_div(model.heads, model.kv_heads)
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")
         seq = query.shape[2]
-        visible = (self.pairs, seq * seq) if self.setting.pairs == "visible" else None
+        visible = (self.pairs, seq * seq) if tables.setting.pairs == "visible" else None
         key = TransposeLast()(key)
-        if self.fallback:
+        if tables.fallback:
             query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
-        if not self.fallback:
+        if model.score_scale != 1 and not tables.fallback:
             scores = Scale()(scores)
-        if self.slopes is not None:
-            scores = Add()(scores, self.slopes, name="add_alibi")
+        scores = capped(scores, model.score_cap, "cap")
+        if tables.slopes is not None:
+            scores = Add()(scores, tables.slopes, name="add_alibi")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(scores)
@@ -99,7 +139,7 @@ class Mixer:
         return Matmul(visible)(weights, value, name="mix")
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        kernel = "cpu" if query.run.device == "cpu" else self.setting.kernel
+        kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
-        pairs = self.pairs if self.setting.pairs == "visible" else None
+        pairs = self.pairs if self.tables.setting.pairs == "visible" else None
         return FusedAttention(kernel, self.model.attention_dropout, pairs)(query, key, value, name="fused")

@@ -15,7 +15,13 @@ from costmodel.tensor import Tensor
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LossName = Literal["cross_entropy", "mean_squared_error"]
+
+
+def as_tuple(value: Any) -> Any:
+    """Lists are what YAML and people write."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class Extent(NamedTuple):

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from costmodel.architectures.base import Architecture, Extent, Size, refuse
+from costmodel.architectures.base import Architecture, Extent, Size, as_tuple, refuse
 from costmodel.architectures.blocklist import read_blocks, write_blocks
 from costmodel.architectures.blocks import Blocks, apply
-from costmodel.architectures.mlp import as_tuple
 from costmodel.run import Run
 from costmodel.tensor import Tensor
 

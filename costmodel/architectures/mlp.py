@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.activations import ActivationName, activation
-from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, refuse
+from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, as_tuple, refuse
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
@@ -16,11 +16,6 @@ from costmodel.run import MOST_CALLS, Run
 from costmodel.tensor import Tensor
 
 NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
-
-
-def as_tuple(value: Any) -> Any:
-    """Lists are what YAML and people write."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 class MLP(Architecture):

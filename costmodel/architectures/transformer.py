@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from math import lcm
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.architectures.activations import ActivationName, activation
-from costmodel.architectures.attention import AttentionSetting, Mixer
-from costmodel.architectures.base import Architecture, Extent, LossName, Probability, Size, refuse
+from costmodel.architectures.activations import ActivationName
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.base import Architecture, Extent, Factor, LossName, Probability, Size, as_tuple, refuse
+from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.architectures.stack import Variant
+from costmodel.architectures.sublayers import blocks
 from costmodel.errors import SettingError
-from costmodel.layers.arithmetic import Add, Dropout, Multiply
+from costmodel.layers.arithmetic import Add
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear
-from costmodel.layers.norm import Layernorm, Rmsnorm
 from costmodel.run import Run
 from costmodel.sizes import exact_div
 from costmodel.tensor import Tensor
+
+MOST_PATTERN = 1_000
+Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
 
 
 class Transformer(Architecture):
@@ -37,6 +43,8 @@ class Transformer(Architecture):
         "mlp_width": "d_ff",
         "rotary_size": "d_rot",
         "window": "w",
+        "position_rows": "n_pos",
+        "embedding_width": "d_e",
     }
 
     vocab: Size = Field(description="vocabulary size")
@@ -48,10 +56,21 @@ class Transformer(Architecture):
     head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
     causal: bool = Field(default=True, description="decoder (each token sees those before it) or encoder")
     window: Size | None = Field(default=None, description="keys that a token sees, itself included (default: all)")
+    window_pattern: Pattern = Field(
+        default=(), description="which blocks have the window, over and over (default: all)"
+    )
     positions: Literal["learned", "rotary", "alibi", "none"] = Field(default="learned", description="positions")
+    position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
     rotary_size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
+    rotary_pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
+    qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
+    query_key_norm: Literal["head", "width"] | None = Field(
+        default=None, description="norm of query and key: within each head, or over all heads (default: none)"
+    )
+    score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
+    score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
 
     mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
@@ -60,13 +79,20 @@ class Transformer(Architecture):
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
 
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
+    norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
     norm_bias: bool = Field(default=True, description="bias in layer norms")
-    norm_placement: Literal["pre", "post"] = Field(default="pre", description="norm before or after each sublayer")
+    norm_placement: Literal["pre", "post", "output", "both"] = Field(
+        default="pre",
+        description="norm before each sublayer, after it is added, of its output before that, or before and of it",
+    )
     parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
     shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
-    final_norm: bool | None = Field(default=None, description="norm before the head (default: if norms come first)")
+    final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
 
+    embedding_width: Size | None = Field(default=None, description="width of embeddings and head, if another")
+    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
+    residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -74,6 +100,8 @@ class Transformer(Architecture):
     head: bool = Field(default=True, description="whether the model ends in logits over the vocabulary")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
     head_bias: bool = Field(default=False, description="bias in the head")
+    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
+    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -90,10 +118,17 @@ class Transformer(Architecture):
             raise ValueError(f"rotary_size {self.rotated} must be even and at most the head size {self.head_features}")
         if self.shared_norm and not self.parallel:
             raise ValueError("shared_norm needs parallel: true")
-        if self.parallel and self.norm_placement == "post":
-            raise ValueError("parallel blocks have their norm first: use norm_placement 'pre'")
-        if self.head_bias and not self.head:
-            raise ValueError("head_bias needs head: true")
+        if self.parallel and self.norm_placement != "pre":
+            raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
+        for field in ("head_bias", "logit_scale", "logit_cap"):
+            if getattr(self, field) and not self.head:
+                raise ValueError(f"{field} needs head: true")
+        if self.window_pattern and self.window is None:
+            raise ValueError("window_pattern needs a window")
+        if self.rotary_pattern and self.positions != "rotary":
+            raise ValueError(f"rotary_pattern needs positions 'rotary', not {self.positions!r}")
+        if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
+            raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
         return self
 
     @property
@@ -110,6 +145,16 @@ class Transformer(Architecture):
     def rotated(self) -> int:
         """Features of a head that rotary positions turn."""
         return self.head_features if self.rotary_size is None else self.rotary_size
+
+    @property
+    def pattern(self) -> list[Variant]:
+        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
+        windowed = self.window_pattern or (True,)
+        rotated = self.rotary_pattern or (True,)
+        length = lcm(len(windowed), len(rotated))
+        if length > 1:
+            length = min(length, int(self.layers))
+        return [Variant(windowed[n % len(windowed)], rotated[n % len(rotated)]) for n in range(length)]
 
     @property
     def default_loss(self) -> LossName | None:
@@ -130,57 +175,32 @@ class Transformer(Architecture):
         """(batch, T) tokens → (batch·T, vocab) logits, or (batch·T, width) without a head."""
         assert extent.seq is not None
         tokens = run.input((extent.batch, extent.seq), "index", "tokens")
-        embedding = Embedding(self.vocab, self.width)
-        x = embedding(tokens, name="embedding")
+        x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-        if self.positions == "learned":
-            x = Add()(x, LearnedPositions(self.context, self.width)(tokens, name="positions"), name="add_positions")
-        if self.embedding_norm:
-            x = self._norm(x, "embedding_norm")
-        x = _drop(x, self.embedding_dropout, "embedding_dropout")
-        mixer = Mixer(self, run, extent.seq, attention)
-        x = run.repeat(self.layers, lambda x: self._block(x, mixer), x, "block")
-        if self.norm_placement == "pre" if self.final_norm is None else self.final_norm:
-            x = self._norm(x, "final_norm")
+        x = blocks(self, run, self._embedded(x, tokens), attention)
+        if self.norm_placement != "post" if self.final_norm is None else self.final_norm:
+            x = normed(self, x, "final_norm")
+        if self.embedding_width is not None:
+            x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if self.head:
-            tied = {"weight": table} if self.tied else None
-            x = Linear(self.vocab, bias=self.head_bias)(x, name="head", tied=tied)
+            x = self._logits(x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
         return x.view((extent.batch * extent.seq, x.shape[-1]), None)
 
-    def _block(self, x: Tensor, mixer: Mixer) -> Tensor:
-        if self.parallel:
-            normed = self._norm(x, "norm")
-            mixed = self._dropped(mixer(normed), "attention")
-            fed = self._dropped(self._mlp(normed if self.shared_norm else self._norm(x, "mlp_norm")), "mlp")
-            return Add()(Add()(x, mixed, name="add_attention"), fed, name="add_mlp")
-        for name, sublayer in (("attention", mixer), ("mlp", self._mlp)):
-            inner = self._norm(x, f"{name}_norm") if self.norm_placement == "pre" else x
-            x = Add()(x, self._dropped(sublayer(inner), name), name=f"add_{name}")
-            if self.norm_placement == "post":
-                x = self._norm(x, f"{name}_norm")
-        return x
+    def _embedded(self, x: Tensor, tokens: Tensor) -> Tensor:
+        x = scaled(x, self.embedding_scale, "embedding_scale")
+        if self.embedding_width is not None:
+            x = Linear(self.width, bias=False)(x, name="project_in")
+        if self.positions == "learned":
+            rows = self.context if self.position_rows is None else self.position_rows
+            x = Add()(x, LearnedPositions(rows, self.width)(tokens, name="positions"), name="add_positions")
+        if self.embedding_norm:
+            x = normed(self, x, "embedding_norm")
+        return dropped(x, self.embedding_dropout, "embedding_dropout")
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        hidden = 4 * self.width if self.mlp_width is None else self.mlp_width
-        act = activation(self.activation)
-        with x.run.scope("mlp"):
-            if self.mlp == "gated":
-                gate = act(Linear(hidden, bias=self.mlp_bias)(x, name="gate"))
-                inner = Multiply()(gate, Linear(hidden, bias=self.mlp_bias)(x, name="up"))
-            else:
-                inner = act(Linear(hidden, bias=self.mlp_bias)(x, name="up"))
-            return Linear(self.width, bias=self.mlp_bias)(inner, name="down")
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return (Layernorm(bias=self.norm_bias) if self.norm == "layernorm" else Rmsnorm())(x, name=name)
-
-    def _dropped(self, x: Tensor, sublayer: str) -> Tensor:
-        return _drop(x, self.residual_dropout, f"{sublayer}_dropout")
-
-
-def _drop(x: Tensor, p: float, name: str) -> Tensor:
-    return Dropout(p)(x, name=name) if p else x
+    def _logits(self, x: Tensor, table: Tensor) -> Tensor:
+        x = Linear(self.vocab, bias=self.head_bias)(x, name="head", tied={"weight": table} if self.tied else None)
+        return capped(scaled(x, self.logit_scale, "logit_scale"), self.logit_cap, "logit_cap")
 
 
 def _nearest_divisor(width: int, heads: int) -> int:

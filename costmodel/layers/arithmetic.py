@@ -98,6 +98,27 @@ class Scale(Unary):
 
 
 @layer
+class Clamp(Unary):
+    """y = min(max(x, −bound), bound); dx = g·[−bound ≤ x ≤ bound]."""
+
+    source = "torch.clamp; PyTorch keeps the input to see what was within"
+
+    bound: float = 1.0
+
+    def forward(self, call: Call) -> Work:
+        """Two comparisons per element."""
+        return Work(0, 2 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two comparisons and a product per element."""
+        yield Gradient(call.x, Work(0, 3 * call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input."""
+        yield call.x
+
+
+@layer
 class LayerScale(Kind):
     """y = x·γ with a trained γ per channel, x: (batch, C, H, W), γ: (C, 1, 1)."""
 

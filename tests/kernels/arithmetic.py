@@ -75,6 +75,21 @@ class Identity(Unary):
         return x
 
 
+class Clamp(Unary):
+    def case(self, draw: Draw) -> Case:
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+        return Case(self.layer(bound=draw(st.floats(0.1, 3))), [Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        return np.minimum(np.maximum(p.x, -p.kind.bound), p.kind.bound)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g * np.logical_and(p.x >= -p.kind.bound, p.x <= p.kind.bound)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x.clip(-p.kind.bound, p.kind.bound)
+
+
 class LayerScale(Unary):
     def forward(self, p: Pass) -> Array:
         return p.x * p.weights["weight"]

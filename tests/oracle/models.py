@@ -98,9 +98,21 @@ class Activation(nn.Module):
 
 
 def norm(spec: Any, device: Device) -> nn.Module:
+    return norm_over(spec, spec.width, device)
+
+
+def norm_over(spec: Any, features: int, device: Device) -> nn.Module:
     if spec.norm == "layernorm":
-        return nn.LayerNorm(spec.width, bias=spec.norm_bias)
-    return RMSNorm(spec.width, device)
+        return nn.LayerNorm(features, elementwise_affine=spec.norm_affine, bias=spec.norm_bias)
+    return RMSNorm(features, device, spec.norm_affine)
+
+
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    return x if cap is None else torch.tanh(x / cap) * cap
+
+
+def scaled(x: Tensor, factor: float | None) -> Tensor:
+    return x if factor is None or factor == 1 else x * factor
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -114,9 +126,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
 
-    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int) -> None:
         super().__init__()
         self.spec, self.kernel = spec, kernel
+        self.turns = spec.positions == "rotary" and (not spec.rotary_pattern or cycled(spec.rotary_pattern, number))
+        windowed = spec.window is not None and (not spec.window_pattern or cycled(spec.window_pattern, number))
+        self.masks = spec.causal or windowed
         self.size = spec.head_size or spec.width // spec.heads
         self.kv_heads = spec.kv_heads or spec.heads
         self.rotated = spec.rotary_size or self.size
@@ -127,6 +142,10 @@ class Attention(nn.Module):
         else:
             self.query, self.key, self.value = (nn.Linear(spec.width, n, bias=spec.qkv_bias) for n in widths)
         self.output = nn.Linear(spec.heads * self.size, spec.width, bias=spec.attention_bias)
+        if spec.query_key_norm:
+            whole = spec.query_key_norm == "width"
+            features = widths[:2] if whole else [self.size, self.size]
+            self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
         self.dropout = Dropout(spec.attention_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
         self.register_buffer("alibi", torch.zeros(spec.heads, 1, seq))
@@ -136,16 +155,25 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         b, t, _ = x.shape
         if self.spec.fused_qkv:
-            parts = self.qkv(x).split(self.widths, -1)
+            parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
-            parts = (self.query(x), self.key(x), self.value(x))
+            parts = [self.clip(self.query(x)), self.clip(self.key(x)), self.clip(self.value(x))]
+        if self.spec.query_key_norm == "width":
+            parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
-        q, k, v = (part.view(b, t, n, self.size).transpose(1, 2) for part, n in zip(parts, heads, strict=True))
-        if self.spec.positions == "rotary":
+        parts = [part.view(b, t, n, self.size) for part, n in zip(parts, heads, strict=True)]
+        if self.spec.query_key_norm == "head":
+            parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        if self.turns:
             q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
         mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
         return self.output(mixed)
+
+    def clip(self, x: Tensor) -> Tensor:
+        bound = self.spec.qkv_clip
+        return x if bound is None else x.clamp(-bound, bound)
 
     def repeat(self, x: Tensor) -> Tensor:
         if self.kv_heads == self.spec.heads:
@@ -155,10 +183,13 @@ class Attention(nn.Module):
 
     def composed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = self.repeat(k), self.repeat(v)
-        scores = q @ k.transpose(-2, -1) / math.sqrt(self.size)
+        scores = q @ k.transpose(-2, -1)
+        scale = self.spec.score_scale
+        scores = scores / math.sqrt(self.size) if scale is None else scaled(scores, scale)
+        scores = capped(scores, self.spec.score_cap)
         if self.spec.positions == "alibi":
             scores = scores + self.alibi
-        if self.spec.causal or self.spec.window is not None:
+        if self.masks:
             scores = scores.masked_fill(self.mask, float("-inf"))
         scores = torch.softmax(scores, -1)
         return self.dropout(scores) @ v
@@ -174,14 +205,20 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
 
 
+def cycled(pattern: tuple[bool, ...], number: int) -> bool:
+    return pattern[number % len(pattern)]
+
+
 class Block(nn.Module):
-    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int) -> None:
         super().__init__()
         self.spec = spec
         hidden = spec.mlp_width or 4 * spec.width
-        self.attention = Attention(spec, seq, kernel, device)
+        self.attention = Attention(spec, seq, kernel, device, number)
         self.norm1 = norm(spec, device)
         self.norm2 = None if spec.shared_norm else norm(spec, device)
+        both = spec.norm_placement == "both"
+        self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
         self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp == "gated" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
         self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
@@ -193,7 +230,10 @@ class Block(nn.Module):
         return self.down(inner)
 
     def forward(self, x: Tensor) -> Tensor:
-        drop, norm1, norm2 = self.dropout, self.norm1, self.norm2
+        def drop(x: Tensor) -> Tensor:
+            return scaled(self.dropout(x), self.spec.residual_scale)
+
+        norm1, norm2 = self.norm1, self.norm2
         if self.spec.parallel:
             normed = norm1(x)
             mixed, fed = drop(self.attention(normed)), drop(self.mlp(norm2(x) if norm2 else normed))
@@ -201,6 +241,10 @@ class Block(nn.Module):
         if self.spec.norm_placement == "pre":
             x = x + drop(self.attention(norm1(x)))
             return x + drop(self.mlp(norm2(x)))
+        if self.spec.norm_placement in ("output", "both"):
+            before = self.spec.norm_placement == "both"
+            x = x + drop(self.outputs[0](self.attention(norm1(x) if before else x)))
+            return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
         x = norm1(x + drop(self.attention(x)))
         return norm2(x + drop(self.mlp(x)))
 
@@ -209,19 +253,25 @@ class Transformer(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
         super().__init__()
         self.spec = spec
-        self.tokens = nn.Embedding(spec.vocab, spec.width)
-        self.positions = nn.Embedding(spec.context, spec.width) if spec.positions == "learned" else None
+        outer = spec.embedding_width or spec.width
+        self.tokens = nn.Embedding(spec.vocab, outer)
+        rows = spec.position_rows or spec.context
+        self.positions = nn.Embedding(rows, spec.width) if spec.positions == "learned" else None
+        self.inward = nn.Linear(outer, spec.width, bias=False) if spec.embedding_width else None
+        self.outward = nn.Linear(spec.width, outer, bias=False) if spec.embedding_width else None
         self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
-        self.blocks = nn.ModuleList(Block(spec, seq, kernel, device) for _ in range(spec.layers))
-        last = spec.norm_placement == "pre" if spec.final_norm is None else spec.final_norm
+        self.blocks = nn.ModuleList(Block(spec, seq, kernel, device, n) for n in range(spec.layers))
+        last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
         self.final_norm = norm(spec, device) if last else None
-        self.head = nn.Linear(spec.width, spec.vocab, bias=spec.head_bias) if spec.head else None
+        self.head = nn.Linear(outer, spec.vocab, bias=spec.head_bias) if spec.head else None
         if self.head is not None and spec.tied:
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens)
+        x = scaled(self.tokens(tokens), self.spec.embedding_scale)
+        if self.inward is not None:
+            x = self.inward(x)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
@@ -231,6 +281,8 @@ class Transformer(nn.Module):
             x = block(x)
         if self.final_norm is not None:
             x = self.final_norm(x)
+        if self.outward is not None:
+            x = self.outward(x)
         if self.head is not None:
-            x = self.head(x)
+            x = capped(scaled(self.head(x), self.spec.logit_scale), self.spec.logit_cap)
         return x.view(-1, x.shape[-1])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from costmodel.graph import Device
 from costmodel.layers import load_all
-from costmodel.layers.arithmetic import Add, Dropout, Identity, LayerScale, Multiply, Scale
+from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear, Matmul
@@ -86,6 +86,11 @@ def multiply(draw: st.DrawFn, device: Device) -> Case:
 @row
 def scale(draw: st.DrawFn, device: Device) -> Case:
     return Case(Scale(), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
+
+
+@row
+def clamp(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Clamp(2.0), (draw(single.given(draw(any_shape()))),), lambda x: x.clamp(-2.0, 2.0))
 
 
 @row

@@ -34,36 +34,58 @@ def transformers(draw: st.DrawFn) -> Transformer:
         draw(st.sampled_from([*range(2, size + 1, 2), *[None] * (size % 2 == 0)])) if positions == "rotary" else None
     )
     parallel = draw(st.booleans())
+    window = draw(st.none() | st.integers(1, 6))
+    context = draw(st.integers(33, 35))
     head = draw(st.booleans())
     flags = {name: draw(st.booleans()) for name in FLAGS}
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
     return Transformer(
         vocab=draw(st.integers(1, 20)),
-        context=draw(st.integers(33, 35)),
-        layers=draw(st.integers(1, 3)),
+        context=context,
+        layers=draw(st.integers(1, 6)),
         width=width,
         heads=heads,
         head_size=head_size,
         kv_heads=draw(st.sampled_from([None, *(n for n in range(1, heads + 1) if heads % n == 0)])),
-        window=draw(st.none() | st.integers(1, 6)),
+        window=window,
+        window_pattern=draw(PATTERN) if window else (),
         positions=positions,
+        position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
+        rotary_pattern=draw(PATTERN) if positions == "rotary" else (),
         rotary_size=rotary,
         mlp=draw(st.sampled_from(["plain", "gated"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post"])),
+        norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         parallel=parallel,
         shared_norm=parallel and draw(st.booleans()),
         final_norm=draw(st.sampled_from([None, True, False])),
         head=head,
         head_bias=head and draw(st.booleans()),
+        logit_scale=draw(FACTOR) if head else None,
+        logit_cap=draw(FACTOR) if head else None,
+        query_key_norm=draw(st.sampled_from([None, "head", "width"])),
+        embedding_width=draw(st.none() | st.integers(1, 9)),
+        **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,
         **chances,
     )
 
 
-FLAGS = ("causal", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm", "tied")
+FACTOR = st.sampled_from([None, None, 1.0, 0.5])
+PATTERN = st.lists(st.booleans(), max_size=4).map(tuple)
+FLAGS = (
+    "causal",
+    "fused_qkv",
+    "qkv_bias",
+    "attention_bias",
+    "mlp_bias",
+    "norm_affine",
+    "norm_bias",
+    "embedding_norm",
+    "tied",
+)
 SEQ = st.integers(1, 5) | st.sampled_from([32, 33])  # the efficient kernel pads to 32
 DEVICE = st.sampled_from(["gpu", "cpu"])
 LOSS = st.sampled_from(["cross_entropy", "mean_squared_error"])
@@ -81,7 +103,7 @@ def in_pytorch(
     """What PyTorch counts and keeps."""
     with torch.device("meta"):
         model = models.Transformer(spec, seq, kernel, device)
-    rows, n = batch * seq, spec.vocab if spec.head else spec.width
+    rows, n = batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width
     target = meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n)
     of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss
     tokens = meta(batch, seq, dtype=torch.int64)
@@ -93,8 +115,11 @@ def on_paper(spec: Transformer, loss: str = "cross_entropy", **settings: Any) ->
 
 
 @differential
-@given(transformers(), st.integers(1, 3), SEQ, DEVICE, LOSS)
-def test_eager_attention(spec: Transformer, batch: int, seq: int, device: Any, loss: str) -> None:
+@given(transformers(), st.integers(1, 3), SEQ, DEVICE, LOSS, FACTOR)
+def test_eager_attention(
+    spec: Transformer, batch: int, seq: int, device: Any, loss: str, score_cap: float | None
+) -> None:
+    spec = spec.model_copy(update={"score_cap": score_cap})
     assert on_paper(spec, loss, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device, loss=loss)
 
 

@@ -14,10 +14,11 @@ _STUBS: list[torch.library.Library] = []
 def vision_model(name: str, **fields: object) -> nn.Module:
     """A torchvision classifier in training mode."""
     with torch.device("meta"):
-        return getattr(_models(), name)(**fields).train()
+        return getattr(stub_operators(), name)(**fields).train()
 
 
-def _models() -> object:
+def stub_operators() -> object:
+    """torchvision.models, once its missing operators are stubbed."""
     for _ in range(100):
         try:
             import torchvision

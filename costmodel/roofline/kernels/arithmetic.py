@@ -47,6 +47,18 @@ def scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, s.factor)
 
 
+def clamp(t: Tape, s: Site) -> Ref:
+    """min(max(x, −bound), bound)."""
+    y = t.maximum(s.x, -s.kind.bound)
+    return t.minimum(y, s.kind.bound, out=y)
+
+
+def clamp_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·[−bound ≤ x ≤ bound]."""
+    above, below = t.greater_equal(s.x, -s.kind.bound), t.less_equal(s.x, s.kind.bound)
+    yield s.x, t.multiply(g, t.logical_and(above, below, out=above))
+
+
 def identity(t: Tape, s: Site) -> Ref:
     """The input itself."""
     return s.x[...]
@@ -112,6 +124,7 @@ def noise_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 kernel("add", add, add_gradients)
 kernel("multiply", multiply, multiply_gradients)
 kernel("scale", scale, scale_gradients)
+kernel("clamp", clamp, clamp_gradients)
 kernel("identity", identity, identity_gradients)
 kernel("layer_scale", layer_scale, layer_scale_gradients)
 kernel("dropout", dropout, dropout_gradients)

@@ -1,0 +1,69 @@
+"""A transformer's blocks: attention and MLP, with norms around them, added up one after the other or at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.normalisation import dropped, normed, scaled
+from costmodel.architectures.stack import Stack, Variant
+from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.linear import Linear
+from costmodel.run import Run
+from costmodel.tensor import Tensor
+
+if TYPE_CHECKING:
+    from costmodel.architectures.transformer import Transformer
+
+Sublayers = dict[str, Callable[[Tensor], Tensor]]
+
+
+def blocks(model: Transformer, run: Run, x: Tensor, setting: AttentionSetting) -> Tensor:
+    """(batch, T, width) → (batch, T, width): all blocks of the model."""
+    tables = Tables(model, run, x.shape[1], setting)
+    mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
+
+    def block(variant: Variant, x: Tensor) -> Tensor:
+        sublayers = {"attention": mixers[variant], "mlp": partial(_mlp, model)}
+        return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)
+
+    return Stack(model.pattern, model.layers, block)(run, x)
+
+
+def _parallel(model: Transformer, x: Tensor, sublayers: Sublayers) -> Tensor:
+    inner = normed(model, x, "norm")
+    mixed = _output(model, sublayers["attention"](inner), "attention")
+    fed = _output(model, sublayers["mlp"](inner if model.shared_norm else normed(model, x, "mlp_norm")), "mlp")
+    return Add()(Add()(x, mixed, name="add_attention"), fed, name="add_mlp")
+
+
+def _sequential(model: Transformer, x: Tensor, sublayers: Sublayers) -> Tensor:
+    place = model.norm_placement
+    for name, sublayer in sublayers.items():
+        inner = normed(model, x, f"{name}_norm") if place in ("pre", "both") else x
+        y = sublayer(inner)
+        if place in ("output", "both"):
+            y = normed(model, y, f"{name}_output_norm")
+        x = Add()(x, _output(model, y, name), name=f"add_{name}")
+        if place == "post":
+            x = normed(model, x, f"{name}_norm")
+    return x
+
+
+def _output(model: Transformer, x: Tensor, sublayer: str) -> Tensor:
+    return scaled(dropped(x, model.residual_dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+
+
+def _mlp(model: Transformer, x: Tensor) -> Tensor:
+    hidden = 4 * model.width if model.mlp_width is None else model.mlp_width
+    act = activation(model.activation)
+    with x.run.scope("mlp"):
+        if model.mlp == "gated":
+            gate = act(Linear(hidden, bias=model.mlp_bias)(x, name="gate"))
+            inner = Multiply()(gate, Linear(hidden, bias=model.mlp_bias)(x, name="up"))
+        else:
+            inner = act(Linear(hidden, bias=model.mlp_bias)(x, name="up"))
+        return Linear(model.width, bias=model.mlp_bias)(inner, name="down")

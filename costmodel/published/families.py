@@ -1,0 +1,39 @@
+"""Every family whose published configurations are read, by its `model_type`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SpecError, shown, unknown
+from costmodel.published.config import Published
+from costmodel.published.contemporaries import Bloom, Falcon, Mpt, Opt
+from costmodel.published.gemma import Gemma, Gemma2, Gemma3Text
+from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
+from costmodel.published.llama import Granite, Llama, Mistral, Qwen2, Qwen3, SmolLm3
+from costmodel.published.relatives import Cohere, Olmo, Olmo2, Phi, Phi3, StableLm, Starcoder2
+
+FAMILIES: dict[str, type[Published]] = {
+    family.MODEL_TYPE: family
+    for family in (
+        *(Gpt2, GptNeo, GptNeox, GptJ, Opt, Bloom, Falcon, Mpt),
+        *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
+        *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
+    )
+}
+"""The families."""
+
+
+def read_config(data: dict[str, Any]) -> Transformer:
+    """The model that a published configuration describes.
+
+    Raises SpecError; UnknownNameError for a `model_type` that is not known, with those that are.
+    """
+    name = data.get("model_type")
+    if not isinstance(name, str):
+        raise SpecError(f"model_type: {shown(name)} is not a name: give one such as 'llama'", ("model_type",))
+    if name not in FAMILIES:
+        near = str(unknown("model_type", name, FAMILIES))
+        listed = "" if "known are" in near else f" Known are {', '.join(sorted(FAMILIES))}"
+        raise SpecError(f"{near}{listed}", ("model_type",))
+    return FAMILIES[name].read(data)

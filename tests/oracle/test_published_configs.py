@@ -1,0 +1,137 @@
+"""What a published configuration is read as, against the published implementation on the meta device.
+
+Compared are parameters and FLOPs. What autograd keeps is held against plainly written models instead: the packages
+compose some operations from smaller ones, which keep more.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.files import build
+from costmodel.prediction import predict
+from costmodel.published.families import FAMILIES
+
+from .measure import meta
+from .settings import differential
+from .vision import stub_operators
+
+pytest.importorskip("transformers")
+stub_operators()
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, masking_utils  # noqa: E402
+
+pytestmark = pytest.mark.oracle
+
+
+def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int]:
+    """Parameters, forward FLOPs and all FLOPs of the published implementation.
+
+    Without those of rotary angles: constants of the positions, which it makes by a matrix product.
+    """
+    made = CONFIG_MAPPING[config["model_type"]](**config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(made, attn_implementation="eager", trust_remote_code=False).train()
+    # Whether sequences are packed is read off the data of the positions, of which there is none here.
+    one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
+    with one_sequence, FlopCounterMode(display=False) as counter:
+        logits = model(input_ids=meta(batch, seq, dtype=torch.int64), use_cache=False).logits
+        forward = counter.get_total_flops()
+        logits.backward(torch.empty_like(logits))
+    angles = sum(
+        sum(flops.values()) for name, flops in counter.get_flop_counts().items() if name.endswith("rotary_emb")
+    )
+    params = sum(weight.numel() for weight in model.parameters())
+    return params, forward - angles, counter.get_total_flops() - angles
+
+
+def on_paper(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int]:
+    p = predict(build(config, "config"), batch=batch, seq=seq)
+    return p.params, p.flops.forward, p.flops.total
+
+
+def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
+    model = build(config, "config")
+    assert isinstance(model, Transformer)
+    return model.model_dump(exclude={"name", "notes"})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_left_out_fields_are_those_of_the_published_class(family: str) -> None:
+    published = json.loads(json.dumps(CONFIG_MAPPING[family]().to_dict(), default=str))
+    assert sizes_of({"model_type": family}) == sizes_of(published)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_published_class_costs_the_same(family: str) -> None:
+    config = {"model_type": family}
+    assert on_paper(config, 2, 5) == counted(config, 2, 5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_small_configurations_cost_the_same(family: str) -> None:
+    @differential
+    @given(small_configurations(family), st.integers(1, 2), st.integers(2, 5))
+    def holds(config: dict[str, Any], batch: int, seq: int) -> None:
+        assert on_paper(config, batch, seq) == counted(config, batch, seq)
+
+    holds()
+
+
+SIZES = {
+    "layers": ("n_layer", "n_layers", "num_layers", "num_hidden_layers"),
+    "heads": ("n_head", "n_heads", "num_heads", "num_attention_heads"),
+    "width": ("n_embd", "d_model", "hidden_size"),
+    "hidden": ("n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size"),
+}
+"""Names of the same sizes from family to family."""
+
+
+@st.composite
+def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
+    """A configuration of every declaration that the family has, small enough to think about."""
+    fields = FAMILIES[family].model_fields
+    heads, key_heads = draw(st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 2), (6, 3)]))
+    layers = draw(st.integers(1, 4))
+    width = heads * draw(st.sampled_from([8, 16]))
+    sizes = {"layers": layers, "heads": heads, "width": width, "hidden": draw(st.integers(1, 20))}
+    config: dict[str, Any] = {"model_type": family, "vocab_size": draw(st.integers(3, 30)), "pad_token_id": None}
+    config |= {name: sizes[size] for size, names in SIZES.items() for name in names if name in fields}
+    needed = {
+        "num_key_value_heads": st.just(key_heads),
+        "num_kv_heads": st.just(key_heads),
+        "rotary_dim": st.sampled_from([2, 4, 8]),
+        "attention_types": st.lists(st.sampled_from(["global", "local"]), min_size=layers, max_size=layers).map(
+            lambda kinds: [[kinds, 1]]
+        ),
+    }
+    if family == "falcon":
+        needed |= {"new_decoder_architecture": st.booleans(), "parallel_attn": st.just(True)}
+    kinds = st.sampled_from(["full_attention", "sliding_attention"])
+    optional = {
+        "head_dim": st.sampled_from([4, 8]),
+        "partial_rotary_factor": st.sampled_from([0.5, 1.0]),
+        "window_size": st.integers(1, 4),
+        "sliding_window": st.integers(1, 4),
+        "layer_types": st.lists(kinds, min_size=layers, max_size=layers),
+        "max_window_layers": st.integers(0, layers),
+        "no_rope_layers": st.lists(st.integers(0, 1), min_size=layers, max_size=layers),
+        "word_embed_proj_dim": st.integers(1, 9),
+        "clip_qkv": st.just(8.0),
+        "attn_config": st.just({"clip_qkv": 6.0}),
+        **{name: st.booleans() for name, field in fields.items() if field.annotation is bool},
+    }
+    if family == "stablelm" or draw(st.booleans()):
+        optional.pop("layer_types"), optional.pop("head_dim")
+    elif "layer_types" in fields:
+        needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
+    drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
+    return config | {fields[name].alias or name: draw(values) for name, values in drawn.items() if name in fields}

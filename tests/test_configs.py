@@ -1,0 +1,229 @@
+"""Published configurations are read as what their families are; what is wrong with one is said in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import CostModelError
+from costmodel.files import MOST_BYTES, build
+from costmodel.published.families import FAMILIES
+from tests.command import error_of, here
+
+LLAMA_31_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+
+
+def sized(model_type: str, **fields: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **fields}
+
+
+def common(
+    model_type: str, vocab: int, width: int, hidden: int, layers: int, heads: int, **fields: Any
+) -> dict[str, Any]:
+    """The five sizes by the names that most families give them."""
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return sized(model_type, **dict(zip(names, (vocab, width, hidden, layers, heads), strict=True)), **fields)
+
+
+PUBLISHED: list[tuple[dict[str, Any], int]] = [
+    (LLAMA_31_8B, 8_030_261_248),
+    (sized("gpt2"), 124_439_808),
+    (sized("gpt_neo"), 1_315_575_808),
+    (sized("gptj"), 6_050_882_784),
+    (common("gpt_neox", 50304, 512, 2048, 6, 8, rotary_pct=0.25), 70_426_624),
+    (common("gpt_neox", 50432, 6144, 24576, 44, 64), 20_554_567_680),
+    (sized("opt"), 125_239_296),
+    (
+        sized(
+            "opt",
+            hidden_size=1024,
+            ffn_dim=4096,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            word_embed_proj_dim=512,
+            do_layer_norm_before=False,
+        ),
+        331_196_416,
+    ),
+    (sized("bloom", n_embed=1024, n_layer=24, num_attention_heads=16, n_inner=None), 559_214_592),
+    (sized("falcon"), 6_921_720_704),
+    (sized("mpt", d_model=4096, n_heads=32, n_layers=32, vocab_size=50432), 6_649_286_656),
+    (common("mistral", 32000, 4096, 14336, 32, 32, num_key_value_heads=8, sliding_window=4096), 7_241_732_096),
+    (common("qwen2", 152064, 3584, 18944, 28, 28, num_key_value_heads=4), 7_615_616_512),
+    (common("qwen3", 151936, 4096, 12288, 36, 32, num_key_value_heads=8), 8_190_735_360),
+    (
+        sized("gemma", hidden_size=2048, intermediate_size=16384, num_hidden_layers=18, num_attention_heads=8)
+        | {"num_key_value_heads": 1},
+        2_506_172_416,
+    ),
+    (sized("gemma2"), 2_614_341_888),
+    (common("gemma2", 256000, 3584, 14336, 42, 16, num_key_value_heads=8), 9_241_705_984),
+    (common("gemma3_text", 262144, 1152, 6912, 26, 4, num_key_value_heads=1, sliding_window=512), 999_885_952),
+    (common("phi", 51200, 2560, 10240, 32, 32, partial_rotary_factor=0.4), 2_779_683_840),
+    (sized("phi3"), 3_821_079_552),
+    (sized("starcoder2"), 3_030_371_328),
+    (common("stablelm", 100352, 2048, 5632, 24, 32, use_qkv_bias=True), 1_644_515_328),
+    (sized("smollm3"), 3_075_098_624),
+    (common("cohere", 256000, 8192, 22528, 40, 64), 34_980_831_232),
+]
+"""Configurations as published, and the parameters that their model cards or weight files have."""
+
+
+@pytest.mark.parametrize(("config", "params"), PUBLISHED, ids=[config["model_type"] for config, _ in PUBLISHED])
+def test_published_configurations_have_the_published_parameters(config: dict[str, Any], params: int) -> None:
+    assert cm.predict(build(config, "config"), seq=8).params == params
+
+
+def write(folder: Path, config: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    return path
+
+
+def test_a_configuration_is_read_from_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, LLAMA_31_8B)
+    model = cm.load(path)
+    assert isinstance(model, Transformer)
+    assert model.context == 131072
+    assert model.notes == (
+        "Read from a published configuration of model_type llama. Without effect on the cost: bos_token_id, "
+        "eos_token_id, initializer_range, pretraining_tp, rms_norm_eps, rope_theta, transformers_version, use_cache. "
+        "Left to the setting precision: torch_dtype."
+    )
+    shown = here(capsys, "predict", str(path), "--batch", "1", "--seq", "4096", "--attention", "flash", "--json")
+    assert json.loads(shown.out)["params"] == 8_030_261_248
+
+
+def test_a_configuration_shows_itself_as_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = cm.load(write(tmp_path, sized("gemma3_text")))
+    (tmp_path / "model.yaml").write_text(here(capsys, "show", str(tmp_path / "config.json")).out)
+    assert cm.load(tmp_path / "model.yaml") == model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_architectures_say_whether_there_is_a_head(family: str) -> None:
+    kind = FAMILIES[family]
+    with_head, without = (
+        build(sized(family, architectures=[names[0]]), "config") for names in (kind.HEADED, kind.HEADLESS)
+    )
+    assert isinstance(with_head, Transformer)
+    assert isinstance(without, Transformer)
+    assert (with_head.head, without.head) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (sized("lama"), "unknown model_type 'lama': did you mean 'llama'"),
+        (sized("visual_bert_x"), "known are bloom, cohere,"),
+        (sized(3), "model_type: 3 is not a name"),
+        (sized("llama", hidden_sizes=3), "'hidden_sizes' is not understood (did you mean 'hidden_size'?)"),
+        (sized("gpt2", architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM' is not one of model_type 'gpt2'"),
+        (sized("gpt2", architectures="GPT2Model"), "architectures: "),
+        (sized("gpt2", n_head="12"), "gpt2: n_head: input should be a valid integer, not '12'"),
+        (sized("gpt2", n_head=True), "gpt2: n_head: "),
+        (sized("gpt2", n_head=7), "heads 7 does not divide width 768"),
+        (sized("gpt2", n_embd=-1), "gpt2: n_embd: "),
+        (sized("gpt2", n_embd=2**50), "gpt2: n_embd: "),
+        (sized("gpt2", n_embd=768, hidden_size=768), "hidden_size and n_embd are the same field"),
+        (sized("gpt2", activation_function="mish2"), "unknown activation 'mish2'"),
+        (sized("gpt2", add_cross_attention=True), "add_cross_attention=True changes the cost"),
+        (sized("opt", layerdrop=0.1), "layerdrop=0.1 changes the cost"),
+        (sized("cohere", use_qk_norm=True), "use_qk_norm=True changes the cost"),
+        (sized("llama", rope_scaling={"type": "spiral"}), "unknown rope_type 'spiral'"),
+        (sized("llama", partial_rotary_factor=1.5), "partial_rotary_factor 1.5 is not a share"),
+        (sized("gpt_neo", attention_types=[[["global"], 10**9]]), "gpt_neo: attention_types "),
+        (sized("gemma2", layer_types=["full_attention"]), "layer_types has 1 entries for 26 layers"),
+        (sized("gemma2", layer_types=["chunked"] * 26), "layer_types[0] 'chunked' is not"),
+        (sized("qwen2", layer_types=["sliding_attention"] * 32), "use_sliding_window is false"),
+        (sized("mpt", attn_config={"alibi": False}), "attn_config"),
+        (sized("falcon", new_decoder_architecture=True, parallel_attn=False), "falcon: "),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said(config: dict[str, Any], said: str, tmp_path: Path) -> None:
+    message = error_of(lambda: cm.load(write(tmp_path, config)))
+    assert said.lower() in message.lower()
+    assert "config.json, line 1" in message
+    assert "\n" not in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[" * 10_000 + "]" * 10_000,
+        '{"model_type": "gpt2", "n_embd": ' + "[" * 10_000 + "]" * 10_000 + "}",
+        '{"model_type": "gpt2", "n_embd": ' + "9" * 5_000 + "}",
+        '{"model_type": "gpt2"}' + " " * MOST_BYTES,
+        "not json at all",
+        "",
+    ],
+    ids=["open", "deep", "deep within", "long number", "padding", "text", "empty"],
+)
+def test_what_is_no_configuration_is_refused(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    assert str(path) in error_of(lambda: cm.load(path))
+
+
+def test_a_folder_is_called_one(tmp_path: Path) -> None:
+    assert "is a directory" in error_of(lambda: cm.load(tmp_path))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+def test_any_value_is_read_or_refused(data: st.DataObject) -> None:
+    family = data.draw(st.sampled_from(sorted(FAMILIES)))
+    field = data.draw(st.sampled_from(sorted(FAMILIES[family].model_fields)))
+    try:
+        build(sized(family) | {field: data.draw(JSON)}, "config")
+    except CostModelError as error:
+        message = str(error)
+    else:
+        message = ""
+    assert len(message.splitlines()) <= 1
