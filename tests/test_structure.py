@@ -65,13 +65,16 @@ roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
 roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools roofline.kernels.products
-roofline.kernels.tables roofline.kernels.views
+roofline.kernels.optimizers roofline.kernels.tables roofline.kernels.views
 roofline.kernels
 roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
 roofline.placement roofline.probes roofline.products
 roofline.measurement roofline.rates
 roofline.calibration roofline.hosttime
 roofline.storage
+roofline.footprint
+roofline.network
+roofline.execution
 roofline
 costmodel
 options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration
+    from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.layer import backward_program, forward_program
     from costmodel.roofline.machine import Machine, this_machine
@@ -28,13 +29,16 @@ _HOMES = {
     "measure": "costmodel.roofline.measurement",
     "predict_seconds": "costmodel.roofline.hosttime",
     "this_machine": "costmodel.roofline.machine",
+    "Execution": "costmodel.roofline.execution",
     "Program": "costmodel.roofline.program",
     "backward_program": "costmodel.roofline.layer",
+    "execute": "costmodel.roofline.execution",
     "forward_program": "costmodel.roofline.layer",
 }
 
 __all__ = [
     "Calibration",
+    "Execution",
     "HostTime",
     "Machine",
     "Program",
@@ -43,6 +47,7 @@ __all__ = [
     "backward_program",
     "calibrate",
     "calibrated",
+    "execute",
     "forward_program",
     "measure",
     "predict_seconds",

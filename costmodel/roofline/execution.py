@@ -1,0 +1,203 @@
+"""A whole model run in NumPy from its graph: one forward pass, or one step of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SettingError, ShapeError, unknown
+from costmodel.prediction import Prediction, predict
+from costmodel.roofline.footprint import check_fits, peak_bytes
+from costmodel.roofline.memory import Memory
+from costmodel.roofline.network import Network, check_runs, network_of
+from costmodel.roofline.program import Program
+from costmodel.roofline.reference import Ref
+from costmodel.tensor import show_shape
+
+if TYPE_CHECKING:
+    import numpy
+
+Float = Literal["float32", "float64"]
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """What one run gave, by name; of a step of training the weights are those after it.
+
+    output: (rows, classes, ...). loss and gradients: None and empty in inference.
+    """
+
+    output: numpy.ndarray
+    loss: float | None
+    gradients: dict[str, numpy.ndarray]
+    weights: dict[str, numpy.ndarray]
+    inputs: dict[str, numpy.ndarray]
+    program: Program
+
+
+def execute(
+    model: Architecture | Prediction | str,
+    *,
+    dtype: Float = "float32",
+    seed: int = 0,
+    weights: Arrays | None = None,
+    inputs: Arrays | None = None,
+    update: bool = True,
+    **settings: Any,
+) -> Execution:
+    """Run a model in NumPy, from its graph: forward in mode "inference", a whole step in mode "train".
+
+    Args:
+        model: as `predict` takes it, or a prediction.
+        dtype: type of floating numbers.
+        seed: of what is drawn: numbers for weights and inputs that are not given, and dropout.
+        weights: starting values by name, such as "block.mlp.up.weight[0]" in the first of equal blocks.
+        inputs: "tokens" or "input", and "targets".
+        update: whether a step ends with the optimizer's; without it gradients are returned.
+        **settings: as `predict` takes them; mode is "inference" unless given.
+
+    Raises:
+        CostModelError: a setting that is not run in NumPy, an array that does not fit, or too little memory, before
+            anything is allocated.
+
+    """
+    if dtype not in ("float32", "float64"):
+        raise unknown("dtype", dtype, ("float32", "float64"))
+    prediction = model if isinstance(model, Prediction) else predict(model, **{"mode": "inference", **settings})
+    if isinstance(model, Prediction) and settings:
+        raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
+    check_runs(prediction)
+    check_fits(prediction.memory.weights, prediction.model.title)
+    network = network_of(prediction, dtype, optimize=update)
+    check_fits(peak_bytes(network.program), prediction.model.title)
+    memory = filled(network, prediction, seed, {**(weights or {}), **(inputs or {})})
+    network.program.run(memory)
+    return _found(network, memory)
+
+
+def _found(network: Network, memory: Memory) -> Execution:
+    def arrays(refs: Mapping[str, Ref]) -> dict[str, numpy.ndarray]:
+        return {name: memory.array(ref) for name, ref in refs.items() if ref.buffer in memory.arrays}
+
+    loss = None if network.loss is None else float(memory.array(network.loss))
+    gradients = arrays(network.gradients) if not network.states else {}
+    return Execution(
+        memory.array(network.output), loss, gradients, arrays(network.weights), arrays(network.inputs), network.program
+    )
+
+
+def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:
+    """Memory with numbers in all that is there before the program runs: those `given` by name, else drawn.
+
+    Raises UnknownNameError, ShapeError.
+    """
+    import numpy
+
+    given = given or {}
+    standing = {**network.inputs, **network.weights}
+    for name in given:
+        if name not in standing:
+            raise unknown(f"array of {prediction.model.title}", name, standing)
+    random, memory = numpy.random.default_rng(seed), Memory(seed=seed)
+    for name, ref in standing.items():
+        if name not in given:
+            memory.make(ref.buffer)
+            _draw(random, name, ref, memory.array(ref), prediction)
+            continue
+        shape = numpy.shape(given[name])
+        if shape != ref.shape:
+            raise ShapeError(f"{name} of {prediction.model.title} is {show_shape(ref.shape)}, not {show_shape(shape)}")
+        memory.hold(ref, given[name])
+    for name, ref in network.buffers.items():
+        memory.hold(ref, _buffer(name, ref, prediction.model))
+    for states in network.states.values():
+        for name, ref in states.items():
+            memory.hold(ref, _state(name, ref))
+    return memory
+
+
+def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarray, prediction: Prediction) -> None:
+    """Numbers that stay of one size through many layers; indices of tokens and classes."""
+    if ref.dtype == "int64":
+        out[...] = random.integers(0, _classes(name, prediction), ref.shape)
+        return
+    random.standard_normal(out=out, dtype=out.dtype)  # type: ignore[call-overload]
+    if ref.buffer.role == "weight":
+        out /= math.sqrt(math.prod(ref.shape[1:])) if len(ref.shape) > 1 else 50
+        if len(ref.shape) == 1 and "bias" not in name:
+            out += 1
+
+
+def _classes(name: str, prediction: Prediction) -> int:
+    """How many there are: entries of the token table, or classes of the output."""
+    calls = list(prediction.run.root.calls())
+    if name != "targets":
+        return int(next(call.kind.entries for call in calls if call.kind.kind == "embedding"))  # type: ignore[attr-defined]
+    last = calls[-1]
+    return int(getattr(last.kind, "features", last.x.shape[1]))
+
+
+def _state(name: str, ref: Ref) -> Any:
+    """States start from zero; Shampoo's inverse roots from one each."""
+    return 0.0 if name != "inverse_roots" else 1.0
+
+
+def _buffer(name: str, ref: Ref, model: Architecture) -> Any:
+    """Constants beside the weights: running statistics, masks, positions."""
+    kind = name.partition("[")[0].rpartition(".")[2]
+    if isinstance(model, Transformer) and kind in TABLES:
+        return TABLES[kind](model, ref.shape)
+    return 1.0 if kind == "running_var" else 0.0
+
+
+def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Which keys each query sees."""
+    import numpy
+
+    behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
+    window = shape[1] if model.window is None else model.window
+    return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
+
+
+def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """A slope a head times the position of the key (Press et al. 2022, §3); a row's own position adds a constant."""
+    import numpy
+
+    heads = model.heads
+    whole = 2 ** math.floor(math.log2(heads))
+    exponents = [8 * (i + 1) / whole for i in range(whole)] + [4 * (2 * i + 1) / whole for i in range(heads - whole)]
+    return 2.0 ** -numpy.array(exponents)[:, None, None] * numpy.arange(shape[2])
+
+
+def _angles(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Position over 10000^(2i/size) for pair i, once for each of the pair (Su et al. 2021, §3.2.2)."""
+    import numpy
+
+    pairs = 10_000.0 ** -(numpy.arange(0, shape[1], 2) / shape[1])
+    return numpy.tile(numpy.arange(shape[0])[:, None] * pairs, 2)
+
+
+def _cosines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.cos(_angles(model, shape))
+
+
+def _sines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.sin(_angles(model, shape))
+
+
+TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
+    "attention_mask": _visible,
+    "alibi": _slopes,
+    "cos": _cosines,
+    "sin": _sines,
+}
+"""Buffers of a transformer, by name."""

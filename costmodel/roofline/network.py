@@ -1,0 +1,224 @@
+"""A whole model as one program: forward, loss, backward and the optimizer's step, repeats unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from costmodel.errors import SettingError
+from costmodel.graph import Block, Call
+from costmodel.layers.arithmetic import Scale
+from costmodel.prediction import Prediction
+from costmodel.roofline.kernels import kernel_of
+from costmodel.roofline.kernels.kernel import Kernel, Site
+from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
+from costmodel.roofline.layer import NUMBERS
+from costmodel.roofline.program import Program, program_of
+from costmodel.roofline.reference import BufferRole, Ref
+from costmodel.roofline.tape import Tape
+from costmodel.tensor import Storage, Tensor
+
+MOST_LAYERS = 20_000
+"""A program of more layers, repeats unrolled, is refused."""
+
+ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
+"""Whose memory a paper tensor is that no layer makes."""
+
+
+@dataclass(eq=False)
+class Network:
+    """One program, and where its operands lie in it. Weights and what belongs to them go by name.
+
+    The layers of round i of a repeated block have names that end in ``[i]``.
+    """
+
+    program: Program
+    output: Ref
+    loss: Ref | None
+    inputs: dict[str, Ref]
+    weights: dict[str, Ref]
+    buffers: dict[str, Ref]
+    gradients: dict[str, Ref]
+    states: dict[str, dict[str, Ref]]
+
+
+@dataclass(eq=False)
+class Step:
+    """A layer that was recorded, or a view of `source` if it is none."""
+
+    y: Ref
+    site: Site | None = None
+    kernel: Kernel | None = None
+    source: Ref | None = None
+    name: str = ""
+
+
+@dataclass(eq=False)
+class Recorder:
+    """Walks a graph, round by round, and records the kernels of its calls."""
+
+    tape: Tape
+    head_features: int | None = None
+    arrays: dict[Tensor, Ref] = field(default_factory=dict)
+    by_storage: dict[Storage, Ref] = field(default_factory=dict)
+    given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    rounds: dict[Block, int] = field(default_factory=dict)
+
+    def walk(self, block: Block) -> None:
+        """Every call within, in order."""
+        for entry in block.entries:
+            if isinstance(entry, Call):
+                self.record(entry)
+            else:
+                self.repeat(entry)
+
+    def repeat(self, block: Block) -> None:
+        """All rounds of a block, each on what the one before made."""
+        if block.entry is None or block.exit is None:
+            self.walk(block)
+            return
+        assert block.entry.storage.parts is not None
+        x = self.stored(block.entry.storage.parts[0], block.entry.shape)
+        for number in range(int(block.count)):
+            self.rounds[block] = number
+            self.arrays[block.entry] = self.by_storage[block.entry.storage] = x
+            self.walk(block)
+            x = self.ref(block.exit)
+        del self.rounds[block]
+        parts = block.exit.storage.parts
+        self.by_storage[block.exit.storage if parts is None else parts[-1]] = x
+
+    def record(self, call: Call) -> None:
+        """One call."""
+        name = f"{call.name}{self.suffix(call.block)}"
+        self.tape.layer = name
+        site = self.site(call)
+        kernel = kernel_of(call.kind.kind)
+        y = kernel.forward(self.tape, site)
+        self.arrays[call.y] = self.by_storage[call.y.storage] = y
+        self.steps.append(Step(y, site, kernel, name=name))
+
+    def site(self, call: Call) -> Site:
+        """The call with its arrays; what needs a gradient is what has one on paper."""
+        inputs = [self.ref(x) for x in call.inputs]
+        weights = {name: self.ref(w) for name, w in call.weights.items()}
+        buffers = {name: self.ref(b) for name, b in call.buffers.items()}
+        pairs = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
+        site = Site(
+            call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in pairs if x.requires_grad]
+        )
+        if isinstance(call.kind, Scale) and self.head_features is not None:
+            site.factor = self.head_features ** (-0.5 if call.name.endswith(".scale") else -0.25)
+        return site
+
+    def ref(self, x: Tensor) -> Ref:
+        """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
+        return self.arrays[x] if x in self.arrays else self.stored(x.storage, x.shape)
+
+    def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
+        """What was last made in a storage, or was there: of each round its own, if it is of a repeated block."""
+        if storage.origin not in ROLES:
+            return self.viewed(self.by_storage[storage], shape)
+        name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
+        key = (storage, name)
+        if key not in self.given:
+            self.given[key] = self.tape.array([*shape], ROLES[storage.origin], name, NUMBERS.get(storage.role))
+        return self.viewed(self.given[key], shape)
+
+    def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
+        """`ref` in a shape that no layer gave it."""
+        shape = tuple(map(int, shape))
+        if ref.shape == shape:
+            return ref
+        view = self.tape.reshape(ref, *shape)
+        self.steps.append(Step(view, source=ref))
+        return view
+
+    def suffix(self, block: Block | None) -> str:
+        """The rounds that are under way, outermost first."""
+        found = ""
+        while block is not None:
+            found = f"[{self.rounds[block]}]{found}" if block in self.rounds and int(block.count) > 1 else found
+            block = block.parent
+        return found
+
+    def pull(self, loss: Ref) -> dict[Ref, Ref]:
+        """Run back from the loss; returns the gradients of weights."""
+        self.tape.phase = "backward"
+        gradients = {loss: self.tape.full((), 1.0)}
+        for step in reversed(self.steps):
+            g = gradients.pop(step.y, None)
+            if g is None:
+                continue
+            if step.source is not None:
+                self.add(gradients, step.source, self.tape.reshape(g, *step.source.shape))
+            elif step.kernel is not None and step.site is not None and step.site.wanted:
+                self.tape.layer = step.name
+                for operand, gradient in step.kernel.backward(self.tape, step.site, g):
+                    self.add(gradients, operand, gradient)
+        return gradients
+
+    def add(self, gradients: dict[Ref, Ref], operand: Ref, gradient: Ref) -> None:
+        """What several layers read has the sum of their gradients."""
+        before = gradients.get(operand)
+        gradients[operand] = gradient if before is None else self.tape.add(before, gradient)
+
+
+def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool = True, step: int = 1) -> Network:
+    """The program of a prediction: the forward pass in inference, a whole step in training.
+
+    optimize: with the optimizer's step, the `step`-th. Raises SettingError for what NumPy does not do.
+    """
+    check_runs(prediction)
+    recorder = Recorder(Tape(dtype), getattr(prediction.model, "head_features", None))
+    recorder.walk(prediction.run.root)
+    last = prediction.run.root.entries[-1]
+    ends_in_loss = isinstance(last, Call) and last.y.shape == () and prediction.settings.training
+    final = recorder.steps[-1]
+    loss = final.y if ends_in_loss else None
+    output = final.site.x if ends_in_loss and final.site is not None else final.y
+    if prediction.model.HAS_ATTENTION:
+        output = recorder.tape.reshape(output, -1, output.shape[-1])
+    found = {
+        role: {r.buffer.name: r for r in recorder.given.values() if r.buffer.role == role} for role in ROLES.values()
+    }
+    pulled = recorder.pull(loss) if loss is not None else {}
+    gradients = {name: pulled[ref] for name, ref in found["weight"].items() if ref in pulled}
+    states: dict[str, dict[str, Ref]] = {}
+    if optimize and gradients:
+        states = _optimized(recorder.tape, prediction, found["weight"], gradients, step)
+    outputs = [output, *([loss] if loss is not None else []), *([] if states else gradients.values())]
+    given = [*recorder.given.values()]
+    program = program_of(recorder.tape.ops, outputs, (), prediction.model.title, given)
+    return Network(program, output, loss, found["input"], found["weight"], found["state"], gradients, states)
+
+
+def _optimized(
+    tape: Tape, prediction: Prediction, weights: dict[str, Ref], gradients: dict[str, Ref], number: int
+) -> dict[str, dict[str, Ref]]:
+    """Record the step of every weight that has a gradient; returns their states."""
+    optimizer = prediction.settings.states
+    step, states = step_of(optimizer), {}
+    tape.phase = "optimizer"
+    for name, gradient in gradients.items():
+        tape.layer = name
+        states[name] = states_of(tape, optimizer, weights[name])
+        step(tape, Update(weights[name], gradient, states[name], number))
+    return states
+
+
+def check_runs(prediction: Prediction) -> None:
+    """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
+    settings = prediction.settings
+    plain = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
+    for name, value in plain.items():
+        if getattr(settings, name) != value:
+            raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
+    if settings.policy.name != "fp32":
+        raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
+    layers = sum(int(call.times) for call in prediction.run.root.calls())
+    if layers > MOST_LAYERS:
+        raise SettingError(
+            f"{prediction.model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run"
+        )

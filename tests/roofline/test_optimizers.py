@@ -1,0 +1,127 @@
+"""Optimizer steps in NumPy: those of torch.optim where it has them, laws of the papers elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.optimizers import OPTIMIZERS
+from costmodel.roofline.execution import execute
+from costmodel.roofline.kernels.optimizers import STEPS, Update, states_of
+from costmodel.roofline.memory import Memory
+from costmodel.roofline.program import program_of
+from costmodel.roofline.tape import Tape
+from tests.oracle.settings import differential
+
+REAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
+    "adagrad": ("Adagrad", {}),
+    "rmsprop": ("RMSprop", {}),
+    "rmsprop-momentum": ("RMSprop", {"momentum": 0.9}),
+    "rmsprop-centered": ("RMSprop", {"momentum": 0.9, "centered": True}),
+    "adam": ("Adam", {}),
+    "adamw": ("AdamW", {}),
+    "amsgrad": ("AdamW", {"amsgrad": True}),
+    "nadam": ("NAdam", {}),
+    "adafactor": ("Adafactor", {}),
+}
+SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
+SEED = st.integers(0, 99)
+
+
+def stepped(name: str, weight: np.ndarray, gradients: list[np.ndarray], start: float = 0.0) -> dict[str, np.ndarray]:
+    """The weight after a step for each gradient, and its states; these begin as `start`."""
+    memory = Memory()
+    held: dict[str, np.ndarray] = {"weight": weight}
+    for number, gradient in enumerate(gradients, start=1):
+        tape = Tape("float64")
+        w, g = tape.array(weight.shape, "weight"), tape.array(weight.shape, "input")
+        states = states_of(tape, OPTIMIZERS[name], w)
+        for state, ref in states.items():
+            memory.hold(ref, held.get(state, np.full(ref.shape, start)))
+        memory.hold(w, held["weight"])
+        memory.hold(g, gradient)
+        STEPS[name](tape, Update(w, g, states, number))
+        program_of(tape.ops, [], (), name, [w, g, *states.values()]).run(memory)
+        held = {"weight": memory.array(w), **{state: memory.array(ref) for state, ref in states.items()}}
+    return held
+
+
+def drawn(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
+    random = np.random.default_rng(seed)
+    return random.normal(size=shape), [random.normal(size=shape) for _ in range(3)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", sorted(REAL))
+@differential
+@given(SHAPES, SEED)
+def test_three_steps_equal_those_of_torch(name: str, shape: tuple[int, ...], seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    weight, gradients = drawn(seed, shape)
+    parameter = torch.nn.Parameter(torch.from_numpy(weight.copy()))
+    real, options = REAL[name]
+    optimizer = getattr(torch.optim, real)([parameter], **options)
+    torch.set_default_dtype(torch.float64)  # of the optimizer's own scalars
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    torch.set_default_dtype(torch.float32)
+    found = stepped(name, weight, gradients)["weight"]
+    np.testing.assert_allclose(found, parameter.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_every_optimizer_has_a_step_or_is_refused_by_name() -> None:
+    assert OPTIMIZERS.keys() - STEPS.keys() == {"adam-8bit"}
+    with pytest.raises(cm.CostModelError, match="optimizer 'adam-8bit' has no NumPy kernel: use one of sgd, momentum"):
+        execute(cm.MLP(sizes=[2, 2]), mode="train", optimizer="adam-8bit")
+
+
+@given(SHAPES, SEED)
+def test_lion_moves_every_weight_equally_far(shape: tuple[int, ...], seed: int) -> None:
+    """Beside the decay; Chen et al. 2023, alg. 2."""
+    weight, [gradient, *_] = drawn(seed, shape)
+    moved = stepped("lion", weight, [gradient])["weight"] - weight * (1 - 1e-4 * 1e-2)
+    np.testing.assert_allclose(moved, -1e-4 * np.sign(gradient), rtol=1e-9)
+
+
+@given(SHAPES, SEED)
+def test_lamb_moves_as_far_as_a_share_of_the_weight_s_length(shape: tuple[int, ...], seed: int) -> None:
+    weight, gradients = drawn(seed, shape)
+    before, after = (stepped("lamb", weight, gradients[:n])["weight"] for n in (2, 3))
+    assert np.linalg.norm(after - before) == pytest.approx(1e-3 * np.linalg.norm(before))
+    assert np.any(stepped("lamb", 0 * weight, gradients[:1])["weight"])  # a weight of 0 can leave it
+
+
+@given(st.integers(2, 6), st.integers(2, 6), SEED)
+def test_muon_moves_along_all_directions_alike(rows: int, columns: int, seed: int) -> None:
+    """Newton-Schulz brings the singular values near 1: to 0.7 … 1.2 (Jordan et al. 2024) if none begins too small."""
+    weight, _ = drawn(seed, (rows, columns))
+    left, _, right = np.linalg.svd(np.random.default_rng(seed).normal(size=(rows, columns)), full_matrices=False)
+    gradient = left * np.linspace(1, 2, min(rows, columns)) @ right
+    moved = stepped("muon", weight, [gradient])["weight"] - weight * (1 - 1e-3 * 0.1)
+    lengths = np.linalg.svd(moved, compute_uv=False) / (1e-3 * max(1, rows / columns) ** 0.5)
+    assert lengths.min() > 0.65
+    assert lengths.max() < 1.25
+
+
+@given(SHAPES, SEED)
+def test_shampoo_gathers_a_gram_matrix_an_axis_and_turns_by_its_roots(shape: tuple[int, ...], seed: int) -> None:
+    weight, [gradient, *_] = drawn(seed, shape)
+    found = stepped("shampoo", weight, [gradient])
+    grams = [np.tensordot(gradient, gradient, (rest, rest)) for rest in map(list, rests(len(shape)))]
+    np.testing.assert_allclose(found["preconditioners"], np.concatenate([g.reshape(-1) for g in grams]), atol=1e-12)
+    np.testing.assert_allclose(found["weight"], weight)  # no root, no way to go
+    ones = stepped("shampoo", weight, [gradient], start=1.0)["weight"]
+    np.testing.assert_allclose(ones, weight - 0.1 * gradient.sum(), atol=1e-12)
+
+
+def rests(axes: int) -> list[list[int]]:
+    return [[other for other in range(axes) if other != axis] for axis in range(axes)]
