@@ -72,6 +72,7 @@ roofline.placement roofline.probes roofline.products
 roofline.measurement roofline.rates
 roofline.calibration roofline.hosttime
 roofline.storage
+roofline.buffering
 roofline.footprint
 roofline.network
 roofline.execution

@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from costmodel.errors import CostModelError
+from costmodel.roofline.buffering import buffer_bytes
 from costmodel.roofline.program import Program
 from costmodel.units import show_bytes
 
@@ -31,10 +32,13 @@ def _changes(program: Program) -> Iterator[int]:
 
 
 def peak_bytes(program: Program) -> int:
-    """The most that is alive during a call [bytes]."""
-    before = [standing_bytes(program), *live_bytes(program)[:-1]]
-    during = (live + (0 if made is None else made.bytes) for live, made in zip(before, program.made, strict=True))
-    return max(during, default=standing_bytes(program))
+    """The most that is alive during a call, its iterator's buffers included [bytes]."""
+    before = [standing_bytes(program), *live_bytes(program)]
+    during = (
+        live + (0 if made is None else made.bytes) + buffer_bytes(op)
+        for live, made, op in zip(before, program.made, program.ops, strict=False)
+    )
+    return max(during, default=before[0])
 
 
 def free_bytes() -> int | None:

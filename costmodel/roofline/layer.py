@@ -65,8 +65,8 @@ def _programs(call: Call, dtype: str) -> tuple[Program, Program]:
     g = tape.array(y.shape, "input", "gradient")
     gradients = list(kernel.backward(tape, site, g)) if call.y.requires_grad else []
     backward = tape.ops[len(forward) :]
-    read = {ref.buffer for op in backward for ref in op.operands}
-    kept = [ref for ref in site.kept.values() if ref.buffer in read and ref.buffer.role == "temporary"]
+    made = {op.output.buffer for op in forward} - {y.buffer}
+    kept = {ref.buffer: ref for op in backward for ref in op.operands if ref.buffer in made}.values()
     given = (*site.inputs, *site.weights.values(), *site.buffers.values())
     return (
         program_of(forward, [y], kept, call.name, given),

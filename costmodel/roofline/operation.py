@@ -55,8 +55,7 @@ class Op:
         if self.name == "take":
             return self.operands[1].bytes + self.output.bytes
         if self.name.endswith(".at"):
-            touched = self.operands[-1].size if len(self.operands) > 1 else self.operands[0].size
-            return sum(x.bytes for x in self.operands) + touched * ITEM_BYTES[self.output.dtype]
+            return sum(x.bytes for x in self.operands) + self.writes_bytes
         return sum(x.bytes for x in self.operands)
 
     @property
@@ -74,8 +73,7 @@ class Op:
     @property
     def terms(self) -> int:
         """Elements that ``.at`` adds up: of the values, or of the index if the value is one number."""
-        last = self.inputs[-1]
-        return last.size if isinstance(last, Ref) else self.operands[0].size
+        return max(x.size for x in self.operands)
 
     @property
     def contractions(self) -> int:

@@ -79,10 +79,14 @@ class Program:
             dropped[number].append(buffer)
         return tuple(map(tuple, dropped))
 
-    def run(self, memory: Memory, after: Callable[[int], None] | None = None) -> None:
-        """Run every call; `memory` holds inputs and weights. `after` is told the number of each call that is done."""
+    def stand(self, memory: Memory) -> None:
+        """Allocate what must be there before it runs and is not, such as constants."""
         for buffer in self.standing:
             memory.make(buffer)
+
+    def run(self, memory: Memory, after: Callable[[int], None] | None = None) -> None:
+        """Run every call; `memory` holds inputs and weights. `after` is told the number of each call that is done."""
+        self.stand(memory)
         for number, (op, made, dropped) in enumerate(zip(self.ops, self.made, self.frees, strict=True)):
             if made is not None:
                 memory.make(made)

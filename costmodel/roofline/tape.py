@@ -115,7 +115,7 @@ class Tape:
         axes = [axis for axis, n in enumerate(widened) if n == 1]
         return self.reduce("add", terms, axes, initial=0.0).reshape(*shape)
 
-    def at(self, name: str, out: Ref, index: Ref, values: Ref | float, **params: Any) -> Ref:
+    def at(self, name: str, out: Ref, index: Ref, values: Ref, **params: Any) -> Ref:
         """``np.<name>.at``: for each index in turn, out of `out`'s first axis, or its last with ``axis=-1``."""
         return self.record(f"{name}.at", [index, values], out, **params)
 

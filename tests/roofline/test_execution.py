@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from costmodel import CNN, MLP, Transformer
 from costmodel.roofline.execution import Execution, execute
-from tests.oracle.drawn_networks import networks
 from tests.oracle.settings import differential
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 models = pytest.importorskip("tests.oracle.models")
 torch_networks = pytest.importorskip("tests.oracle.networks")
+networks = pytest.importorskip("tests.oracle.drawn_networks").networks
 pytestmark = pytest.mark.oracle
 
 LOSSES = {"cross_entropy": F.cross_entropy, "mean_squared_error": F.mse_loss}

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.roofline import footprint
+from costmodel.roofline.buffering import buffer_bytes
 from costmodel.roofline.execution import filled
-from costmodel.roofline.footprint import live_bytes
+from costmodel.roofline.footprint import live_bytes, peak_bytes, standing_bytes
+from costmodel.roofline.layer import backward_program, forward_program
+from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import network_of
+from tests.kernels import KERNELS
+from tests.test_kernels import on_paper
 
 np.random.default_rng(0)  # its import makes an array that stays
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    gc.collect()
     tracemalloc.start()
     try:
         yield
@@ -63,3 +70,69 @@ def test_live_bytes_are_numpy_s_at_every_call(name: str, mode: str) -> None:
         memory = filled(network, prediction)
         network.program.run(memory, after=lambda _: found.append(held()))
     assert found == expected
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) -> None:
+    call = on_paper(KERNELS[name].case(data.draw), training=True)
+    forward, found = forward_program(call), []
+    backward = backward_program(call) if call.y.requires_grad else None
+    expected = live_bytes(forward) + (live_bytes(backward) if backward else [])
+    memory = Memory()
+    assert memory.random  # has 16 bytes of its own
+    with tracing():
+        for ref in (*forward.inputs, *forward.weights):
+            memory.hold(ref, 0)
+        forward.run(memory, after=lambda _: found.append(held()))
+        if backward:
+            memory.free(memory.arrays.keys() - set(backward.standing))
+            backward.run(memory, after=lambda _: found.append(held()))
+    assert found == expected
+
+
+OBJECTS = 2048
+"""What Python's own objects of one call may take [bytes]: headers of arrays, the iterator's bookkeeping."""
+
+SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {"batch": 300},
+    "cnn": {"batch": 90},
+    "gpt": {"batch": 60, "seq": 9},
+    "llama": {"batch": 60, "seq": 8},
+}
+"""Batches whose arrays outgrow the iterator's buffers of 8,192 elements."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str) -> None:
+    prediction = cm.predict(MODELS[name][0], **SIZES[name], optimizer="adafactor")
+    network = network_of(prediction, dtype)
+    program = network.program
+    program.run(filled(network, prediction))  # once before: what NumPy looks up, it keeps
+    memory = filled(network, prediction)
+    program.stand(memory)
+    peaks, alive = [], [standing_bytes(program), *live_bytes(program)]
+    for op, made, dropped, before in zip(program.ops, program.made, program.frees, alive, strict=False):
+        if made is not None:
+            memory.make(made)
+        function, arguments, options = op.bind(memory)
+        with tracing():
+            function(*arguments, **options)
+            _, peak = tracemalloc.get_traced_memory()
+        memory.free(dropped)
+        assert 0 <= peak - buffer_bytes(op) <= OBJECTS, op
+        peaks.append(before + (0 if made is None else made.bytes) + peak)
+    assert 0 <= max(peaks) - peak_bytes(program) <= OBJECTS
+    assert sum(buffer_bytes(op) > 0 for op in program) > 10
+
+
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {"max": "5000\n", "current": "4500\n", "stat": "anon 4000\ninactive_file 300\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text, encoding="ascii")
+    monkeypatch.setattr(footprint, "CGROUP", tmp_path)
+    assert footprint.free_bytes() == 800
+    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
+    free = footprint.free_bytes()
+    assert free is None or free > 2**20

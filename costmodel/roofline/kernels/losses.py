@@ -58,7 +58,8 @@ def cross_entropy(t: Tape, s: Site) -> Ref:
 def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int) -> Ref:
     """(softmax(x) − [target])/count."""
     dx = t.exp(log_softmax)
-    t.at("subtract", dx.reshape(-1), places, 1.0)
+    one = t.constant((), partial(float, 1))  # an array: a number would be cast for every index
+    t.at("subtract", dx.reshape(-1), places, one)
     return t.multiply(dx, 1 / count, out=dx)
 
 
