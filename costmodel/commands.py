@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from costmodel.options import Json, Model, asking
+from costmodel.options import Json, Model, Out, Quantities, Resume, asking, sweeping
 
 
 def _examples(*lines: str) -> str:
@@ -146,3 +146,32 @@ def show(model: Model, as_json: Json = False) -> str:
 def _json(data: Any) -> str:
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
     return json.dumps(data, indent=2, ensure_ascii=ascii_only)
+
+
+@app.command(
+    epilog=_examples(
+        "sweep gpt2-small --batch 1:64:*2 --seq 512,1024 --optimizer sgd,adamw --out sweep.parquet",
+        "sweep gpt2-small --over layers=6:24:6 --over width=768,1536 --quantities params,memory.peak",
+        "sweep resnet50 --batch 8,16 --image 224,224x320 --json",
+    )
+)
+@sweeping
+def sweep(
+    model: str,
+    asked: Any,
+    quantities: Quantities = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> str:
+    """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
+
+    Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
+    """
+    from costmodel.grids import printed, summary, written
+
+    named = quantities.split(",") if quantities else None
+    if out is None:
+        return printed(model, asked, named, as_json)
+    found = written(model, asked, named, out, resume)
+    return _json(found) if as_json else summary(found)

@@ -79,6 +79,54 @@ SETTINGS = {
 """An option for each setting of `predict`."""
 
 
+Out = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write all cells to FILE.parquet or FILE.zarr instead of a table.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a Parquet file that an interrupt left.")]
+Quantities = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Such as memory.peak,flops.total (default: all; in a table a few).")
+]
+Over = Annotated[
+    list[str] | None, typer.Option(metavar="FIELD=VALUES", help="Vary a field of the model: layers=6:48:6.")
+]
+
+
+def sweeping(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that asks over a grid, from a function of the model, of all axes and of what the command alone takes.
+
+    It gets the argument MODEL in front, and before `as_json` an option for the values of each setting.
+    """
+    _, _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
+    named = inspect.Parameter.KEYWORD_ONLY
+
+    @wraps(answer)
+    def command(*, model: str, over: list[str] | None, **given: Any) -> Any:
+        from costmodel.ranges import read_asked
+
+        asked = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
+        return answer(model, read_asked(asked, over or []), **given)
+
+    swept = {name: kind if name in _OF_NAMES else _option("VALUES", _help(kind)) for name, kind in SETTINGS.items()}
+    parameters = [
+        inspect.Parameter("model", named, annotation=Model),
+        *(parameter.replace(kind=named) for parameter in own),
+        inspect.Parameter("over", named, default=None, annotation=Over),
+        *(inspect.Parameter(name, named, default=None, annotation=kind) for name, kind in swept.items()),
+        as_json.replace(kind=named),
+    ]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+_OF_NAMES = ("freeze", "lora")
+"""Settings whose one value is several names with commas between."""
+
+
+def _help(kind: Any) -> str:
+    return kind.__metadata__[0].help
+
+
 def asking(answer: Callable[..., Any]) -> Callable[..., Any]:
     """A command that asks for a prediction, from a function of the prediction and of what the command alone takes.
 

@@ -12,7 +12,7 @@ import numpy as np
 import xarray
 from dask.array.core import normalize_chunks
 
-from costmodel.axes import label_of
+from costmodel.axes import Axis, label_of
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.evaluation import Window
 from costmodel.quantities import UNITS
@@ -118,9 +118,13 @@ def _dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
     fixed = {name: label_of(value) for name, value in (space.settings | space.changed).items()}
     return Sweep(
         {name: (dims, array, attrs[name]) for name, array in arrays.items()},
-        coords={axis.name: (axis.name, np.asarray(axis.labels), _description(space, axis.name)) for axis in space.axes},
+        coords={axis.name: (axis.name, _labels(axis), _description(space, axis.name)) for axis in space.axes},
         attrs={"model": space.model.title, "settings": json.dumps(fixed)},
     )
+
+
+def _labels(axis: Axis) -> Any:
+    return np.asarray(axis.labels, TEXT if isinstance(axis.labels[0], str) else None)
 
 
 def _description(space: Space, name: str) -> dict[str, str]:

@@ -122,6 +122,13 @@ class Space:
         self.fill_all(window, values)
         return Answer(values, self.reasons(window))
 
+    def exact(self, window: Window) -> dict[str, Array]:
+        """Values within a window, as int64 wherever that holds all there are: anything where there is no answer."""
+        shape = tuple(part.stop - part.start for part in window)
+        arrays = {q: np.zeros(shape, np.int64 if fits else np.float64) for q, fits in self.integral.items()}
+        self.fill_all(window, arrays)
+        return arrays
+
     def fill_all(self, window: Window, out: Mapping[str, Array]) -> None:
         """As `fill`, tile by tile, of a window of any size."""
         for tile in self.windows(window):

@@ -56,8 +56,9 @@ explanation choice closedforms
 regimes axes tables
 sheets
 space
-results
+results streams ranges
 sweeps
+grids
 roofline.reference
 roofline.memory
 roofline.operation

@@ -1,0 +1,127 @@
+"""What ``costmodel sweep`` prints and writes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.quantities import QUANTITIES
+from costmodel.sweeps import space_of
+from costmodel.table import Table
+from costmodel.units import show_bytes, show_count, show_flops
+
+if TYPE_CHECKING:
+    from costmodel.space import Space
+
+SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
+"""What a table has unless quantities are named."""
+MOST_PRINTED = 40
+MOST_JSON = 100_000
+"""Cells that are printed; more are for a file."""
+
+
+def printed(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, as_json: bool) -> str:
+    """All cells as JSON, or the first as a table. Raises CostModelError."""
+    space = space_of(model, quantities or (None if as_json else SHOWN), asked)
+    if as_json and space.cells > MOST_JSON:
+        raise SettingError(f"{space.cells:,} cells are too many to print: write them with --out sweep.parquet")
+    window = next(space.windows(None, space.cells if as_json else MOST_PRINTED, space.cells))
+    rows = list(_rows(space, window))
+    if as_json:
+        return json.dumps(rows, indent=2)
+    names = [name for name in rows[0] if name != "reason"]
+    words = frozenset(n for n, name in enumerate(names) if isinstance(rows[0][name], str))
+    lines = [Table(names, [[_text(name, row[name]) for name in names] for row in rows], words=words).text()]
+    if more := space.cells - len(rows):
+        lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
+    reasons = Counter(row["reason"] for row in rows if row["reason"])
+    lines += ["", *(f"no answer in {count}: {reason}" for reason, count in reasons.items())] if reasons else []
+    return "\n".join(lines)
+
+
+def written(
+    model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool
+) -> dict[str, Any]:
+    """Write all cells to a file; returns what it holds. Raises CostModelError, KeyboardInterrupt."""
+    if Path(out).suffix not in (".parquet", ".zarr"):
+        raise SettingError(f"--out {shown(out)} has no known ending: use a name that ends in .parquet or .zarr")
+    space = space_of(model, quantities, asked)
+    if Path(out).suffix == ".zarr":
+        return _zarr(space, out, resume)
+    try:
+        from costmodel.streams import stream
+    except ImportError:
+        raise _no_extra() from None
+    with _progress(space.cells) as advance:
+        cells, missing = stream(space, out, resume=resume, progress=advance)
+    return {"path": out, "cells": cells, "missing": missing, "quantities": list(space.quantities)}
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """What `written` returns, in a line."""
+    missing = found["missing"]
+    why = f", {missing:,} of them without an answer (column reason says why)" if missing else ""
+    return f"{found['path']}: {found['cells']:,} cells{why}, {len(found['quantities'])} quantities"
+
+
+def _zarr(space: Space, out: str, resume: bool) -> dict[str, Any]:
+    if resume:
+        raise SettingError("--resume is for Parquet: use --out with a name that ends in .parquet")
+    if Path(out).exists() and not any((Path(out) / name).exists() for name in ("zarr.json", ".zgroup")):
+        raise SettingError(f"{shown(out)} is there and is no Zarr store: give another --out")
+    try:
+        from costmodel.results import lazy_dataset
+    except ImportError:
+        raise _no_extra() from None
+    lazy = lazy_dataset(space, "auto")
+    with _progress(0):
+        lazy.to_zarr(out, mode="w", consolidated=False)
+    missing = int((lazy.reason != "").sum())
+    return {"path": out, "cells": space.cells, "missing": missing, "quantities": list(space.quantities)}
+
+
+def _no_extra() -> CostModelError:
+    return CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'")
+
+
+@contextmanager
+def _progress(cells: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr if that is a terminal; yields what is told of cells that are done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("sweep", total=cells or None)
+        yield lambda done: bar.update(task, advance=done)
+
+
+def _rows(space: Space, window: Any) -> Iterator[dict[str, Any]]:
+    """Cells in order: labels, values (None where there is none), and why not."""
+    shape = tuple(part.stop - part.start for part in window)
+    arrays, reasons = space.exact(window), np.broadcast_to(space.reasons(window), shape)
+    for index in np.ndindex(*shape):
+        labels = {
+            axis.name: axis.labels[part.start + i] for axis, part, i in zip(space.axes, window, index, strict=True)
+        }
+        reason = reasons[index]
+        values = {name: None if reason else array[index].item() for name, array in arrays.items()}
+        yield {**labels, **values, "reason": reason}
+
+
+def _text(name: str, value: Any) -> str:
+    group = name.partition(".")[0]
+    if value is None:
+        return "-"
+    if name in QUANTITIES:
+        show = {"memory": show_bytes, "flops": show_flops, "pointwise_flops": show_flops}.get(group, show_count)
+        return show(value)
+    return str(value)

@@ -1,0 +1,130 @@
+"""Sweeps written to Parquet as they are worked out, part by part: readable when stopped, and then gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+
+from costmodel.axes import label_of
+from costmodel.errors import CostModelError, shown
+from costmodel.files import describe
+from costmodel.space import Space
+from costmodel.tables import table_of
+
+ROWS = 2**18
+"""Cells of a part, which is a row group."""
+KEY = b"costmodel"
+
+
+class Written(NamedTuple):
+    """How many cells a file holds, and how many of them have no answer."""
+
+    cells: int
+    missing: int
+
+
+def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], None]) -> Written:
+    """Write all cells to a file, which is there when this ends, or is stopped by an interrupt (KeyboardInterrupt).
+
+    resume: go on with the file that an interrupt left. progress: told of each number of cells that is done.
+    Raises CostModelError for a file that cannot be resumed, or cannot be written.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        raise CostModelError(f"cannot write {shown(path)}: it is there and is no file")
+    windows = list(space.windows(None, ROWS, ROWS))
+    schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata({KEY: _question(space)})
+    part = target.with_name(f"{target.name}.part")
+    cells = missing = 0
+    try:
+        with _written_to(part, schema) as writer, _interruptible() as stopped:
+            earlier = _earlier(target, schema) if resume and target.exists() else iter(())
+            for number, _ in enumerate(windows):
+                table = next(earlier, None)
+                table = _part(space, windows[number]) if table is None else table
+                writer.write_table(table.cast(schema))
+                cells, missing = cells + table.num_rows, missing + table.num_rows - table["reason"].null_count
+                progress(table.num_rows)
+                if stopped.is_set():
+                    break
+        os.replace(part, target)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CostModelError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+        raise
+    if cells < space.cells:
+        raise KeyboardInterrupt(f"{path} holds {cells:,} of {space.cells:,} cells; --resume goes on")
+    return Written(cells, missing)
+
+
+@contextmanager
+def _written_to(part: Path, schema: pyarrow.Schema) -> Iterator[Any]:
+    with open(part, "wb") as sink, parquet.ParquetWriter(sink, schema) as writer:
+        yield writer
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An interrupt sets the event, so that a part is written whole or not at all."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _part(space: Space, window: Any) -> pyarrow.Table:
+    """The rows of a window; whole numbers wherever they fit, and null where there is no answer."""
+    shape = tuple(part.stop - part.start for part in window)
+    reasons = np.broadcast_to(space.reasons(window), shape)
+    labels = {axis.name: np.asarray(axis.labels[part]) for axis, part in zip(space.axes, window, strict=True)}
+    return table_of(labels, {**space.exact(window), "reason": reasons}, missing=reasons != "")
+
+
+def _question(space: Space) -> bytes:
+    """What tells this sweep from all others, in short."""
+    asked = {
+        "model": describe(space.model),
+        "settings": {name: label_of(value) for name, value in (space.settings | space.changed).items()},
+        "axes": {axis.name: hashlib.sha256(repr(list(axis.labels)).encode()).hexdigest() for axis in space.axes},
+        "quantities": space.quantities,
+        "rows": ROWS,
+    }
+    return json.dumps(asked, default=label_of, sort_keys=True).encode()
+
+
+def _earlier(target: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.Table]:
+    """The parts that a file holds."""
+    try:
+        with parquet.ParquetFile(target) as file:
+            found = (file.schema_arrow.metadata or {}).get(KEY)
+            if found != (schema.metadata or {})[KEY] or not file.schema_arrow.equals(schema):
+                raise CostModelError(
+                    f"{shown(str(target))} holds another sweep: ask for the same model, settings, axes and quantities, "
+                    "leave out --resume to write over it, or give another --out"
+                )
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number)
+    except (pyarrow.ArrowException, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise CostModelError(
+            f"cannot resume from {shown(str(target))}, which is no whole Parquet file ({why}): remove it, or leave out "
+            "--resume to write over it"
+        ) from None

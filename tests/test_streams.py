@@ -1,0 +1,196 @@
+"""``costmodel sweep``: what it prints, and files that are readable whenever it ends and can be gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import xarray
+
+import costmodel as cm
+from costmodel import streams
+from costmodel.ranges import read_values
+from costmodel.sweeps import space_of
+from costmodel.units import show_bytes
+from tests.command import error_of, here, refused
+
+AXES: dict[str, Any] = {"batch": range(1, 9), "seq": [1, 8, 16, 2048], "optimizer": ["sgd", "adamw"]}
+ARGUMENTS = ("sweep", "gpt2-small", "--batch", "1:8", "--seq", "1,8,16,2048", "--optimizer", "sgd,adamw")
+NAMES = ["params", "memory.peak"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("7", [7]),
+        ("1,2,4", [1, 2, 4]),
+        ("1:4", [1, 2, 3, 4]),
+        ("6:24:6", [6, 12, 18, 24]),
+        ("6:23:6", [6, 12, 18]),
+        ("1:64:*2", [1, 2, 4, 8, 16, 32, 64]),
+        ("3:100:*3", [3, 9, 27, 81]),
+        ("1:3,8", [1, 2, 3, 8]),
+        ("224,224x320", [224, (224, 320)]),
+        ("none,mlp+attention", ["none", ("mlp", "attention")]),
+    ],
+)
+def test_values_are_lists_and_ranges_with_their_ends(text: str, values: list[Any]) -> None:
+    assert list(read_values("batch", text)) == values
+
+
+@pytest.mark.parametrize("text", ["", "1:", "4:1", "1:9:0", "1:9:*1", "0:9:*2", "1:2:3:4", "1,,2", "1:9:x"])
+def test_values_that_are_none_are_refused(text: str) -> None:
+    assert "batch" in error_of(lambda: cm.sweep(cm.GPT2Small, batch=read_values("batch", text)))
+
+
+def test_a_small_grid_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = here(
+        capsys, "sweep", "gpt2-small", "--batch", "2", "--seq", "16,2048", "--quantities", "params,memory.peak"
+    ).out
+    lines = out.splitlines()
+    assert lines[0].split() == ["batch", "seq", "params", "memory.peak"]
+    peak = cm.predict("gpt2-small", batch=2, seq=16).memory.peak
+    assert lines[1].split() == ["2", "16", "124.4", "M", *show_bytes(peak).split()]
+    assert lines[2].split() == ["2", "2048", "-", "-"]
+    assert "no answer in 1: seq 2048 is beyond" in out
+
+
+def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads(here(capsys, *ARGUMENTS, "--json").out)
+    assert len(cells) == 64
+    cell = next(c for c in cells if (c["batch"], c["seq"], c["optimizer"]) == (3, 8, "sgd"))
+    p = cm.predict("gpt2-small", batch=3, seq=8, optimizer="sgd")
+    assert {name: cell[name] for name in ("flops.total", "memory.peak")} == {
+        "flops.total": p.flops.total,
+        "memory.peak": p.memory.peak,
+    }
+    assert all((cell["params"] is None) == (cell["seq"] == 2048) == bool(cell["reason"]) for cell in cells)
+
+
+def test_fields_of_the_model_vary(capsys: pytest.CaptureFixture[str]) -> None:
+    out = here(capsys, "sweep", "gpt2-small", "--over", "layers=6:12:6", "--over", "tied=true,false", "--json").out
+    assert [(c["layers"], c["tied"]) for c in json.loads(out)] == [(6, True), (6, False), (12, True), (12, False)]
+
+
+def test_parquet_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "sweep.parquet"
+    outcome = here(capsys, *ARGUMENTS, "--out", str(path))
+    assert outcome.code == 0
+    assert "64 cells, 16 of them without an answer" in outcome.out
+    frame = pandas.read_parquet(path).set_index(list(AXES))
+    expected = cm.sweep("gpt2-small", **AXES).to_dataframe()
+    pandas.testing.assert_frame_equal(
+        frame.drop(columns="reason"), expected.drop(columns="reason"), check_dtype=False, check_index_type=False
+    )
+    assert list(frame.reason.fillna("")) == list(expected.reason)
+
+
+def test_zarr_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert here(capsys, *ARGUMENTS, "--out", str(tmp_path / "sweep.zarr")).code == 0
+    found = xarray.open_zarr(tmp_path / "sweep.zarr", consolidated=False)
+    np.testing.assert_array_equal(found["memory.peak"], cm.sweep("gpt2-small", **AXES)["memory.peak"])
+
+
+def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write part of a sweep, in parts of eight cells."""
+    monkeypatch.setattr(streams, "ROWS", 8)
+    space = space_of("gpt2-small", NAMES, AXES)
+    with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
+        streams.stream(space, str(path), resume=False, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+
+def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sweep.parquet"
+    interrupted(path, monkeypatch)
+    assert len(pandas.read_parquet(path)) == 8
+    space = space_of("gpt2-small", NAMES, AXES)
+    worked_out: list[Any] = []
+    monkeypatch.setattr(space, "exact", lambda window, exact=space.exact: worked_out.append(window) or exact(window))
+    assert streams.stream(space, str(path), resume=True, progress=lambda _: None) == (64, 16)
+    assert len(worked_out) == 1 + 7  # one for the types, and all parts but the first
+    whole = tmp_path / "whole.parquet"
+    streams.stream(space_of("gpt2-small", NAMES, AXES), str(whole), resume=False, progress=lambda _: None)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(path), pandas.read_parquet(whole))
+    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".parquet"] == []
+
+
+def test_only_the_same_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sweep.parquet"
+    interrupted(path, monkeypatch)
+    before = path.read_bytes()
+    other = space_of("gpt2-small", NAMES, {**AXES, "batch": range(1, 10)})
+    line = error_of(lambda: streams.stream(other, str(path), resume=True, progress=lambda _: None))
+    assert "holds another sweep" in line
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda _: b"", lambda _: b"PAR1 nothing at all PAR1"])
+def test_a_corrupt_file_is_not_resumed(capsys, tmp_path: Path, monkeypatch: Any, damage: Any) -> None:
+    path = tmp_path / "sweep.parquet"
+    interrupted(path, monkeypatch)
+    path.write_bytes(damage(path.read_bytes()))
+    refused(here(capsys, *ARGUMENTS, "--out", str(path), "--resume"), "cannot resume", str(path))
+
+
+def test_a_file_that_is_not_there_is_begun(capsys, tmp_path: Path) -> None:
+    assert here(capsys, *ARGUMENTS, "--out", str(tmp_path / "new.parquet"), "--resume").code == 0
+
+
+def test_an_unwritable_path_is_one_line(capsys, tmp_path: Path) -> None:
+    refused(here(capsys, *ARGUMENTS, "--out", str(tmp_path / "missing" / "sweep.parquet")), "cannot write")
+    (tmp_path / "taken.parquet").mkdir()
+    refused(here(capsys, *ARGUMENTS, "--out", str(tmp_path / "taken.parquet")), "is no file")
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(capsys, tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "sweep.parquet"
+    path.write_bytes(b"before")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
+    refused(here(capsys, *ARGUMENTS, "--out", str(path)), "cannot write", "No space left on device")
+    assert path.read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--bacth", "1,2"], "--batch"),
+        (["--over", "layer=1,2"], "'layers'"),
+        (["--over", "layers"], "layers=6:48:6"),
+        (["--batch", "4:1"], "4:1"),
+        (["--batch", "1:100000", "--seq", "1:100000", "--over", "layers=1:100000", "--json"], "--out"),
+        (["--batch", "1", "--out", "sweep.csv"], ".parquet or .zarr"),
+        (["--batch", "1", "--quantities", "memory.peek"], "'memory.peak'"),
+        (["--batch", "1", "--out", "sweep.zarr", "--resume"], ".parquet"),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_one_line(capsys, arguments: list[str], said: str) -> None:
+    refused(here(capsys, "sweep", "gpt2-small", *arguments), said)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_ends_with_130_and_a_readable_file(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.parquet"
+    arguments = ["sweep", "gpt2-small", "--batch", "1:3000", "--seq", "1:1024", "--out", str(path)]
+    with subprocess.Popen([sys.executable, "-m", "costmodel", *arguments], stderr=subprocess.PIPE) as process:
+        part = path.with_name("sweep.parquet.part")
+        while process.poll() is None and not (part.exists() and part.stat().st_size > 1000):
+            pass
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    assert process.returncode == 130
+    assert 0 < len(pandas.read_parquet(path, columns=["batch"])) < 3000 * 1024
