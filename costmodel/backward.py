@@ -84,6 +84,9 @@ class Backward:
                 target.gradient = gradient
             else:
                 self._add(target, target.gradient, gradient, visit)
+        for target, _ in made:
+            if target.of_weight and target.gradient is not None:
+                target.gradient.settled = len(self.lifetimes.moments) - 1
 
     def _moment(self, visit: Visit) -> int:
         return self.lifetimes.moment("backward", visit.name, visit.rounds)

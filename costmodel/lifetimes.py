@@ -25,14 +25,15 @@ class Stretch:
     """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
 
     rounds: how many are given back at once, where it stands for those of alike rounds and all stay until after them.
+    settled: the moment after which a gradient is its weight's.
     """
 
-    __slots__ = ("born", "died", "line", "rounds", "size")
+    __slots__ = ("born", "died", "line", "rounds", "settled", "size")
 
     def __init__(self, size: int, line: int, born: int) -> None:
         self.size = size
         self.line = line
-        self.born = self.died = born
+        self.born = self.settled = self.died = born
         self.rounds = 1
 
 
@@ -116,12 +117,20 @@ class Lifetimes:
         return result
 
     def changes(self) -> list[Change]:
-        """Bytes taken before and given back after each moment, by line."""
+        """Bytes taken before and given back after each moment, by line.
+
+        A gradient in the making is a temporary, until it is its weight's.
+        """
         taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
         for stretch in self.stretches:
-            size = self.allotted(stretch.size)
-            taken[stretch.line][stretch.born] += size
-            freed[stretch.line][stretch.died] += size * stretch.rounds
+            size, line = self.allotted(stretch.size), stretch.line
+            if line == GRADIENTS:
+                taken[TEMPORARIES][stretch.born] += size
+                freed[TEMPORARIES][stretch.settled] += size
+                freed[GRADIENTS][stretch.settled] -= size
+            else:
+                taken[line][stretch.born] += size
+            freed[line][stretch.died] += size * stretch.rounds
         return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class Alive(NamedTuple):
     """Bytes alive at one step, by category.
 
-    activations are kept for backward, and so are casts, copies of weights in a lower precision; temporaries are all
-    else that comes and goes.
+    gradients are those of weights, once they are whole; activations are kept for backward, and so are casts, copies of
+    weights in a lower precision; temporaries are all else that comes and goes.
     """
 
     weights: int

@@ -19,7 +19,7 @@ from .autocasting import GpuAutocast
 
 class Most(NamedTuple):
     """The most alive at once in one phase, and how much of that autograd had saved (weights and inputs left out), and
-    was weights' gradients.
+    weights had as gradients.
     """
 
     alive: int
@@ -35,20 +35,15 @@ class Saved:
 
 
 class Tracker(TorchDispatchMode):
-    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way.
-
-    gradients: births of those memories that turned out to be gradients of weights.
-    """
+    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way."""
 
     def __init__(self, given: list[Tensor]) -> None:
         super().__init__()
         self.phase = "forward"
-        self.gradients: set[int] = set()
-        self._highest: dict[str, tuple[int, int, dict[int, int]]] = {}
-        self._now = self._saved_now = self._born = 0
+        self.most: dict[str, Most] = {}
+        self._weights = [tensor for tensor in given if isinstance(tensor, nn.Parameter)]
+        self._now = self._saved_now = 0
         self._alive: dict[int, weakref.finalize] = {}
-        self._births: dict[int, int] = {}
-        self._sizes: dict[int, int] = {}
         self._packs: Counter[int] = Counter()
         for tensor in given:
             self._follow(tensor)
@@ -63,31 +58,15 @@ class Tracker(TorchDispatchMode):
         super().__exit__(*error)
         self._hooks.__exit__(*error)
 
-    @property
-    def most(self) -> dict[str, Most]:
-        """The highest moment of each phase."""
-        return {
-            phase: Most(alive, saved, sum(size for birth, size in sizes.items() if birth in self.gradients))
-            for phase, (alive, saved, sizes) in self._highest.items()
-        }
-
-    def birth_of(self, tensor: Tensor) -> int:
-        """Which memory, among all there ever were, is behind a tensor."""
-        return self._births[tensor.untyped_storage()._cdata]
-
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if tensor.device.type == "meta" and storage._cdata not in self._alive:
             size = storage.nbytes()
             self._alive[storage._cdata] = weakref.finalize(storage, self._forget, storage._cdata, size)
             self._now += size
-            self._born += 1
-            self._births[storage._cdata] = self._born
-            self._sizes[self._born] = size
 
     def _forget(self, key: int, size: int) -> None:
         del self._alive[key]
-        del self._sizes[self._births.pop(key)]
         self._now -= size
 
     def _pack(self, tensor: Tensor) -> Saved:
@@ -108,8 +87,9 @@ class Tracker(TorchDispatchMode):
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
-        if (self._now, self._saved_now) > self._highest.get(self.phase, (0, 0))[:2]:
-            self._highest[self.phase] = (self._now, self._saved_now, dict(self._sizes))
+        if (self._now, self._saved_now) > self.most.get(self.phase, (0, 0))[:2]:
+            gradients = [weight.grad.untyped_storage().nbytes() for weight in self._weights if weight.grad is not None]
+            self.most[self.phase] = Most(self._now, self._saved_now, sum(gradients))
         return result
 
 
@@ -154,6 +134,5 @@ def training_step(
         tracker.phase = "backward"
         error.backward()
         tracker.phase = "optimizer"
-        tracker.gradients = {tracker.birth_of(weight.grad) for weight in weights if weight.grad is not None}
         optimizer.step()
     return tracker
