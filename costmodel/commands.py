@@ -115,20 +115,25 @@ def timeline(prediction: Any, plot: Plot = None, as_json: Json = False) -> str:
     return _json(found.to_dict()) if as_json else str(found)
 
 
-@app.command(epilog=_examples("models", "models --json"))
-def models(as_json: Json = False) -> str:
+Family = Annotated[str | None, typer.Option(metavar="NAME", help="Only names that start so, such as llama.")]
+Params = Annotated[str | None, typer.Option(metavar="N", help="Only with as many parameters, such as 8e9 or 8B.")]
+
+
+@app.command(epilog=_examples("models", "models --family llama --max-params 8e9", "models --json"))
+def models(family: Family = None, min_params: Params = None, max_params: Params = None, as_json: Json = False) -> str:
     """The ready models, with their parameters and where their numbers come from."""
     from textwrap import shorten
 
     from costmodel.table import Table
     from costmodel.zoo import models as entries
 
+    found = entries(family, min_params=min_params, max_params=max_params)
     if as_json:
         fields = ("name", "architecture", "params", "notes")
-        return _json([{field: getattr(entry, field) for field in fields} for entry in entries()])
+        return _json([{field: getattr(entry, field) for field in fields} for entry in found])
     rows = [
         (entry.name, entry.architecture, f"{entry.params:,}", shorten(entry.notes, 60, placeholder=" ..."))
-        for entry in entries()
+        for entry in found
     ]
     return Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3})).text()
 

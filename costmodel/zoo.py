@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 
 from costmodel.architectures.base import Architecture
-from costmodel.errors import SpecError, shown, unknown
+from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.files import is_path, read, shown_path
 
 SPECS = Path(__file__).parent / "specs"
@@ -68,9 +70,53 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     return _ready(model)
 
 
-def models() -> list[ZooEntry]:
-    """Every ready model, by name."""
-    return [ZooEntry(name) for name in _names().values()]
+def models(
+    family: str | None = None, *, min_params: float | str | None = None, max_params: float | str | None = None
+) -> list[ZooEntry]:
+    """Every ready model, by name; or those of a family, of at least and at most so many parameters.
+
+    Args:
+        family: how names start, such as "llama", "llama-3" or "resnet".
+        min_params: the fewest parameters, such as 1e9 or "1B".
+        max_params: the most.
+
+    Raises:
+        UnknownNameError: no ready model is of the family; the nearest families are listed.
+        SettingError: no number of parameters.
+
+    """
+    names = list(_names().values())
+    if family is not None:
+        start = _plain(family)
+        names = [name for name in names if start and _plain(name).startswith(start)]
+        if not names:
+            raise unknown("family", family, {_stem(name) for name in _names().values()})
+    least, most = _number("min_params", min_params, 0.0), _number("max_params", max_params, inf)
+    entries = [ZooEntry(name) for name in names]
+    if min_params is None and max_params is None:
+        return entries
+    return [entry for entry in entries if least <= entry.params <= most]
+
+
+def _stem(name: str) -> str:
+    """The letters that a name starts with, which its family shares."""
+    return re.match("[a-z]*", name).group()  # type: ignore[union-attr]
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def _number(setting: str, given: float | str | None, default: float) -> float:
+    if given is None:
+        return default
+    parts = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([KMBT]?)\s*", str(given), re.IGNORECASE)
+    try:
+        number = float(parts[1]) * _UNITS[parts[2].upper()] if parts else -1.0
+    except ValueError:
+        number = -1.0
+    if isinstance(given, bool) or not 0 <= number < inf:
+        raise SettingError(f"{setting}={shown(given)} is not a number of parameters: use one such as 8e9 or '8B'")
+    return number
 
 
 def _ready(name: str) -> Architecture:
@@ -92,7 +138,7 @@ def _spec(name: str) -> Architecture:
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain form."""
-    return {_plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"))}
+    return {_plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def _plain(name: str) -> str:

@@ -13,13 +13,107 @@ from tests.command import error_of
 
 PUBLISHED_PARAMS = {
     "bert-base-encoder": 109_482_240 - 2 * 768 - 768 * 769,  # BERT-base without segment embeddings and pooler
-    "gpt2-small": 124_439_808,
-    "gpt2-medium": 354_823_168,
+    "bert-large-encoder": 335_141_888 - 2 * 1024 - 1024 * 1025,  # as above
+    "bloom-176b": 176_247_271_424,
+    "bloom-1b1": 1_065_314_304,
+    "bloom-1b7": 1_722_408_960,
+    "bloom-3b": 3_002_557_440,
+    "bloom-560m": 559_214_592,
+    "bloom-7b1": 7_069_016_064,
+    "command-r-35b": 34_980_831_232,
+    "distilbert-base-encoder": 66_362_880,
+    "falcon-40b": 41_303_293_952,
+    "falcon-7b": 6_921_720_704,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2b": 2_506_172_416,
+    "gemma-3-1b": 999_885_952,
+    "gemma-7b": 8_537_680_896,
+    "gpt-j-6b": 6_050_882_784,
+    "gpt-neo-1.3b": 1_315_575_808,
+    "gpt-neo-125m": 125_198_592,
+    "gpt-neo-2.7b": 2_651_307_520,
+    "gpt-neox-20b": 20_554_567_680,
     "gpt2-large": 774_030_080,
+    "gpt2-medium": 354_823_168,
+    "gpt2-small": 124_439_808,
     "gpt2-xl": 1_557_611_200,
+    "granite-3.0-2b": 2_533_531_648,
+    "granite-3.0-8b": 8_170_848_256,
+    "llama-13b": 13_015_864_320,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
     "llama-2-7b": 6_738_415_616,
+    "llama-3-70b": 70_553_706_496,
     "llama-3-8b": 8_030_261_248,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.3-70b": 70_553_706_496,
+    "llama-33b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "llama-7b": 6_738_415_616,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mistral-small-24b": 23_572_403_200,
     "mlp-lenet-300-100": 266_610,
+    "mpt-7b": 6_649_286_656,
+    "olmo-1b": 1_176_764_416,
+    "olmo-2-13b": 13_716_198_400,
+    "olmo-2-1b": 1_484_916_736,
+    "olmo-2-7b": 7_298_617_344,
+    "olmo-7b": 6_888_095_744,
+    "opt-1.3b": 1_315_758_080,
+    "opt-125m": 125_239_296,
+    "opt-2.7b": 2_651_596_800,
+    "opt-350m": 331_196_416,
+    "opt-6.7b": 6_658_473_984,
+    "phi-1": 1_418_270_720,
+    "phi-1.5": 1_418_270_720,
+    "phi-2": 2_779_683_840,
+    "phi-3-medium": 13_960_238_080,
+    "phi-3-mini": 3_821_079_552,
+    "phi-4": 14_659_507_200,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-12b": 11_846_072_320,
+    "pythia-160m": 162_322_944,
+    "pythia-1b": 1_011_781_632,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-410m": 405_334_016,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-70m": 70_426_624,
+    "qwen2-0.5b": 494_032_768,
+    "qwen2-1.5b": 1_543_714_304,
+    "qwen2-72b": 72_706_203_648,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "roberta-base-encoder": 124_645_632 - 768 - 768 * 769,  # without token types and pooler
+    "roberta-large-encoder": 355_359_744 - 1024 - 1024 * 1025,  # without token types and pooler
+    "smollm2-1.7b": 1_711_376_384,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "smollm3-3b": 3_075_098_624,
+    "stablelm-2-1.6b": 1_644_515_328,
+    "stablelm-3b-4e1t": 2_795_443_200,
+    "starcoder2-15b": 15_957_889_024,
+    "starcoder2-3b": 3_030_371_328,
+    "starcoder2-7b": 7_173_923_840,
     "tinyllama-1.1b": 1_100_048_384,
 }
 NAMES = [entry.name for entry in cm.models()]
@@ -38,6 +132,47 @@ def test_every_ready_model_predicts_describes_itself_and_names_its_source(entry)
     assert re.search(r"\b(19|20)\d\d\b", entry.notes), "no year of publication"
     for stated in re.findall(r"([\d,]+) parameters", entry.notes):
         assert f"{entry.params:,}" == stated
+
+
+ROUNDED_PARAMS = {
+    "gpt-3-125m": (1e6, 125),
+    "gpt-3-175b": (1e9, 175),
+    "opt-66b": (1e9, 66),
+    "megatron-22b": (1e9, 22),
+    "megatron-175b": (1e9, 175),
+    "megatron-530b": (1e9, 530),
+    "megatron-1t": (1e9, 1008),
+    "palm-8b": (1e7, 863),
+    "palm-62b": (1e7, 6250),
+}
+"""Parameters as papers round them: the unit, and how many."""
+
+
+@pytest.mark.parametrize(("name", "rounded"), ROUNDED_PARAMS.items())
+def test_parameters_round_to_the_published_ones(name: str, rounded: tuple[float, int]) -> None:
+    unit, number = rounded
+    assert round(cm.predict(name, seq=8).params / unit) == number
+
+
+def test_models_are_found_by_family_and_size() -> None:
+    found = cm.models(family="Llama", max_params=8e9)
+    assert [entry.name for entry in found] == ["llama-2-7b", "llama-3.2-1b", "llama-3.2-3b", "llama-7b"]
+    assert {entry.name for entry in cm.models(family="resnet")} >= {"resnet18", "resnet50"}
+    assert all(entry.params >= 10**11 for entry in cm.models(min_params="100B"))
+    assert cm.models(family="gpt2", max_params="1.5B", min_params="700M")[0].name == "gpt2-large"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"family": "lama"}, "unknown family 'lama': did you mean 'llama'"),
+        ({"max_params": "many"}, "max_params='many' is not a number of parameters"),
+        ({"max_params": -1}, "max_params=-1 is not"),
+        ({"min_params": float("nan")}, "min_params=nan is not"),
+    ],
+)
+def test_a_wrong_search_is_refused(asked: dict[str, object], said: str) -> None:
+    assert said in error_of(lambda: cm.models(**asked))
 
 
 def test_models_lists_every_spec_once() -> None:
