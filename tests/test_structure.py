@@ -75,7 +75,7 @@ roofline.calibration roofline.hosttime
 roofline.storage
 roofline.buffering
 roofline.footprint
-roofline.network
+roofline.network roofline.movement
 roofline.execution
 roofline
 costmodel

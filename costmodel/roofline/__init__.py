@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from costmodel.roofline.layer import backward_program, forward_program
     from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.measurement import measure
+    from costmodel.roofline.movement import Passes, passes
     from costmodel.roofline.program import Program
     from costmodel.roofline.storage import calibrate, calibrated
     from costmodel.roofline.timing import Protocol, Timing
@@ -27,9 +28,11 @@ _HOMES = {
     "calibrate": "costmodel.roofline.storage",
     "calibrated": "costmodel.roofline.storage",
     "measure": "costmodel.roofline.measurement",
+    "passes": "costmodel.roofline.movement",
     "predict_seconds": "costmodel.roofline.hosttime",
     "this_machine": "costmodel.roofline.machine",
     "Execution": "costmodel.roofline.execution",
+    "Passes": "costmodel.roofline.movement",
     "Program": "costmodel.roofline.program",
     "backward_program": "costmodel.roofline.layer",
     "execute": "costmodel.roofline.execution",
@@ -41,6 +44,7 @@ __all__ = [
     "Execution",
     "HostTime",
     "Machine",
+    "Passes",
     "Program",
     "Protocol",
     "Timing",
@@ -50,6 +54,7 @@ __all__ = [
     "execute",
     "forward_program",
     "measure",
+    "passes",
     "predict_seconds",
     "this_machine",
 ]

@@ -29,7 +29,8 @@ Arrays = Mapping[str, Any]
 class Execution:
     """What one run gave, by name; of a step of training the weights are those after it.
 
-    output: (rows, classes, ...). loss and gradients: None and empty in inference.
+    output: what the loss sees, (rows, classes, ...). loss: None if there is none; gradients are those of the output's
+    sum then. gradients: empty in inference, and after an update.
     """
 
     output: numpy.ndarray

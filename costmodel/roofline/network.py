@@ -108,9 +108,16 @@ class Recorder:
         site = Site(
             call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in pairs if x.requires_grad]
         )
-        if isinstance(call.kind, Scale) and self.head_features is not None:
-            site.factor = self.head_features ** (-0.5 if call.name.endswith(".scale") else -0.25)
+        if isinstance(call.kind, Scale):
+            site.factor = self.factor(call.name)
         return site
+
+    def factor(self, name: str) -> float:
+        """The constant of a `scale`: 1/√d_h of attention's scores or its root on either side, 1 of an adapter."""
+        *path, own = name.split(".")
+        if self.head_features is None or not path or path[-1].endswith("_adapter"):
+            return 1.0
+        return self.head_features ** (-0.5 if own == "scale" else -0.25)
 
     def ref(self, x: Tensor) -> Ref:
         """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
@@ -143,10 +150,10 @@ class Recorder:
             block = block.parent
         return found
 
-    def pull(self, loss: Ref) -> dict[Ref, Ref]:
-        """Run back from the loss; returns the gradients of weights."""
+    def pull(self, end: Ref) -> dict[Ref, Ref]:
+        """Run back from the loss, or from a sum of the output; returns the gradients of weights."""
         self.tape.phase = "backward"
-        gradients = {loss: self.tape.full((), 1.0)}
+        gradients = {end: self.tape.full(end.shape, 1.0)}
         for step in reversed(self.steps):
             g = gradients.pop(step.y, None)
             if g is None:
@@ -183,7 +190,7 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     found = {
         role: {r.buffer.name: r for r in recorder.given.values() if r.buffer.role == role} for role in ROLES.values()
     }
-    pulled = recorder.pull(loss) if loss is not None else {}
+    pulled = recorder.pull(final.y) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in found["weight"].items() if ref in pulled}
     states: dict[str, dict[str, Ref]] = {}
     if optimize and gradients:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import costmodel as cm
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.kernel import Site
-from costmodel.roofline.layer import Desk
+from costmodel.roofline.layer import Desk, backward_program, forward_program
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.tape import Tape
 from tests.kernels import KERNELS
@@ -129,3 +130,41 @@ def assert_same(kernel: Any, call: Any, p: Any, g: np.ndarray, found: dict[int, 
     for operand, gradient in kernel.backward(p, Array(g, p.tally)):
         place = next(i for i, x in enumerate(operands_of(p)) if x is operand)
         np.testing.assert_allclose(found[place], gradient.values, rtol=1e-9, atol=1e-9)
+
+
+WIDE = cm.CNN(
+    input=(4, 9, 8),
+    blocks=[
+        {"conv": {"channels": 6, "kernel": 3, "padding": 1}},
+        "gelu",
+        "hard_swish",
+        {"conv_transpose": {"channels": 4, "kernel": 3, "stride": 2}},
+        {"max_pool": {"kernel": 2}},
+        {"adaptive_max_pool": {"size": 3}},
+        "flatten",
+        {"linear": {"features": 5}},
+    ],
+)
+GPT = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2)
+ASKED: list[tuple[Any, dict[str, Any]]] = [
+    (WIDE, {"batch": 2}),
+    (GPT, {"batch": 2, "attention_pairs": "visible"}),
+    (GPT, {"batch": 2, "attention": "flash", "loss_chunks": 2}),
+]
+
+
+def test_what_numpy_does_beside_the_formulas_is_named_and_nothing_else() -> None:
+    differing, seen = set(), set()
+    for model, asked in ASKED:
+        for call in cm.predict(model, **asked).run.root.calls():
+            name, works = call.kind.kind, [gradient.work for gradient in call.gradients()]
+            stated = {"forward": [call.kind.forward(call)], "backward": works}
+            programs = {"forward": forward_program(call), "backward": backward_program(call)}
+            seen.add(name)
+            for part, program in programs.items():
+                wanted = sum(w.contractions for w in stated[part]), sum(w.pointwise for w in stated[part])
+                if (program.contractions, program.pointwise) != wanted:
+                    differing.add((name, part))
+    named = {(name, part) for name, kernel in PROGRAMS.items() for part in kernel.beside}
+    assert {name for name, _ in named} <= seen
+    assert differing == named

@@ -12,7 +12,6 @@ from costmodel.roofline.tape import Tape
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715
 
-WHERE = "a choice between two arrays is a copy under a mask: the other array is there in full"
 ERF = "NumPy has no erf: it is 1 − P(t)·exp(−z²), t = 1/(1 + z/2), with a P for the type's precision (A&S 7.1.26)"
 
 
@@ -268,6 +267,6 @@ kernel("gelu_tanh", gelu_tanh, gelu_tanh_gradients)
 kernel("silu", silu, silu_gradients)
 kernel("sigmoid", sigmoid, sigmoid_gradients)
 kernel("tanh", tanh, tanh_gradients)
-kernel("hard_swish", hard_swish, hard_swish_gradients, beside={"backward": WHERE})
+kernel("hard_swish", hard_swish, hard_swish_gradients)
 kernel("hard_sigmoid", hard_sigmoid, hard_sigmoid_gradients)
 kernel("relu6", relu6, relu6_gradients)
