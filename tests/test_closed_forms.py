@@ -71,6 +71,23 @@ def test_activations_of_a_layer() -> None:
     assert sympy.expand(coefficient - korthikanti(4) - 16 * B * T) == 0
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "a_layer"),
+    [
+        ("none", 34 * T * B * d + 5 * h * T**2 * B + 16 * T * B),
+        ("selective", 34 * T * B * d + 16 * T * B),
+        ("block", 2 * T * B * d),
+    ],
+)
+def test_activations_of_a_layer_in_16_bit_with_recomputation(checkpoint: str, a_layer: Any) -> None:
+    """Korthikanti et al. 2022, table 2, without parallelism; and the norms' statistics that it leaves out."""
+    models = [predict(gpt(layers=n), batch=4, precision="bf16", checkpoint=checkpoint) for n in (3, 4)]
+    layer = models[1].memory.activations - models[0].memory.activations
+    assert layer == a_layer.subs({B: 4, T: 32, d: 24, h: 4})
+    formula = sympy.expand(models[0].formula("memory.activations"))
+    assert sympy.expand(formula.coeff(L) - a_layer) == 0
+
+
 def test_grouped_query_attention_shrinks_two_projections() -> None:
     """Ainslie et al. 2023: keys and values have h_kv heads; all else is as before."""
     full, grouped = (predict(gpt(kv_heads=n)) for n in (4, 1))
@@ -88,7 +105,11 @@ def test_an_mlp_by_hand(sizes: list[int]) -> None:
     assert p.memory.activations == 4 * 32 * sum(sizes[1:-1])
 
 
-def test_memory_of_adamw() -> None:
-    """Rajbhandari et al. 2020, §3.1, in fp32 throughout: 4 bytes each of weight, gradient and two moments."""
-    p = predict(gpt())
-    assert p.memory.weights + p.memory.gradients + p.memory.optimizer == 16 * p.params
+@pytest.mark.parametrize(
+    ("precision", "bytes_a_weight"),
+    [("fp32", 16), ("bf16", 8), ("fp16-master", 16), ("bf16-master", 16), ("bf16-master-fp32-gradients", 18)],
+)
+def test_memory_of_adam(precision: str, bytes_a_weight: int) -> None:
+    """Rajbhandari et al. 2020, §3.1: weight, gradient and two moments; mixed 2 + 2 + 12; Megatron 2 + 4 + 12."""
+    m = predict(gpt(), precision=precision, optimizer="adam").memory
+    assert m.weights + m.masters + m.gradients + m.optimizer == bytes_a_weight * predict(gpt()).params
