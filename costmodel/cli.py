@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _answered(arguments: Sequence[str]) -> int:
     except UsageError as error:
         context = getattr(error, "ctx", None)
         help_of = context.command_path if context else "costmodel"
-        return _fail(f"{error.format_message()} (see {help_of} --help)", 2)
+        return _fail(f"{_said(error)} (see {help_of} --help)", 2)
     except CostModelError as error:
         return _fail(str(error), 2)
     if isinstance(answer, int):  # an exit code: typer itself printed help, or was interrupted
@@ -59,6 +59,14 @@ def _answered(arguments: Sequence[str]) -> int:
     text, code = answer if isinstance(answer, tuple) else (answer, 0)
     _print(text)
     return code
+
+
+def _said(error: Any) -> str:
+    """What a usage error says; what looks like an option and starts with a digit was meant as a number."""
+    option = getattr(error, "option_name", "")
+    if option[1:2].isdigit():
+        return f"an amount that starts with {option} is not positive: use one such as '24 GiB'"
+    return error.format_message()
 
 
 def _print(text: str) -> None:

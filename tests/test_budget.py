@@ -72,3 +72,8 @@ def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) 
     assert tight.code == 1
     assert '"fits": false' in tight.out
     refused(here(capsys, "fits", "mlp-mnist", "24 XB"), "'24 XB' is not an amount of memory")
+
+
+@pytest.mark.parametrize("text", ["-3 GB", "-3GB", "-24 GiB"])
+def test_a_negative_amount_in_a_shell_is_not_taken_for_an_option(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not positive: use one such as '24 GiB'" in refused(capsys, "fits", "mlp-mnist", text)
