@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration
     from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.hosttime import HostTime, predict_seconds
-    from costmodel.roofline.layer import backward_program, forward_program
+    from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.measurement import measure
     from costmodel.roofline.movement import Passes, passes
@@ -27,6 +27,7 @@ _HOMES = {
     "Timing": "costmodel.roofline.timing",
     "calibrate": "costmodel.roofline.storage",
     "calibrated": "costmodel.roofline.storage",
+    "layer_programs": "costmodel.roofline.layer",
     "measure": "costmodel.roofline.measurement",
     "passes": "costmodel.roofline.movement",
     "predict_seconds": "costmodel.roofline.hosttime",
@@ -53,6 +54,7 @@ __all__ = [
     "calibrated",
     "execute",
     "forward_program",
+    "layer_programs",
     "measure",
     "passes",
     "predict_seconds",

@@ -45,30 +45,36 @@ class Desk:
 
 def forward_program(call: Call, dtype: str = "float32") -> Program:
     """The forward pass of one layer; `kept` is what its backward pass reads of what it makes."""
-    return _programs(call, dtype)[0]
+    return layer_programs(call, dtype)[0]
 
 
 def backward_program(call: Call, dtype: str = "float32") -> Program:
     """The gradients of one layer, in the order of its operands. Raises CostModelError if nothing is trained."""
-    if not call.y.requires_grad:
+    backward = layer_programs(call, dtype)[1]
+    if backward is None:
         raise CostModelError(f"{call.name} has no gradients: predict with mode='train'")
-    return _programs(call, dtype)[1]
+    return backward
 
 
-def _programs(call: Call, dtype: str) -> tuple[Program, Program]:
-    """Both passes, on one tape."""
+def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program | None]:
+    """Both passes of one layer, to be run one after the other on the same memory; None if nothing is trained.
+
+    The first input of the backward pass is the gradient of the output.
+    """
     tape = Tape(dtype)
     tape.layer = call.name
     site, kernel = Desk(tape).site(call), kernel_of(call.kind.kind)
     y = kernel.forward(tape, site)
     forward, tape.phase = list(tape.ops), "backward"
     g = tape.array(y.shape, "input", "gradient")
-    gradients = list(kernel.backward(tape, site, g)) if call.y.requires_grad else []
+    gradients = [gradient for _, gradient in kernel.backward(tape, site, g)] if call.y.requires_grad else []
     backward = tape.ops[len(forward) :]
     made = {op.output.buffer for op in forward} - {y.buffer}
     kept = {ref.buffer: ref for op in backward for ref in op.operands if ref.buffer in made}.values()
     given = (*site.inputs, *site.weights.values(), *site.buffers.values())
-    return (
-        program_of(forward, [y], kept, call.name, given),
-        program_of(backward, [gradient for _, gradient in gradients], (), call.name),
-    )
+    before = program_of(forward, [y], kept, call.name, given)
+    if not gradients:
+        return before, None
+    read = {ref.buffer for op in backward for ref in op.operands} | {g.buffer}
+    left = [ref for ref in (g, *given, y, *kept) if ref.buffer in read]
+    return before, program_of(backward, gradients, (), call.name, left)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import costmodel as cm
 from costmodel import CNN, MLP, Transformer
 from costmodel.roofline.execution import Execution, execute
 from tests.oracle.settings import differential
@@ -54,7 +55,7 @@ def load(parameters: dict[str, Any], run: Execution) -> None:
 
 
 def assert_same(run: Execution, module: Any, parameters: dict[str, Any], loss: str) -> None:
-    """`run` without an update, so that its weights are those it began with."""
+    """`run` without an update, so that its weights are those it began with; then a step of momentum from there."""
     module.double().train()
     load(parameters, run)
     [x] = [array for name, array in run.inputs.items() if name != "targets"]
@@ -68,8 +69,22 @@ def assert_same(run: Execution, module: Any, parameters: dict[str, Any], loss: s
         assert_close(run.gradients[name], parameter.grad, name)
 
 
+def assert_same_step(after: Execution, module: Any, parameters: dict[str, Any]) -> None:
+    """The weights after a step of momentum, from the gradients that `module` has."""
+    torch.optim.SGD(module.parameters(), lr=1e-3, momentum=0.9).step()
+    assert after.gradients == {}
+    for name, parameter in parameters.items():
+        assert_close(after.weights[name], parameter, name)
+
+
 def in_order(module: Any, run: Execution) -> dict[str, Any]:
     return dict(zip(run.weights, module.parameters(), strict=True))
+
+
+def steps(spec: Any, **settings: Any) -> tuple[Execution, Execution]:
+    """A step of momentum, without its update and with it."""
+    settings |= {"mode": "train", "optimizer": "momentum", "dtype": "float64"}
+    return execute(spec, update=False, **settings), execute(spec, **settings)
 
 
 MLPS = st.builds(
@@ -85,9 +100,10 @@ SEED = st.integers(0, 1000)
 @differential
 @given(MLPS, st.integers(2, 4), st.sampled_from(sorted(LOSSES)), SEED)
 def test_mlps(spec: MLP, batch: int, loss: str, seed: int) -> None:
-    run = execute(spec, batch=batch, loss=loss, mode="train", update=False, dtype="float64", seed=seed)
+    run, after = steps(spec, batch=batch, loss=loss, seed=seed)
     module = models.MLP(spec, "cpu")
     assert_same(run, module, in_order(module, run), loss)
+    assert_same_step(after, module, in_order(module, run))
 
 
 def without_chance(items: Any) -> Any:
@@ -101,9 +117,10 @@ def without_chance(items: Any) -> Any:
 @given(networks(), st.integers(8, 13), st.integers(8, 13), SEED)
 def test_convolutional_networks(blocks: list[Any], h: int, w: int, seed: int) -> None:
     blocks, shape = without_chance(blocks), (4, h, w)
-    run = execute(CNN(input=shape, blocks=blocks), batch=2, mode="train", update=False, dtype="float64", seed=seed)
+    run, after = steps(CNN(input=shape, blocks=blocks), batch=2, seed=seed)
     module, _ = torch_networks.build(blocks, torch.zeros(2, *shape), "cpu")
     assert_same(run, module, in_order(module, run), "cross_entropy")
+    assert_same_step(after, module, in_order(module, run))
 
 
 @st.composite
@@ -183,8 +200,23 @@ def slopes(heads: int) -> Any:
 @differential
 @given(transformers(), st.integers(1, 9), st.integers(1, 2), SEED)
 def test_transformers(spec: Transformer, seq: int, batch: int, seed: int) -> None:
-    run = execute(spec, batch=batch, seq=seq, mode="train", update=False, dtype="float64", seed=seed)
+    run, after = steps(spec, batch=batch, seq=seq, seed=seed)
     module = with_tables(models.Transformer(spec, seq, "eager", "cpu"), spec, seq)
     parameters = dict(named(module, spec))
     assert parameters.keys() == run.weights.keys()
     assert_same(run, module, parameters, "cross_entropy")
+    assert_same_step(after, module, parameters)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "densenet121"])
+def test_ready_models_in_inference(name: str) -> None:
+    model = cm.load(name)
+    assert isinstance(model, CNN)
+    run = execute(model, image=(40, 48), dtype="float64")
+    module, _ = torch_networks.build(without_chance(model.model_dump()["blocks"]), torch.zeros(2, 3, 40, 48), "cpu")
+    module.double().eval()
+    for norm in module.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.reset_running_stats()  # building it ran it
+    load(in_order(module, run), run)
+    assert_close(run.output, module(torch.from_numpy(run.inputs["images"])), "output")

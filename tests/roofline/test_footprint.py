@@ -18,7 +18,7 @@ from costmodel.roofline import footprint
 from costmodel.roofline.buffering import buffer_bytes
 from costmodel.roofline.execution import filled
 from costmodel.roofline.footprint import live_bytes, peak_bytes, standing_bytes
-from costmodel.roofline.layer import backward_program, forward_program
+from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import network_of
 from tests.kernels import KERNELS
@@ -77,8 +77,7 @@ def test_live_bytes_are_numpy_s_at_every_call(name: str, mode: str) -> None:
 @given(data=st.data())
 def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) -> None:
     call = on_paper(KERNELS[name].case(data.draw), training=True)
-    forward, found = forward_program(call), []
-    backward = backward_program(call) if call.y.requires_grad else None
+    (forward, backward), found = layer_programs(call), []
     expected = live_bytes(forward) + (live_bytes(backward) if backward else [])
     memory = Memory()
     assert memory.random  # has 16 bytes of its own

@@ -11,18 +11,21 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.layers import load_all as load_kinds
+from costmodel.layers.attention import FusedAttention
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.kernel import Site
-from costmodel.roofline.layer import Desk, backward_program, forward_program
+from costmodel.roofline.layer import Desk, layer_programs
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.tape import Tape
+from costmodel.run import Run
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated
 
 EXAMPLES = settings(max_examples=12, deadline=None)
 PROGRAMS = load_all()
+SEED = st.integers(0, 99)
 
 
 def test_every_kind_has_a_program() -> None:
@@ -132,6 +135,34 @@ def assert_same(kernel: Any, call: Any, p: Any, g: np.ndarray, found: dict[int, 
         np.testing.assert_allclose(found[place], gradient.values, rtol=1e-9, atol=1e-9)
 
 
+@given(st.integers(1, 3), st.integers(1, 70), st.booleans(), SEED)
+@settings(max_examples=10, deadline=None)
+def test_fused_attention_with_dropout_is_differentiated_rightly(times: int, t: int, causal: bool, seed: int) -> None:
+    """Along a random direction, Σ g·y grows as central differences say, the same numbers being dropped each time."""
+    run, shape = Run(training=True, device="gpu"), (2, 2 * times, t, 3)
+    q, k, v = (run.tensor(s, requires_grad=True) for s in (shape, (2, 2, t, 3), (2, 2, t, 3)))
+    FusedAttention(dropout=0.5, pairs=t * (t + 1) // 2 if causal else None)(q, k, v)
+    [call] = run.root.calls()
+    forward, backward = layer_programs(call, "float64")
+    assert backward is not None
+    random = np.random.default_rng(seed)
+    inputs, directions = ([random.normal(size=ref.shape) for ref in forward.inputs] for _ in range(2))
+    g = random.normal(size=shape)
+
+    def grown(step: float) -> tuple[Memory, float]:
+        memory = Memory(seed=seed)
+        for ref, x, direction in zip(forward.inputs, inputs, directions, strict=True):
+            memory.hold(ref, x + step * direction)
+        forward.run(memory)
+        return memory, float((g * memory.array(forward.outputs[0])).sum())
+
+    memory, _ = grown(0.0)
+    memory.hold(backward.inputs[0], g)
+    backward.run(memory)
+    slope = sum((memory.array(ref) * d).sum() for ref, d in zip(backward.outputs, directions, strict=True))
+    assert slope == pytest.approx((grown(1e-6)[1] - grown(-1e-6)[1]) / 2e-6, rel=1e-5, abs=1e-5)
+
+
 WIDE = cm.CNN(
     input=(4, 9, 8),
     blocks=[
@@ -159,9 +190,9 @@ def test_what_numpy_does_beside_the_formulas_is_named_and_nothing_else() -> None
         for call in cm.predict(model, **asked).run.root.calls():
             name, works = call.kind.kind, [gradient.work for gradient in call.gradients()]
             stated = {"forward": [call.kind.forward(call)], "backward": works}
-            programs = {"forward": forward_program(call), "backward": backward_program(call)}
             seen.add(name)
-            for part, program in programs.items():
+            for part, program in zip(("forward", "backward"), layer_programs(call), strict=True):
+                assert program is not None
                 wanted = sum(w.contractions for w in stated[part]), sum(w.pointwise for w in stated[part])
                 if (program.contractions, program.pointwise) != wanted:
                     differing.add((name, part))
