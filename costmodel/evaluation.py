@@ -6,80 +6,20 @@ factor is worked out over its own axes alone. What varies along one axis is work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from costmodel.contest import Contest
+from costmodel.contest import Contest, halves
 from costmodel.operations import arguments
+from costmodel.plans import INT64, Array, Extreme, Grid, Plan, Product, Sum, Window
 from costmodel.polynomial import Atom, Monomial, Polynomial, Range
 
-INT64 = 2**63
-"""From here on int64 wraps without a word."""
-
-Array = np.ndarray[Any, Any]
-Window = tuple[slice, ...]
-"""A part of a grid: from where to where along each axis."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Axes of so many values each. letters: for each the number of its axis, and its values [int64]."""
-
-    shape: tuple[int, ...]
-    letters: Mapping[str, tuple[int, Array]]
-
-    @property
-    def box(self) -> dict[str, Range]:
-        """The range of each letter."""
-        return {name: (int(values.min()), int(values.max())) for name, (_, values) in self.letters.items()}
-
-    @property
-    def whole(self) -> Window:
-        """All of it."""
-        return tuple(slice(0, size) for size in self.shape)
-
-    def point(self, index: Sequence[int]) -> dict[str, int]:
-        """The letters of one cell."""
-        return {name: int(values[index[axis]]) for name, (axis, values) in self.letters.items()}
-
-    def part(self, window: Window) -> Grid:
-        """A grid of the cells within a window."""
-        shape = tuple(part.stop - part.start for part in window)
-        return Grid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """coefficient · Π atoms."""
-
-    coefficient: int
-    monomial: Monomial
-    axes: frozenset[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Sum:
-    """Σ factor · rest, over pairs; a factor of None is 1."""
-
-    pairs: tuple[tuple[Product | None, Plan], ...]
-    axes: frozenset[int]
-
-
-@dataclass(frozen=True, eq=False)
-class Extreme:
-    """The smallest or largest of plans, which are of these candidates."""
-
-    op: str
-    plans: tuple[Plan, ...]
-    axes: frozenset[int]
-    contest: Contest
-
-
-Plan = Product | Sum | Extreme
+MANY = 24
+SPLIT = 2**14
+"""Where more candidates than this may be the extreme, windows of more cells are cut in two, and fewer are left."""
 
 
 class Evaluator:
@@ -90,6 +30,7 @@ class Evaluator:
         self._box = grid.box
         self._plans: dict[Polynomial, tuple[Plan, Any]] = {}
         self._lines: dict[tuple[Any, Any], Array] = {}
+        self._axes: dict[Atom, frozenset[int]] = {}
 
     def integral(self, of: Polynomial) -> bool:
         """Whether values of a polynomial are worked out in int64, which holds them all."""
@@ -118,27 +59,36 @@ class Evaluator:
         found = self._plans.get(of)
         if found is None:
             dtype = np.int64 if of.magnitude(self._box) < INT64 else np.float64
-            found = self._plans[of] = self._plan(of), dtype
+            found = self._plans[of] = self._plan(of, dtype), dtype
+        return found
+
+    def axes_of(self, atom: Atom) -> frozenset[int]:
+        """Axes along which an atom may vary."""
+        found = self._axes.get(atom)
+        if found is None:
+            found = self._axes[atom] = frozenset(self.grid.letters[letter][0] for letter in atom.letters())
         return found
 
     def axes(self, of: Polynomial) -> frozenset[int]:
         """Axes along which it may vary."""
         return frozenset(self.grid.letters[letter][0] for letter in of.letters)
 
-    def _plan(self, of: Polynomial) -> Plan:
+    def _plan(self, of: Polynomial, dtype: Any) -> Plan:
         axes = self.axes(of)
         for op in ("min", "max"):
             if (candidates := arguments(op, of)) != (of,):
-                return Extreme(op, tuple(map(self._plan, candidates)), axes, Contest(op, candidates))
+                return Extreme(
+                    op, tuple(self._plan(c, dtype) for c in candidates), axes, Contest(op, candidates, dtype)
+                )
         if len(of.terms) < 2:
             monomial, coefficient = next(iter(of.terms.items()), ((), 0))
             return Product(coefficient, monomial, axes)
         inner, outer = self._split(of, max(axes, default=-1))
         groups = min(inner, outer, key=len)
         if len(groups) == len(of.terms) or (len(groups) == 1 and () in groups):
-            pairs = [(None, self._plan(Polynomial({m: c}))) for m, c in of.terms.items()]
+            pairs = [(None, self._plan(Polynomial({m: c}), dtype)) for m, c in of.terms.items()]
         else:
-            pairs = [(self._factor(factor), self._plan(Polynomial(rest))) for factor, rest in groups.items()]
+            pairs = [(self._factor(factor), self._plan(Polynomial(rest), dtype)) for factor, rest in groups.items()]
         return Sum(tuple(pairs), axes)
 
     def _factor(self, monomial: Monomial) -> Product | None:
@@ -194,18 +144,86 @@ class _Work:
         elif isinstance(plan, Product):
             self._product(plan, out)
         elif isinstance(plan, Extreme):
-            pick = np.maximum if plan.op == "max" else np.minimum
-            first, *others = [plan.plans[number] for number in plan.contest.winners(self.box)]
-            self.into(first, out)
-            spare = np.empty_like(out)
-            for other in others:
-                if len(other.axes) > 1:
-                    self.into(other, spare)
-                    pick(out, spare, out=out)
-                else:
-                    pick(out, self.run(other), out=out)
+            self._extreme(plan, out)
         else:
             self._sum(plan, out)
+
+    def _extreme(self, plan: Extreme, out: Array) -> None:
+        contest = plan.contest
+        spread = [any(self.spans[axis] > 1 for axis in self._axes(atom)) for atom in contest.atoms]
+        if self.dtype is object or not any(spread):
+            values = [self.run(each) for each in plan.plans]
+            out[...] = reduce(np.maximum if plan.op == "max" else np.minimum, values)
+            return
+        varying = tuple(spread)
+        still = [self._power(a, 1).item() for a, varies in zip(contest.atoms, varying, strict=True) if not varies]
+        terms = contest.terms(varying)
+        coefficients = contest.coefficients(terms, varying, still)
+        moving = [atom for atom, varies in zip(contest.atoms, varying, strict=True) if varies]
+        low, high = zip(*(atom.range(self.box) for atom in moving), strict=True)
+        winners = contest.winners(coefficients, terms, low, high)
+        if len(winners) > MANY and out.size > SPLIT:
+            self._split(plan, out)
+        else:
+            self._race(plan, coefficients[winners], terms.monomials, out)
+
+    def _race(self, plan: Extreme, coefficients: Array, monomials: Sequence[Monomial], out: Array) -> None:
+        """The extreme of rows of coefficients: for each its lines along one axis, and these times what is across."""
+        axis = max(axis for axis in plan.axes if self.spans[axis] > 1)
+        parts = [halves(m, frozenset(a for a, _ in m if axis in self._axes(a))) for m in monomials]
+        along = {inner: number for number, inner in enumerate(dict.fromkeys(inner for inner, _ in parts))}
+        across = {outer: number for number, outer in enumerate(dict.fromkeys(outer for _, outer in parts))}
+        table = np.zeros((len(coefficients), len(across), len(along)), self.dtype)
+        for number, (inner, outer) in enumerate(parts):
+            table[:, across[outer], along[inner]] = coefficients[:, number]
+        shape = self._shape(frozenset((axis,)))
+        lines = table @ np.array([np.broadcast_to(self._monomial(inner), shape).reshape(-1) for inner in along])
+        factors = [self._monomial(outer) if outer else None for outer in across]
+        pick = np.maximum if plan.op == "max" else np.minimum
+        best, spare = np.empty_like(out), np.empty_like(out)
+        for number, rows in enumerate(lines):
+            used = table[number].any(axis=1)
+            pairs = [(f, row.reshape(shape)) for f, row, is_used in zip(factors, rows, used, strict=True) if is_used]
+            self._add_up(pairs, best if number else out, spare)
+            if number:
+                pick(out, best, out=out)
+
+    def _add_up(self, pairs: Sequence[tuple[Array | None, Array]], out: Array, spare: Array) -> None:
+        """Σ factor · line; a factor of None is 1."""
+        if not pairs:
+            out[...] = 0
+        for number, (factor, line) in enumerate(pairs):
+            if factor is None:
+                np.add(out if number else 0, line, out=out)
+            elif not number:
+                np.multiply(factor, line, out=out)
+            else:
+                np.multiply(factor, line, out=spare)
+                np.add(out, spare, out=out)
+
+    def _monomial(self, monomial: Monomial) -> Array:
+        return reduce(
+            np.multiply, [self._power(atom, n) for atom, n in monomial], np.ones((1,) * len(self.spans), self.dtype)
+        )
+
+    def _axes(self, atom: Atom) -> frozenset[int]:
+        return self.evaluator.axes_of(atom)
+
+    def _split(self, plan: Extreme, out: Array) -> None:
+        """Work out each half of the window, cut along the axis over which sizes range farthest, by itself."""
+        ranges = [
+            (self.box[name][1] / self.box[name][0], axis)
+            for name, (axis, _) in self.grid.letters.items()
+            if axis in plan.axes and self.spans[axis] > 1
+        ]
+        _, widest = max(ranges)
+        part = self.window[widest]
+        middle = self.spans[widest] // 2
+        for half in (slice(0, middle), slice(middle, self.spans[widest])):
+            window = list(self.window)
+            window[widest] = slice(part.start + half.start, part.start + half.stop)
+            place = tuple(half if axis == widest else slice(None) for axis in range(len(window)))
+            _Work(self.evaluator, tuple(window), self.dtype).into(plan, out[place])
 
     def _sum(self, plan: Sum, out: Array) -> None:
         spare: Array | None = None

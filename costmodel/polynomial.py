@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from math import gcd
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     import sympy
@@ -21,23 +22,26 @@ Range = tuple[int, int]
 
 
 class Atom:
-    """A letter (`name`), or an operation on polynomials; equal atoms have equal keys.
+    """A letter (`name`), or an operation on polynomials; atoms of equal keys are the same object.
 
     ceil: n/d rounded up. quotient: n/d where d divides n. mod: the remainder of n/d. min, max: of all arguments.
     """
 
-    __slots__ = ("args", "key", "op")
+    __slots__ = ("__weakref__", "args", "key", "op")
 
-    def __init__(self, op: Op, args: tuple[Any, ...]) -> None:
-        self.op: Op = op
-        self.args = args
-        self.key: str = args[0] if op == "letter" else f"{op}({', '.join(a.key for a in args)})"
+    op: Op
+    args: tuple[Any, ...]
+    key: str
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Atom) and self.key == other.key)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    def __new__(cls, op: Op, args: tuple[Any, ...]) -> Atom:
+        """The one atom of this key."""
+        key = args[0] if op == "letter" else f"{op}({', '.join(a.key for a in args)})"
+        atom = _ATOMS.get(key)
+        if atom is None:
+            atom = super().__new__(cls)
+            atom.op, atom.args, atom.key = op, args, key
+            atom = _ATOMS.setdefault(key, atom)
+        return atom
 
     def __reduce__(self) -> Any:
         return Atom, (self.op, self.args)
@@ -86,6 +90,7 @@ class Atom:
         return min(ends) - (self.op == "quotient"), max(ends)
 
 
+_ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()
 _OPERATIONS: dict[str, Any] = {
     "ceil": lambda n, d: -(-n // d),
     "quotient": lambda n, d: n // d,

@@ -11,7 +11,8 @@ import numpy as np
 
 from costmodel.closedforms import Branch, ClosedForms, Forms, Leaf, Refusal
 from costmodel.decisions import Condition
-from costmodel.evaluation import Array, Evaluator, Grid, Window
+from costmodel.evaluation import Evaluator
+from costmodel.plans import Array, Grid, Window
 from costmodel.polynomial import Polynomial
 
 MOST_MASKED = 2**24

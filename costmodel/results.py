@@ -14,7 +14,7 @@ from dask.array.core import normalize_chunks
 
 from costmodel.axes import Axis, label_of
 from costmodel.errors import SettingError, shown, unknown
-from costmodel.evaluation import Window
+from costmodel.plans import Window
 from costmodel.quantities import UNITS
 from costmodel.space import Space
 

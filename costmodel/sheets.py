@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.closedforms import ClosedForms, Forms, Refusal
 from costmodel.errors import CostModelError
-from costmodel.evaluation import INT64, Array, Grid, Window
+from costmodel.plans import INT64, Array, Grid, Window
 from costmodel.regimes import GridForms
 
 FEW = 16

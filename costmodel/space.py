@@ -17,13 +17,15 @@ from costmodel.architectures.base import Architecture
 from costmodel.axes import Axis
 from costmodel.closedforms import ClosedForms
 from costmodel.errors import CostModelError
-from costmodel.evaluation import Array, Grid, Window
+from costmodel.plans import Array, Grid, Window
 from costmodel.sheets import Sheet, sheet_of
 from costmodel.training import SETTING_NAMES
 
 TILE = 256
 TILE_CELLS = 2**16
-"""Cells evaluated at once: so many that they stay in a core's cache, and not so many of a kind that sizes range far."""
+ENOUGH = 2**13
+"""Cells evaluated at once, a tile: so many along an axis, and in all, that they stay in a core's cache. If there are
+enough, outer axes do not vary within a tile: formulas are simpler then."""
 
 
 class Answer(NamedTuple):
@@ -79,7 +81,8 @@ class Space:
         within = self.whole if within is None else within
         spans: list[int] = []
         for part in reversed(within):
-            spans.append(max(1, min(part.stop - part.start, longest, cells)))
+            full = math.prod(spans) >= ENOUGH and longest == TILE
+            spans.append(1 if full else max(1, min(part.stop - part.start, longest, cells)))
             cells //= spans[-1]
         spans.reverse()
         starts = (range(part.start, part.stop, span) for part, span in zip(within, spans, strict=True))

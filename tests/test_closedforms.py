@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.closedforms import ClosedForms, Forms, Refusal, open_sizes
-from costmodel.evaluation import Grid
+from costmodel.plans import Grid
 from costmodel.quantities import QUANTITIES
 from costmodel.regimes import GridForms
 from tests.strategies import questions

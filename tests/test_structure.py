@@ -27,8 +27,8 @@ errors symbols units table quantities layers.frozen
 polynomial sizes document drawings
 operations dtypes layers.fields files allocator
 contest decisions tensor lifetimes
-evaluation precision optimizers graph
-declaration recomputation layers.base formulas
+plans precision optimizers graph
+evaluation declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.linear layers.loss
 layers.noise layers.norm layers.spatial
 layers.conv layers.pool layers.resize layers.shape
