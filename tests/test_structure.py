@@ -65,8 +65,10 @@ roofline.operation
 roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
-roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools roofline.kernels.products
-roofline.kernels.optimizers roofline.kernels.tables roofline.kernels.views
+roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools
+roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.views
+roofline.kernels.large_steps
+roofline.kernels.optimizers
 roofline.kernels
 roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
 roofline.placement roofline.probes roofline.products
@@ -75,7 +77,8 @@ roofline.calibration roofline.hosttime
 roofline.storage
 roofline.buffering
 roofline.footprint
-roofline.network roofline.movement
+roofline.recorder roofline.movement roofline.positions
+roofline.network
 roofline.execution
 roofline
 costmodel

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from costmodel.errors import SettingError
-from costmodel.graph import Block, Call
-from costmodel.layers.arithmetic import Scale
 from costmodel.prediction import Prediction
-from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Kernel, Site
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
-from costmodel.roofline.layer import NUMBERS
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.reference import BufferRole, Ref
+from costmodel.roofline.recorder import ROLES, Recorder
+from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
-from costmodel.tensor import Storage, Tensor
 
 MOST_LAYERS = 20_000
 """A program of more layers, repeats unrolled, is refused."""
-
-ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
-"""Whose memory a paper tensor is that no layer makes."""
 
 
 @dataclass(eq=False)
@@ -42,136 +33,6 @@ class Network:
     states: dict[str, dict[str, Ref]]
 
 
-@dataclass(eq=False)
-class Step:
-    """A layer that was recorded, or a view of `source` if it is none."""
-
-    y: Ref
-    site: Site | None = None
-    kernel: Kernel | None = None
-    source: Ref | None = None
-    name: str = ""
-
-
-@dataclass(eq=False)
-class Recorder:
-    """Walks a graph, round by round, and records the kernels of its calls."""
-
-    tape: Tape
-    head_features: int | None = None
-    arrays: dict[Tensor, Ref] = field(default_factory=dict)
-    by_storage: dict[Storage, Ref] = field(default_factory=dict)
-    given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    rounds: dict[Block, int] = field(default_factory=dict)
-
-    def walk(self, block: Block) -> None:
-        """Every call within, in order."""
-        for entry in block.entries:
-            if isinstance(entry, Call):
-                self.record(entry)
-            else:
-                self.repeat(entry)
-
-    def repeat(self, block: Block) -> None:
-        """All rounds of a block, each on what the one before made."""
-        if block.entry is None or block.exit is None:
-            self.walk(block)
-            return
-        assert block.entry.storage.parts is not None
-        x = self.stored(block.entry.storage.parts[0], block.entry.shape)
-        for number in range(int(block.count)):
-            self.rounds[block] = number
-            self.arrays[block.entry] = self.by_storage[block.entry.storage] = x
-            self.walk(block)
-            x = self.ref(block.exit)
-        del self.rounds[block]
-        parts = block.exit.storage.parts
-        self.by_storage[block.exit.storage if parts is None else parts[-1]] = x
-
-    def record(self, call: Call) -> None:
-        """One call."""
-        name = f"{call.name}{self.suffix(call.block)}"
-        self.tape.layer = name
-        site = self.site(call)
-        kernel = kernel_of(call.kind.kind)
-        y = kernel.forward(self.tape, site)
-        self.arrays[call.y] = self.by_storage[call.y.storage] = y
-        self.steps.append(Step(y, site, kernel, name=name))
-
-    def site(self, call: Call) -> Site:
-        """The call with its arrays; what needs a gradient is what has one on paper."""
-        inputs = [self.ref(x) for x in call.inputs]
-        weights = {name: self.ref(w) for name, w in call.weights.items()}
-        buffers = {name: self.ref(b) for name, b in call.buffers.items()}
-        pairs = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
-        site = Site(
-            call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in pairs if x.requires_grad]
-        )
-        if isinstance(call.kind, Scale):
-            site.factor = self.factor(call.name)
-        return site
-
-    def factor(self, name: str) -> float:
-        """The constant of a `scale`: 1/√d_h of attention's scores or its root on either side, 1 of an adapter."""
-        *path, own = name.split(".")
-        if self.head_features is None or not path or path[-1].endswith("_adapter"):
-            return 1.0
-        return self.head_features ** (-0.5 if own == "scale" else -0.25)
-
-    def ref(self, x: Tensor) -> Ref:
-        """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
-        return self.arrays[x] if x in self.arrays else self.stored(x.storage, x.shape)
-
-    def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
-        """What was last made in a storage, or was there: of each round its own, if it is of a repeated block."""
-        if storage.origin not in ROLES:
-            return self.viewed(self.by_storage[storage], shape)
-        name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
-        key = (storage, name)
-        if key not in self.given:
-            self.given[key] = self.tape.array([*shape], ROLES[storage.origin], name, NUMBERS.get(storage.role))
-        return self.viewed(self.given[key], shape)
-
-    def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
-        """`ref` in a shape that no layer gave it."""
-        shape = tuple(map(int, shape))
-        if ref.shape == shape:
-            return ref
-        view = self.tape.reshape(ref, *shape)
-        self.steps.append(Step(view, source=ref))
-        return view
-
-    def suffix(self, block: Block | None) -> str:
-        """The rounds that are under way, outermost first."""
-        found = ""
-        while block is not None:
-            found = f"[{self.rounds[block]}]{found}" if block in self.rounds and int(block.count) > 1 else found
-            block = block.parent
-        return found
-
-    def pull(self, end: Ref) -> dict[Ref, Ref]:
-        """Run back from the loss, or from a sum of the output; returns the gradients of weights."""
-        self.tape.phase = "backward"
-        gradients = {end: self.tape.full(end.shape, 1.0)}
-        for step in reversed(self.steps):
-            g = gradients.pop(step.y, None)
-            if g is None:
-                continue
-            if step.source is not None:
-                self.add(gradients, step.source, self.tape.reshape(g, *step.source.shape))
-            elif step.kernel is not None and step.site is not None and step.site.wanted:
-                self.tape.layer = step.name
-                for operand, gradient in step.kernel.backward(self.tape, step.site, g):
-                    self.add(gradients, operand, gradient)
-        return gradients
-
-    def add(self, gradients: dict[Ref, Ref], operand: Ref, gradient: Ref) -> None:
-        """What several layers read has the sum of their gradients."""
-        before = gradients.get(operand)
-        gradients[operand] = gradient if before is None else self.tape.add(before, gradient)
-
-
 def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool = True, step: int = 1) -> Network:
     """The program of a prediction: the forward pass in inference, a whole step in training.
 
@@ -180,25 +41,23 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     check_runs(prediction)
     recorder = Recorder(Tape(dtype), getattr(prediction.model, "head_features", None))
     recorder.walk(prediction.run.root)
-    last = prediction.run.root.entries[-1]
-    ends_in_loss = isinstance(last, Call) and last.y.shape == () and prediction.settings.training
+    output, loss = _ends(recorder, prediction)
+    found = {role: recorder.standing(role) for role in ROLES.values()}
+    weights = found["weight"]
+    pulled = recorder.pull(recorder.steps[-1].y) if prediction.settings.training else {}
+    gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
+    states = _optimized(recorder.tape, prediction, weights, gradients, step) if optimize and gradients else {}
+    outputs = [output, *([] if loss is None else [loss]), *([] if states else gradients.values())]
+    program = program_of(recorder.tape.ops, outputs, (), prediction.model.title, recorder.given.values())
+    return Network(program, output, loss, found["input"], weights, found["state"], gradients, states)
+
+
+def _ends(recorder: Recorder, prediction: Prediction) -> tuple[Ref, Ref | None]:
+    """What the loss sees, and the loss if there is one."""
     final = recorder.steps[-1]
-    loss = final.y if ends_in_loss else None
-    output = final.site.x if ends_in_loss and final.site is not None else final.y
-    if prediction.model.HAS_ATTENTION:
-        output = recorder.tape.reshape(output, -1, output.shape[-1])
-    found = {
-        role: {r.buffer.name: r for r in recorder.given.values() if r.buffer.role == role} for role in ROLES.values()
-    }
-    pulled = recorder.pull(final.y) if prediction.settings.training else {}
-    gradients = {name: pulled[ref] for name, ref in found["weight"].items() if ref in pulled}
-    states: dict[str, dict[str, Ref]] = {}
-    if optimize and gradients:
-        states = _optimized(recorder.tape, prediction, found["weight"], gradients, step)
-    outputs = [output, *([loss] if loss is not None else []), *([] if states else gradients.values())]
-    given = [*recorder.given.values()]
-    program = program_of(recorder.tape.ops, outputs, (), prediction.model.title, given)
-    return Network(program, output, loss, found["input"], found["weight"], found["state"], gradients, states)
+    if prediction.settings.training and final.y.shape == () and final.site is not None:
+        return final.site.x, final.y
+    return recorder.tape.reshape(final.y, -1, final.y.shape[-1]) if prediction.model.HAS_ATTENTION else final.y, None
 
 
 def _optimized(

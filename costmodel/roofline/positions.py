@@ -1,0 +1,60 @@
+"""The constants of attention: which keys a query sees, and what tells positions apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from costmodel.architectures.transformer import Transformer
+
+if TYPE_CHECKING:
+    import numpy
+
+
+def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Which keys each query sees."""
+    import numpy
+
+    behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
+    window = shape[1] if model.window is None else model.window
+    return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
+
+
+def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """A slope a head times the position of the key (Press et al. 2022, §3); a row's own position adds a constant."""
+    import numpy
+
+    heads = model.heads
+    whole = 2 ** math.floor(math.log2(heads))
+    exponents = [8 * (i + 1) / whole for i in range(whole)] + [4 * (2 * i + 1) / whole for i in range(heads - whole)]
+    return 2.0 ** -numpy.array(exponents)[:, None, None] * numpy.arange(shape[2])
+
+
+def _angles(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Position over 10000^(2i/size) for pair i, once for each of the pair (Su et al. 2021, §3.2.2)."""
+    import numpy
+
+    pairs = 10_000.0 ** -(numpy.arange(0, shape[1], 2) / shape[1])
+    return numpy.tile(numpy.arange(shape[0])[:, None] * pairs, 2)
+
+
+def _cosines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.cos(_angles(model, shape))
+
+
+def _sines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.sin(_angles(model, shape))
+
+
+TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
+    "attention_mask": _visible,
+    "alibi": _slopes,
+    "cos": _cosines,
+    "sin": _sines,
+}
+"""Buffers of a transformer, by name."""
