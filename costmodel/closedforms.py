@@ -36,9 +36,10 @@ class Forms:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A regime in which the question has no answer; `predict` says why at each of its points."""
+    """A regime in which the question has no answer; `predict` says why at each of its points, as here at one."""
 
     message: str
+    point: Mapping[str, int]
 
 
 Leaf = Forms | Refusal
@@ -145,7 +146,7 @@ class ClosedForms:
             values = self._values(trace(model, asked))
         except CostModelError:
             if reason := self.reason(point):
-                return Refusal(reason)
+                return Refusal(reason, dict(point))
             raise
         return Forms({quantity: _checked(value, point) for quantity, value in values.items()})
 

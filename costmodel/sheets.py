@@ -16,7 +16,7 @@ from costmodel.regimes import GridForms
 FEW = 16
 """Grids of no more cells are answered by predicting at each: a trace with letters takes as long as so many."""
 MOST_REASONS = 2_000
-"""Cells of one sheet that are asked one by one why they have no answer; others say why one of their regime has none."""
+"""Cells of one sheet that are asked one by one why they have no answer; others say what one like them says."""
 
 
 class Sheet(ABC):
@@ -76,22 +76,39 @@ class FormulaSheet(Sheet):
         for mask, leaf in self.forms.regimes(window):
             if not isinstance(leaf, Refusal):
                 continue
-            where = np.ones((1,) * len(window), bool) if mask is None else mask
+            where = self._spread(window, np.ones((1,) * len(window), bool) if mask is None else mask)
             shape = where.shape if result is None else np.broadcast_shapes(result.shape, where.shape)
             texts = np.full(shape, "", object) if result is None else np.broadcast_to(result, shape).copy()
-            for index in np.argwhere(np.broadcast_to(where, shape)):
-                texts[tuple(index)] = self._reason(window, where, index, leaf)
+            cells = np.broadcast_to(where, shape)
+            texts[cells] = _in_short(leaf)
+            for index in np.argwhere(cells)[: max(0, MOST_REASONS - len(self._reasons))]:
+                texts[tuple(index)] = self._reason(window, index)
             result = texts
         return result
 
-    def _reason(self, window: Window, where: Array, index: Array, leaf: Refusal) -> str:
-        start = [part.start + int(i) for part, i in zip(window, index, strict=True)]
-        point = self.forms.grid.point(start)
+    def _spread(self, window: Window, where: Array) -> Array:
+        """A mask over all axes along which the texts vary, as far as their ends tell, and not just where cells do."""
+        first = np.array(np.unravel_index(int(where.argmax()), where.shape))
+        shape = list(where.shape)
+        for axis, part in enumerate(window):
+            last = first.copy()
+            last[axis] = part.stop - part.start - 1
+            if shape[axis] == 1 and last[axis] and self._reason(window, last) != self._reason(window, first):
+                shape[axis] = int(last[axis]) + 1
+        return np.broadcast_to(where, shape)
+
+    def _reason(self, window: Window, index: Array) -> str:
+        point = self.forms.grid.point([part.start + int(i) for part, i in zip(window, index, strict=True)])
         key = tuple(point.items())
         if key not in self._reasons:
-            asked = len(self._reasons) < MOST_REASONS
-            self._reasons[key] = self.forms.forms.reason(point) if asked else leaf.message
+            self._reasons[key] = self.forms.forms.reason(point)
         return self._reasons[key]
+
+
+def _in_short(leaf: Refusal) -> str:
+    """Why a regime has no answer, as one of its cells says it."""
+    where = ", ".join(f"{name}={size}" for name, size in leaf.point.items())
+    return f"as at {where}: {leaf.message}"
 
 
 class PredictedSheet(Sheet):

@@ -76,6 +76,8 @@ def _row_groups(shape: Sequence[int]) -> list[tuple[slice, ...]]:
 
 def _write_parts(sweep: xarray.Dataset, target: Path) -> None:
     """A file for each chunk, written by whoever works it out, each whole or not at all."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CostModelError(f"cannot write {shown(str(target))}: it is there already; remove it, or give another path")
     target.mkdir(parents=True, exist_ok=True)
     names = [str(name) for name in sweep.data_vars]
     blocks = {name: sweep[name].data.to_delayed() for name in names}

@@ -94,6 +94,27 @@ def test_cells_without_an_answer_are_missing_and_say_why() -> None:
     assert "heads 5 does not divide width 24" in cell_of(ds, batch=2, seq=8, heads=5)["reason"]
 
 
+def test_every_reason_is_that_of_its_cell() -> None:
+    ds = cm.sweep(SMALL, batch=range(1, 5), seq=range(17, 40), quantities="params")
+    for seq in ds.seq.values.tolist():
+        assert cell_of(ds, batch=3, seq=seq)["reason"] == error_of(lambda seq=seq: cm.predict(SMALL, batch=3, seq=seq))
+
+
+def test_of_very_many_cells_without_an_answer_some_say_what_others_said() -> None:
+    ds = cm.sweep(SMALL, batch=[1, 2], seq=range(17, 4000), quantities="params")
+    first, last = cell_of(ds, batch=1, seq=17)["reason"], cell_of(ds, batch=2, seq=3999)["reason"]
+    assert first == error_of(lambda: cm.predict(SMALL, seq=17))
+    assert last == f"as at batch=1, seq=17: {first}"
+    assert (ds.reason != "").all()
+
+
+def test_parts_are_not_mixed_with_others(tmp_path: Any) -> None:
+    lazy = cm.sweep(SMALL, batch=[1, 2], chunks=1, quantities="params")
+    lazy.to_parquet(tmp_path / "sweep.parquet")
+    assert "it is there already" in error_of(lambda: lazy.to_parquet(tmp_path / "sweep.parquet"))
+    assert "No such file" in error_of(lambda: lazy.compute().to_parquet(tmp_path / "missing" / "sweep.parquet"))
+
+
 def test_values_are_whole_numbers_where_all_are_there() -> None:
     ds = cm.sweep(SMALL, batch=range(1, 99), seq=[4, 8], quantities=["memory.peak", "flops.total"])
     assert all(ds[name].dtype == np.int64 for name in ("memory.peak", "flops.total"))
