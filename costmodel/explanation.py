@@ -116,7 +116,8 @@ class Explanation:
         table = ["| letter | value | meaning |", "|---|---:|---|", *rows] if rows else []
         sources = [f"- {source}" for source in self.sources]
         result = f"`= {self.numbers}` = **{self.value:,} {self.unit}**"
-        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *sources])
+        note = [f"note: {self.note}", ""] if self.note else []
+        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *sources])
 
 
 class _NumberPrinter(StrPrinter):

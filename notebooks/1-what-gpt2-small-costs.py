@@ -1,0 +1,189 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What GPT-2 small costs, formula by formula
+#
+# **The point:** four short formulas say what training a transformer costs. They follow from the model's description
+# alone, so nobody has to remember them, and several numbers that everybody remembers are wrong.
+#
+# The question is one training step of GPT-2 small with 32 sequences of 512 tokens, in single precision with AdamW. Not
+# a weight is allocated: the model runs once over tensors that have a shape and no data.
+
+# %%
+# %matplotlib inline
+import matplotlib.pyplot as plt
+import pandas as pd
+import sympy as sp
+
+import costmodel as cm
+from costmodel.units import show_bytes, show_count, show_flops
+
+plt.style.use("pictures.mplstyle")
+batch, seq = 32, 512
+p = cm.predict(cm.GPT2Small, batch=batch, seq=seq)
+
+# %% [markdown]
+# ## Parameters
+#
+# `explain` gives the formula in the model's own letters, what each letter is, and the numbers put in.
+
+# %%
+p.explain("params")
+
+# %% [markdown]
+# A block has $12d^2$ weights in its matrices: $3d^2$ make query, key and value, $d^2$ is attention's output, and
+# $2 \cdot 4d^2$ are the two matrices of the MLP. Biases and norms add the $13d$. Around the blocks stand the
+# embedding $Vd$, which also serves as the head and is counted once, the positions, and a last norm.
+
+# %%
+known = p.explain("memory.peak").letters + p.explain("params").letters
+symbols = {s.name: s for quantity in ("memory.peak", "params") for s in p.formula(quantity).free_symbols}
+values = {symbols[letter.symbol]: letter.value for letter in known}
+B, T, V, n, L, d, h = (symbols[name] for name in ("B", "T", "V", "n_ctx", "L", "d", "h"))
+
+parts = {"matrices of the blocks": 12 * L * d**2, "embedding and head": V * d, "positions": n * d}
+parts["biases and norms"] = sp.expand(p.formula("params")) - sum(parts.values())
+sizes = [int(part.subs(values)) for part in parts.values()]
+pd.DataFrame(
+    {
+        "formula": [str(part) for part in parts.values()],
+        "parameters": [f"{size:,}" for size in sizes],
+        "share": [f"{size / p.params:.1%}" for size in sizes],
+    },
+    index=list(parts),
+)
+
+# %% [markdown]
+# The paper calls this model "117M". The weights that were released with it are another matter; a rounder name would
+# have been 124M, and that is what it is called today.
+
+# %%
+claimed = 117_000_000
+print(f"counted  {p.params:>12,}")
+print(f"claimed  {claimed:>12,}, short by {p.params - claimed:,} ({1 - claimed / p.params:.1%})")
+print(f"with a head of its own instead of a tied one it would be {p.params + values[V] * values[d]:,}")
+
+# %% [markdown]
+# ## FLOPs
+#
+# A multiply-add is two FLOPs. What is counted are matrix products; all other arithmetic stands apart, because it is
+# hardly any of the work (though often much of the time).
+
+# %%
+p.explain("flops.forward")
+
+# %% [markdown]
+# Two things can be read off. The first is the rule of thumb "$2N$ FLOPs a token forward, $6N$ for training": every
+# weight of a matrix takes part in one multiply-add for each token, and backward does twice as much. The rule leaves out
+# $4LTd$, the products of attention, which have no weights.
+
+# %%
+tokens = batch * seq
+print(f"forward   {show_flops(p.flops.forward)}, pointwise beside it {show_flops(p.pointwise_flops.forward)}")
+print(f"backward  {show_flops(p.flops.backward)}, {p.flops.backward / p.flops.forward:.3f} times forward")
+print(f"6 N a token gives {show_flops(6 * p.params * tokens)}, the count is {show_flops(p.flops.total)}")
+print(f"so the rule is {abs(6 * p.params * tokens / p.flops.total - 1):.1%} too low at {seq} tokens")
+
+# %% [markdown]
+# The second is where attention overtakes the matrices. Only attention's term grows with $T$, so solve for it:
+
+# %%
+per_token = p.formula("flops.forward")
+per_token = sp.expand(per_token / (B * T))
+attention = per_token.coeff(T, 1) * T
+(even,) = sp.solve(sp.Eq(attention, 24 * L * d**2), T)
+print(f"attention costs as much as the blocks' matrices at T = {even}, here {int(even.subs(values)):,} tokens")
+for length in (seq, 2 * seq, int(even.subs(values))):
+    share = (attention / per_token).subs({**values, T: length})
+    print(f"  {length:>5,} tokens: {float(share):6.1%} of all FLOPs are attention's products")
+
+# %% [markdown]
+# ## Activations
+#
+# Forward keeps what backward will read: the inputs of the matrices, the outcomes of softmax, a mask for each dropout.
+
+# %%
+p.explain("memory.activations")
+
+# %% [markdown]
+# Here is the number that surprises most people. "200 MB" can be read as what GPT-2's activations take in training:
+
+# %%
+rumour = 200 * 10**6
+rows = []
+for length in (64, 128, 256, 512, 1024):
+    size = cm.predict(cm.GPT2Small, batch=1, seq=length).memory.activations
+    rows.append((length, show_bytes(size), f"{size / rumour:.1f} ×", f"{size / p.memory.weights:.2f} ×"))
+times = p.memory.activations / rumour
+print(f"batch {batch}, {seq} tokens: {show_bytes(p.memory.activations)}, {times:.0f} times the rumour")
+print("one single sequence:")
+pd.DataFrame(rows, columns=["tokens", "activations", "of 200 MB", "of the weights"]).set_index("tokens")
+
+# %% [markdown]
+# Is that count right? There is an authority. Korthikanti et al. (2022, eq. 1 and 2) derive by hand that a layer in half
+# precision keeps $sbh\,(34 + 5\,as/h)$ bytes, in their letters $s$ tokens, $b$ sequences, $h$ width and $a$ heads. The
+# same model asked in bfloat16 answers:
+
+# %%
+half = cm.predict(cm.GPT2Small, batch=batch, seq=seq, precision="bf16").formula("memory.activations")
+of_layers = sp.expand(half).coeff(L, 1)
+theirs = T * B * d * (34 + 5 * h * T / d)
+print("here   ", sp.collect(sp.expand(of_layers / (B * T)), d), " bytes for each token of a layer")
+print("theirs ", sp.expand(theirs / (B * T)))
+print("differ ", sp.expand((of_layers - theirs) / (B * T)), " bytes: four statistics of two norms, which they neglect")
+
+# %% [markdown]
+# ## The peak
+#
+# Weights, gradients, optimizer state and activations are never all there at their largest. The timeline follows every
+# tensor through the step, and the peak is its highest point.
+
+# %%
+p.timeline.plot()
+
+# %%
+memory = p.memory
+added = memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.inputs + memory.activations
+step = p.timeline.peak_step
+print(f"adding the lines up  {show_bytes(added)}")
+print(f"the peak             {show_bytes(p.memory.peak)}, in {step.phase} of {step.layer}")
+print(f"in gradients there   {show_bytes(step.alive.gradients)}, in temporaries {show_bytes(step.alive.temporaries)}")
+
+# %% [markdown]
+# The summit is at the loss, where no weight has a gradient yet. The logits are $BT$ rows of $V$ numbers, as large as
+# many layers together, and around the loss there are three such arrays at once: the $12BTV$ in the formula.
+
+# %%
+p.explain("memory.peak")
+
+# %% [markdown]
+# ## One formula, many models
+#
+# A formula has letters, so it answers for other models of the family too. "LLaMA-7B needs 52 GB in fp32" is often
+# repeated. The formula of the 7B model, with the sizes of the 13B model put in, says where that number comes from:
+
+# %%
+seven = cm.predict("llama-2-7b", batch=1, seq=1, mode="inference")
+weights = seven.explain("memory.weights")
+small = {d.symbol: d.value for d in weights.letters}
+sizes = {"7B": small, "13B": {**small, "L": 40, "d": 5120, "d_ff": 13824, "h": 40, "h_kv": 40, "d_h": 128}}
+weights
+
+# %%
+for name, chosen in sizes.items():
+    size = int(weights.formula.subs({symbol: chosen[symbol.name] for symbol in weights.formula.free_symbols}))
+    print(f"{name:>3}: {show_count(size // 4)} parameters, {size / 1e9:.1f} GB = {show_bytes(size)} in fp32")
+
+# %% [markdown]
+# Nothing above was typed in: change a setting in the first cell, run all, and formulas and numbers follow together.

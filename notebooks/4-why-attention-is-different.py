@@ -1,0 +1,165 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # MLP, CNN and transformer at equal parameters: why attention is different
+#
+# **The point:** parameters do not say what a network costs. A weight costs two FLOPs each time it is used, and how
+# often depends on the input. In an MLP that is once, in a CNN once for each pixel. A transformer uses each weight once
+# for each token too, but its attention also compares all tokens with all others, and that part has no weights at all.
+#
+# Three networks of eight layers, as equal in parameters as whole widths allow.
+
+# %%
+# %matplotlib inline
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import sympy as sp
+
+import costmodel as cm
+from costmodel.layers import AdaptiveAvgPool, Conv, Flatten, Linear, Relu
+from costmodel.units import show_bytes, show_count, show_flops
+
+plt.style.use("pictures.mplstyle")
+LAYERS, SYMBOLS = 8, 256
+transformer = cm.Transformer(
+    vocab=SYMBOLS, context=2**16, layers=LAYERS, width=512, heads=8, positions="rotary", mlp="plain"
+)
+
+
+def mlp(width):
+    """From a row of features to scores."""
+    return cm.MLP(sizes=[SYMBOLS, *[width] * LAYERS, SYMBOLS])
+
+
+def cnn(channels):
+    """Eight convolutions that keep the image's size, then scores."""
+    body = [layer for _ in range(LAYERS) for layer in (Conv(channels, kernel=3, padding=1), Relu())]
+    return cm.CNN(input=[3, 32, 32], blocks=[*body, AdaptiveAvgPool(1), Flatten(), Linear(SYMBOLS)])
+
+
+# %% [markdown]
+# The width that gives a number of parameters is the root of a formula, so nobody has to try.
+
+# %%
+wanted = cm.predict(transformer, batch=1, seq=32).params
+formula = cm.predict(mlp(1024)).formula("params")
+n = sp.Symbol("n", positive=True)
+known = {"n_0": SYMBOLS, "n_1": n, "n_2": SYMBOLS}
+in_width = sp.expand(formula.subs({letter: known[letter.name] for letter in formula.free_symbols}))
+(root,) = sp.solve(sp.Eq(in_width, wanted), n)
+width = round(float(root))
+print(f"MLP: {in_width} = {wanted:,} at n = {float(root):.2f}")
+
+# The convolutions' formula is 9 C² in each layer but the first: a square root is near enough to start from.
+start = round((wanted / (9 * LAYERS)) ** 0.5)
+channels = min(range(start, start + 60), key=lambda c: abs(cm.predict(cnn(c)).params - wanted))
+
+predictions = {
+    "MLP": cm.predict(mlp(width), loss=None),
+    "CNN": cm.predict(cnn(channels), image=32, loss=None),
+    "transformer": cm.predict(transformer, seq=32 * 32, loss=None),
+}
+pd.DataFrame(
+    [
+        (
+            show_count(p.params),
+            show_flops(p.flops.forward),
+            f"{p.flops.forward / p.params:,.0f}",
+            show_bytes(p.memory.activations),
+        )
+        for p in predictions.values()
+    ],
+    index=[f"MLP, width {width}", f"CNN, {channels} channels, 32 × 32 pixels", "transformer, width 512, 1,024 tokens"],
+    columns=["parameters", "FLOPs forward", "FLOPs a parameter", "activations"],
+)
+
+# %% [markdown]
+# Equal parameters, and a thousand times the FLOPs: both images and texts have 1,024 positions here, and each position
+# uses the weights again. But the transformer needs more than the CNN, and keeps far more. The formulas say why.
+
+# %%
+for name, p in predictions.items():
+    print(name)
+    print("  forward FLOPs    ", p.formula("flops.forward"))
+    print("  activation bytes ", p.formula("memory.activations"))
+
+# %% [markdown]
+# MLP: no size of the input but the features. CNN: everything is proportional to $HW$, the number of positions.
+# Transformer: there is a $T$ inside the bracket as well, so that both grow with $T^2$. Per position:
+
+# %%
+sides = 2 ** np.arange(2, 9)
+positions = sides**2
+images = cm.sweep(cnn(channels), image=[int(side) for side in sides], loss=None)
+texts = {
+    kind: cm.sweep(transformer, seq=[int(length) for length in positions], loss=None, attention=kind)
+    for kind in ("eager", "flash")
+}
+figure, axes = plt.subplots()
+params = predictions["transformer"].params
+axes.plot(positions, texts["eager"]["flops.forward"] / positions / params, "o-", label="transformer")
+axes.plot(positions, images["flops.forward"] / positions / images["params"], "s-", label="CNN")
+axes.plot(1, predictions["MLP"].flops.forward / predictions["MLP"].params, "D", label="MLP (one position)")
+axes.axhline(2, color="#222222", linestyle=":", linewidth=1)
+axes.set_xscale("log", base=2)
+axes.set_yscale("log", base=2)
+axes.yaxis.set_major_formatter("{x:g}")
+axes.set(xlabel="positions [pixels or tokens]", ylabel="forward FLOPs a parameter and position")
+axes.legend(loc="upper left")
+plt.show()
+
+# %% [markdown]
+# A multiply-add for each weight and position: that is the dotted line at two, and CNN and MLP stay on it. Attention's
+# products come on top, and beyond a few thousand tokens they are most of the work.
+#
+# What is kept for backward tells the same story, with one difference.
+
+# %%
+figure, axes = plt.subplots()
+KIB = 2**10
+for kind, look, label in (("eager", "o-", "scores stored"), ("flash", "^--", "fused attention")):
+    kept = texts[kind]["memory.activations"] / positions / KIB
+    axes.plot(positions, kept, look, color="C0", label=f"transformer, {label}")
+axes.plot(positions, images["memory.activations"] / positions / KIB, "s-", color="C1", label="CNN")
+axes.plot(1, predictions["MLP"].memory.activations / KIB, "D", color="C2", label="MLP (one position)")
+axes.set_xscale("log", base=2)
+axes.set_yscale("log", base=2)
+axes.yaxis.set_major_formatter("{x:,g}")
+axes.set(xlabel="positions [pixels or tokens]", ylabel="activations a position [KiB]")
+axes.legend(loc="upper left")
+plt.show()
+
+# %% [markdown]
+# Fused attention never stores the scores, so its memory is proportional to the tokens again, like a CNN's. It still
+# computes them. Doubling the positions multiplies by:
+
+# %%
+doubled = [2**10, 2**11, 2**12, 2**13, 2**14, 2**15, 2**16]
+rows = {}
+for kind, label in {"eager": "scores stored", "flash": "fused attention"}.items():
+    grid = cm.sweep(transformer, seq=doubled, loss=None, attention=kind)
+    for quantity, what in {"flops.total": "FLOPs", "memory.activations": "activations"}.items():
+        values = grid[quantity].values
+        rows[f"transformer, {label}: {what}"] = [f"{ratio:.2f}" for ratio in values[1:] / values[:-1]]
+ends = cm.sweep(cnn(channels), image=[(32, side) for side in (32, 64, 128, 256, 512, 1024, 2048)], loss=None)
+for quantity, what in {"flops.total": "FLOPs", "memory.activations": "activations"}.items():
+    values = ends[quantity].values
+    rows[f"CNN: {what}"] = [f"{ratio:.2f}" for ratio in values[1:] / values[:-1]]
+pd.DataFrame(rows, index=[f"to {positions:,}" for positions in doubled[1:]]).T
+
+# %% [markdown]
+# Two is linear, four is quadratic. One column separates the three: a CNN stays at two, a transformer goes to four, and
+# a better kernel takes the four away from memory but not from the arithmetic. **That is what is different about
+# attention: its cost is in pairs of positions, and no count of parameters shows it.**

@@ -1,0 +1,110 @@
+"""Run every notebook anew and hold what is committed against it; with --write, commit what the run gave.
+
+A notebook is a pair: the percent script is its source, the .ipynb the same cells with their outputs. What the second
+holds is what the first gives: text and formulas to the letter, of pictures that there is one. A notebook with a clock
+in it (``measured: true`` in its header) gives other numbers each time, and only has to run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+HERE = Path(__file__).parent
+COMPARED = ("text/latex", "text/markdown", "text/plain")
+"""What two runs of one cell have alike; pictures differ by the version of what draws them."""
+SECONDS = 300
+"""The longest that one cell may take."""
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit code."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="scripts to run (default: all)")
+    parser.add_argument("--write", action="store_true", help="store the outputs")
+    asked = parser.parse_args()
+    wrong = 0
+    for script in [HERE / name for name in asked.names] or sorted(HERE.glob("[0-9]-*.py")):
+        began = perf_counter()
+        problems = list(_checked(script, asked.write))
+        wrong += len(problems)
+        print(f"{script.name}: {perf_counter() - began:.0f} s", *problems, sep="\n  ", flush=True)
+    return 1 if wrong else 0
+
+
+def _checked(script: Path, write: bool) -> Iterator[str]:
+    """Run one notebook, store it if asked, and say what is wrong."""
+    source, stored = jupytext.read(script), script.with_suffix(".ipynb")
+    try:
+        ran = _ran(source)
+    except CellExecutionError as error:
+        yield f"fails: {error}"
+        return
+    yield from _private(ran)
+    if write:
+        nbformat.write(ran, stored)
+        return
+    if not stored.exists():
+        yield f"{stored.name} is missing: run notebooks/execute.py --write"
+        return
+    committed = nbformat.read(stored, as_version=4)
+    yield from _private(committed)
+    yield from _differences(committed, ran)
+
+
+def _ran(notebook: Any) -> Any:
+    """The notebook with its outputs, and nothing that says when or where it was run."""
+    client = NotebookClient(notebook, timeout=SECONDS, record_timing=False, coalesce_streams=True)
+    client.resources = {"metadata": {"path": str(HERE)}}
+    done = client.execute()
+    for number, cell in enumerate(done.cells):
+        cell.id = f"cell-{number}"  # scripts have none, and those drawn at random would change with every run
+    measured = done.metadata.get("measured", False)
+    done.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    if measured:
+        done.metadata["measured"] = True
+    return done
+
+
+def _differences(committed: Any, ran: Any) -> Iterator[str]:
+    """Where the committed notebook is not what its script gives."""
+    if [(c.cell_type, c.source) for c in committed.cells] != [(c.cell_type, c.source) for c in ran.cells]:
+        yield "script and notebook have different cells: run notebooks/execute.py --write"
+    elif not ran.metadata.get("measured", False):
+        for old, new in zip(committed.cells, ran.cells, strict=True):
+            if _given(old) != _given(new):
+                yield f"another output than is committed, run notebooks/execute.py --write: {new.source!r}"
+
+
+def _given(cell: Any) -> list[Any]:
+    """What a cell gave, as far as it is the same each time."""
+    texts = []
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        shown = {kind: data[kind] for kind in COMPARED if kind in data and "image/png" not in data}
+        texts.append((output.output_type, output.get("text"), shown, "image/png" in data))
+    return texts
+
+
+def _private(notebook: Any) -> Iterator[str]:
+    """Paths of the machine in the outputs, and warnings."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                yield f"says on stderr: {output.text!r}"
+            for path in re.findall(r"(?:/home|/root|/tmp|/Users|/work)/[^\s\"']*", str(output)):
+                yield f"names a path of the machine that ran it: {path}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
