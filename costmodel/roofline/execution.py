@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
-from costmodel.errors import SettingError, ShapeError, unknown
+from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.prediction import Prediction, predict
 from costmodel.roofline.footprint import check_fits, peak_bytes
 from costmodel.roofline.memory import Memory
@@ -64,12 +64,14 @@ def execute(
         **settings: as `predict` takes them; mode is "inference" unless given.
 
     Raises:
-        CostModelError: a setting that is not run in NumPy, an array that does not fit, or too little memory, before
-            anything is allocated.
+        CostModelError: a setting that is not run in NumPy, an array that does not fit, or too little memory, the last
+            before anything is allocated.
 
     """
     if dtype not in ("float32", "float64"):
         raise unknown("dtype", dtype, ("float32", "float64"))
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise SettingError(f"seed={shown(seed)} is not a whole number from 0: use one such as seed=0")
     prediction = model if isinstance(model, Prediction) else predict(model, **{"mode": "inference", **settings})
     if isinstance(model, Prediction) and settings:
         raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
@@ -96,7 +98,7 @@ def _found(network: Network, memory: Memory) -> Execution:
 def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:
     """Memory with numbers in all that is there before the program runs: those `given` by name, else drawn.
 
-    Raises UnknownNameError, ShapeError.
+    Raises UnknownNameError, ShapeError, SettingError.
     """
     import numpy
 
@@ -111,16 +113,34 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
             memory.make(ref.buffer)
             _draw(random, name, ref, memory.array(ref), prediction)
             continue
-        shape = numpy.shape(given[name])
-        if shape != ref.shape:
-            raise ShapeError(f"{name} of {prediction.model.title} is {show_shape(ref.shape)}, not {show_shape(shape)}")
-        memory.hold(ref, given[name])
+        memory.hold(ref, _checked(given[name], name, ref, prediction))
     for name, ref in network.buffers.items():
         memory.hold(ref, _buffer(name, ref, prediction.model))
     for states in network.states.values():
         for name, ref in states.items():
             memory.hold(ref, _state(name, ref))
     return memory
+
+
+def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.ndarray:
+    """An array that was given: numbers of the right shape, indices within what they point into."""
+    import numpy
+
+    title, whole = prediction.model.title, ref.dtype == "int64"
+    try:
+        array = numpy.asarray(values)
+    except ValueError:
+        raise ShapeError(f"{name} of {title}: {shown(values)} is no array of {show_shape(ref.shape)}") from None
+    if array.dtype.kind not in ("iu" if whole else "iuf"):
+        raise SettingError(f"{name} of {title} holds {array.dtype}: give {'whole ' * whole}numbers")
+    if array.shape != ref.shape:
+        raise ShapeError(f"{name} of {title} is {show_shape(ref.shape)}, not {show_shape(array.shape)}")
+    if whole:
+        least, most, count = int(array.min()), int(array.max()), _classes(name, prediction)
+        if least < 0 or most >= count:
+            wrong = least if least < 0 else most
+            raise SettingError(f"{name} of {title} holds {wrong}: give indices from 0 to {count - 1}")
+    return array
 
 
 def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarray, prediction: Prediction) -> None:

@@ -27,6 +27,12 @@ MLP = cm.MLP(sizes=[6, 8, 8, 8, 3], dropout=0.5)
         ({"dtype": "float16"}, "unknown dtype 'float16': did you mean 'float64' or 'float32'?"),
         ({"weights": {"head": 1}}, "unknown array of Transformer 'head'"),
         ({"weights": {"positions.weight": np.ones((2, 3))}}, "positions.weight of Transformer is 16 × 12, not 2 × 3"),
+        ({"inputs": {"tokens": np.full((1, 16), 50)}}, "tokens of Transformer holds 50: give indices from 0 to 49"),
+        ({"inputs": {"tokens": np.full((1, 16), -1)}}, "tokens of Transformer holds -1: give indices from 0 to 49"),
+        ({"inputs": {"tokens": np.ones((1, 16))}}, "tokens of Transformer holds float64: give whole numbers"),
+        ({"inputs": {"tokens": [[1], [2, 3]]}}, "tokens of Transformer: .* is no array of 1 × 16"),
+        ({"weights": {"positions.weight": "no"}}, "positions.weight of Transformer holds <U2: give numbers"),
+        ({"seed": -1}, "seed=-1 is not a whole number from 0: use one such as seed=0"),
     ],
 )
 def test_what_numpy_does_not_run_is_refused(settings: dict[str, Any], message: str) -> None:
