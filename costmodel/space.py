@@ -21,8 +21,8 @@ from costmodel.plans import Array, Grid, Window
 from costmodel.sheets import Sheet, sheet_of
 from costmodel.training import SETTING_NAMES
 
-TILE = 256
-TILE_CELLS = 2**16
+TILE = 2**10
+TILE_CELLS = 2**17
 ENOUGH = 2**13
 """Cells evaluated at once, a tile: so many along an axis, and in all, that they stay in a core's cache. If there are
 enough, outer axes do not vary within a tile: formulas are simpler then."""
