@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from costmodel.options import Json, Model, Out, Quantities, Resume, asking, sweeping
+from costmodel.roofline.commands import app as roofline
 
 
 def _examples(*lines: str) -> str:
@@ -21,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(roofline, name="roofline")
 
 UsageError: Any = typer.BadParameter.__mro__[2]
 """The base of what typer raises for a command line that it cannot read."""

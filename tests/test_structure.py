@@ -73,16 +73,19 @@ roofline.kernels
 roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
 roofline.placement roofline.probes roofline.products
 roofline.measurement roofline.rates
-roofline.calibration roofline.hosttime
-roofline.storage
+roofline.hosttime roofline.intervention
 roofline.buffering
 roofline.footprint
 roofline.recorder roofline.movement roofline.positions
 roofline.network
-roofline.execution
+roofline.execution roofline.surrogates
+roofline.calibration
+roofline.storage roofline.forecast roofline.classification
+roofline.validation
 roofline
 costmodel
 options
+roofline.commands
 commands
 cli
 __main__

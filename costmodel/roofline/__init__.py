@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration
+    from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.execution import Execution, execute
-    from costmodel.roofline.hosttime import HostTime, predict_seconds
+    from costmodel.roofline.forecast import predict_seconds
+    from costmodel.roofline.hosttime import HostTime
     from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.measurement import measure
@@ -18,8 +20,13 @@ if TYPE_CHECKING:
     from costmodel.roofline.program import Program
     from costmodel.roofline.storage import calibrate, calibrated
     from costmodel.roofline.timing import Protocol, Timing
+    from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
+    "Validation": "costmodel.roofline.validation",
+    "Verdict": "costmodel.roofline.classification",
+    "classify": "costmodel.roofline.classification",
+    "validate": "costmodel.roofline.validation",
     "Calibration": "costmodel.roofline.calibration",
     "HostTime": "costmodel.roofline.hosttime",
     "Machine": "costmodel.roofline.machine",
@@ -30,7 +37,7 @@ _HOMES = {
     "layer_programs": "costmodel.roofline.layer",
     "measure": "costmodel.roofline.measurement",
     "passes": "costmodel.roofline.movement",
-    "predict_seconds": "costmodel.roofline.hosttime",
+    "predict_seconds": "costmodel.roofline.forecast",
     "this_machine": "costmodel.roofline.machine",
     "Execution": "costmodel.roofline.execution",
     "Passes": "costmodel.roofline.movement",
@@ -49,9 +56,12 @@ __all__ = [
     "Program",
     "Protocol",
     "Timing",
+    "Validation",
+    "Verdict",
     "backward_program",
     "calibrate",
     "calibrated",
+    "classify",
     "execute",
     "forward_program",
     "layer_programs",
@@ -59,6 +69,7 @@ __all__ = [
     "passes",
     "predict_seconds",
     "this_machine",
+    "validate",
 ]
 
 

@@ -33,13 +33,13 @@ def aligned(size: int) -> numpy.ndarray:
     return raw[start : start + size]
 
 
-def fill(array: numpy.ndarray, below: int = 2) -> None:
-    """Numbers from 0.25 to 0.75; truths as a causal mask has them; indices spread over 0 to `below`."""
+def fill(array: numpy.ndarray, below: int = 2, centre: float = 0.5) -> None:
+    """Numbers within a quarter of `centre`; truths as a causal mask has them; indices spread over 0 to `below`."""
     import numpy as np
 
     flat = array.reshape(-1)
     if array.dtype.kind == "f":
-        pattern = np.random.default_rng(0).random(PAGE).astype(array.dtype) / 2 + 0.25
+        pattern = np.random.default_rng(0).random(PAGE).astype(array.dtype) / 2 + (centre - 0.25)
         whole = flat.size // PAGE * PAGE
         flat[:whole].reshape(-1, PAGE)[...] = pattern
         flat[whole:] = pattern[: flat.size - whole]

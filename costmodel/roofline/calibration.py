@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from time import perf_counter
@@ -12,15 +13,19 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from costmodel.roofline.arena import Workbench
 from costmodel.roofline.machine import Machine, this_machine
-from costmodel.roofline.measurement import runner
-from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, probes
+from costmodel.roofline.measurement import measure, runner
+from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, probes
 from costmodel.roofline.rates import Rates
+from costmodel.roofline.surrogates import surrogates
 from costmodel.roofline.timing import Protocol, Timing, conditions, time_calls
+from costmodel.units import show_bytes
 
 FORMAT = 1
 """Of the file; another number is another version's."""
 STALE = timedelta(days=14)
 """Older calibrations are used, but said to be old."""
+SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
+"""Functions whose throughput is printed."""
 EMPTY = "empty"
 """The probe that calls nothing."""
 
@@ -87,6 +92,20 @@ class Calibration(BaseModel):
             found.append(f"the system does not say: {', '.join(self.machine.unknown)}")
         return found
 
+    def __str__(self) -> str:
+        rates = self.rates
+        lines = [f"{self.machine}", *(f"warning: {warning}" for warning in self.warnings)]
+        for dtype in ("float32", "float64"):
+            lines.append(f"products {dtype}: {rates.peak(dtype) / 1e9:.1f} GFLOP/s at most")
+        stream = ", ".join(f"{show_bytes(size)} {rates.bandwidth(size) / 1e9:.1f}" for size in CURVE_BYTES[2::3])
+        lines.append(f"bandwidth by working set [GB/s]: {stream}")
+        functions = ", ".join(f"{name} {1e-9 / rates.rate(name, 'float32', False):.2f}" for name in SHOWN)
+        lines.append(f"functions [billion elements/s]: {functions}")
+        calls = ", ".join(f"{name} {1e6 * rates.call(name, 'float32'):.2f}" for name in ("add", "add.reduce", "matmul"))
+        lines.append(f"calls [µs]: {calls}")
+        lines.append(f"{len(self.seconds):,} probes in {self.took_seconds:.1f} s")
+        return "\n".join(lines)
+
     def joined(self, other: Calibration) -> Calibration:
         """The faster of two measurements of each probe, as before and after what is measured between."""
         faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
@@ -100,13 +119,21 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
     protocol = Protocol(
-        rounds=12 if thorough else 6,
-        sample_seconds=1e-4,
-        item_seconds=0.1 if thorough else 0.02,
+        rounds=12 if thorough else 5,
+        sample_seconds=1e-4 if thorough else 5e-5,
+        item_seconds=0.1 if thorough else 0.015,
         threads=threads,
     )
-    timings = time_calls(calls, protocol, progress=progress)
+    tell = progress or (lambda share: None)
+    timings = time_calls(calls, protocol, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
+    del calls, bench
+    whole = surrogates()
+    timings += measure(
+        list(whole.values()), protocol=replace(protocol, item_seconds=0.1, warm_passes=3), statistic="median"
+    )
+    names += whole
+    tell(1.0)
     busy = conditions()
     return Calibration(
         machine=this_machine(threads),
@@ -116,7 +143,7 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
         noisy=sum(_doubtful(timing) for timing in timings) / len(timings),
         load=busy["load"],
         steal=busy["steal"],
-        seconds={name: timing.minimum for name, timing in zip(names, timings, strict=True)},
+        seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
     )
 
 

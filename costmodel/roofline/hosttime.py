@@ -12,12 +12,14 @@ Six models, each adding to the one before:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from costmodel.errors import SettingError, shown
+from costmodel.roofline.arena import LINE
 from costmodel.roofline.operation import Op
 from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
+from costmodel.roofline.products import parts, place_of, regime_of
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
@@ -34,38 +36,44 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Terms:
-    """Where predicted time goes [s]: `compute` on what is in the cache, `memory` beyond that, `overhead`.
+    """Where predicted time goes [s]: `compute` on what is in the cache, `memory` beyond that, `overhead` of calls.
 
-    reach: how far away what costs `memory` was [bytes].
+    rows: starting inner loops. reach: how far away what costs `memory` was [bytes].
     """
 
     compute: float = 0.0
     memory: float = 0.0
     overhead: float = 0.0
+    rows: float = 0.0
     reach: float = 0.0
 
     @property
     def seconds(self) -> float:
         """In all [s]."""
-        return self.compute + self.memory + self.overhead
+        return self.compute + self.memory + self.overhead + self.rows
 
     def __add__(self, other: Terms) -> Terms:
         memory = self.memory + other.memory
-        reach = (self.memory * self.reach + other.memory * other.reach) / memory if memory else 0.0
-        return Terms(self.compute + other.compute, memory, self.overhead + other.overhead, reach)
+        far = max((self, other), key=lambda terms: terms.memory)
+        return Terms(
+            self.compute + other.compute, memory, self.overhead + other.overhead, self.rows + other.rows, far.reach
+        )
 
     @property
     def dominant(self) -> str:
         """The largest term's name."""
-        return max(("compute", "memory", "overhead"), key=lambda name: getattr(self, name))
+        return max(("compute", "memory", "overhead", "rows"), key=lambda name: getattr(self, name))
 
 
 @dataclass(frozen=True)
 class HostTime:
-    """A prediction [s]: in all, its terms, each call's, and a 90 % interval from the calibration's own errors."""
+    """A prediction [s]: in all, its terms, and each call's.
+
+    error: relative, within which nine of ten of the calibration's own measurements are when they are left out.
+    """
 
     terms: Terms
-    interval: tuple[float, float]
+    error: float
     level: int
     calls: tuple[tuple[Op, Terms], ...] = field(repr=False, default=())
 
@@ -79,8 +87,18 @@ class HostTime:
         """The term that takes most."""
         return self.terms.dominant
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where nine of ten measurements are to be expected [s]."""
+        return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
 
-def predict_seconds(
+    def changed(self, change: Callable[[Op, Terms], Terms]) -> HostTime:
+        """The same with each call's terms changed."""
+        calls = tuple((op, change(op, terms)) for op, terms in self.calls)
+        return _summed(calls, self.level, self.error)
+
+
+def host_time(
     program: Program,
     rates: Rates,
     *,
@@ -96,22 +114,46 @@ def predict_seconds(
     if level not in LEVELS:
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
-        terms = _ceilings(program, rates, compulsory_bytes)
-        return HostTime(terms, _interval(terms, 0.4), level)
+        return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
     distances = reuse_distances((placement or place(program)).touched)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
-    total = sum((terms for _, terms in calls), Terms(overhead=rates.step if level == 6 else 0.0))
-    return HostTime(total, _interval(total, 0.1), level, calls)
+    found = _summed(calls, level, 1.0)
+    if level < 6:
+        return found
+    return replace(found, terms=found.terms + Terms(overhead=rates.step), error=_error(calls, rates))
 
 
-def _interval(terms: Terms, error: float) -> tuple[float, float]:
-    return terms.seconds / (1 + error), terms.seconds * (1 + error)
+def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> HostTime:
+    return HostTime(sum((terms for _, terms in calls), Terms()), error, level, calls)
+
+
+def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
+    """Errors of one kind of call go together, those of different kinds do not."""
+    products = rest = 0.0
+    for op, terms in calls:
+        signature = signature_of(op)
+        if isinstance(signature, Product):
+            products += terms.seconds * rates.fit(*_fitted(signature)).doubt
+        else:
+            rest += terms.seconds * rates.doubt
+    whole = sum(terms.seconds for _, terms in calls)
+    return (products**2 + rest**2) ** 0.5 / whole if whole else 0.0
+
+
+def _fitted(p: Product) -> tuple[str, str, str]:
+    """Which fit a product is of: regime, layout, type."""
+    return regime_of(p), "b" if p.b_transposed else "a" if p.a_transposed else "", p.dtype
+
+
+def compulsory_bytes_of(program: Program) -> int:
+    """What must move at least [bytes]: inputs, weights and outputs once."""
+    ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
+    return sum(ends.values())
 
 
 def _ceilings(program: Program, rates: Rates, compulsory_bytes: int | None) -> Terms:
     if compulsory_bytes is None:
-        ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
-        compulsory_bytes = sum(ends.values())
+        compulsory_bytes = compulsory_bytes_of(program)
     flops = program.contractions + program.pointwise
     return _roof(flops / rates.peak(_dtype(program)), compulsory_bytes / rates.memory_bandwidth)
 
@@ -130,7 +172,7 @@ def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
         return _roof(compute, _moving(op, rates, level, distances))
     terms = _terms(signature, op, rates, distances)
-    return terms if level == 6 else Terms(terms.compute, terms.memory, 0.0, terms.reach)
+    return terms if level == 6 else Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
 def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
@@ -146,53 +188,51 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
     reach = max(distances, default=0.0)
     if isinstance(signature, Gather):
         return _gather(signature, op, rates, distances, reach)
-    compute, overhead = _loop(signature, rates)
+    compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, distances)
-    return Terms(compute, joined(compute, moved) - compute, overhead, reach)
+    return Terms(compute, joined(compute, moved) - compute, overhead, rows, reach)
 
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
-    refs = operands_of(op)
-    if loop.in_place:
-        refs, distances = refs[:-1], distances[:-1]
+    """Every line that is touched comes from where it is: of every other element as many as of all."""
+    used = list(zip(operands_of(op), loop.strands, distances, strict=True))
     target = op.output.buffer
     return sum(
-        ref.bytes * rates.far(far, loop.in_place and ref.buffer is target)
-        for ref, far in zip(refs, distances, strict=True)
+        ref.bytes
+        * min(max(strand.step, 1), LINE // strand.itemsize)
+        * rates.far(far, loop.in_place and ref.buffer is target)
+        for ref, strand, far in (used[:-1] if loop.in_place else used)
     )
 
 
 def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
     import numpy as np
 
-    from costmodel.roofline.products import parts, place_of, regime_of
-
-    layout = "b" if p.b_transposed else "a" if p.a_transposed else ""
-    fit = rates.fit(regime_of(p), layout, p.dtype)
+    fit = rates.fit(*_fitted(p))
     seconds, memory = fit.seconds(np.array(parts(p, rates.operand_times(p, distances))), np.array(place_of(p)))
     call = rates.call("matmul", p.dtype)
-    return Terms((seconds - memory) * p.batch, memory * p.batch, call, max(distances))
+    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(distances))
 
 
 def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: float) -> Terms:
     if g.name == "random":
         compute = g.rows * rates.rate("random", g.dtype, False)
-        return Terms(compute, 0.0, rates.call("random", g.dtype), reach)
+        return Terms(compute, 0.0, rates.call("random", g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
     moved = op.output.bytes * (rates.far(distances[0]) + rates.far(distances[-1]))
-    return Terms(compute, joined(compute, moved) - compute, overhead, reach)
+    return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
 
 
-def _loop(loop: Loop, rates: Rates) -> tuple[float, float]:
-    """(computing on what is in the cache, overhead) [s]."""
+def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
+    """(computing on what is in the cache, starting rows, the call) [s]."""
     if loop.reduced:
         even = loop.inner % 16 == 0
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, even)
         whole = loop.rows * table(loop.inner)
         asymptote = rates.reduced(loop.name, loop.reduced, loop.dtype, even)(3200) / 3200
         compute = min(loop.elements * asymptote, whole)
-        return compute, rates.call(loop.name, loop.dtype) + whole - compute
+        return compute, whole - compute, rates.call(loop.name, loop.dtype)
     name = loop.name
     if name == "copyto" and len(loop.strands) > 1 and loop.strands[-2].itemsize == 1:
         return _masked(loop, rates)
@@ -208,31 +248,33 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float]:
             if s in ragged
         )
         compute = min(loop.elements * rate, whole)
-        return compute, call + whole - compute
+        return compute, whole - compute, call
     if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] is not loop.strands[-1] and ragged[0].step < 2:
-        return _repeated(loop, ragged[0].step, rates, call, rate)
+        return _repeated(loop, ragged[0].step, rates, rate)
     extra = sum(
         rates.row(_pattern(loop, number), loop.dtype)(loop.inner)
         for number, s in enumerate(loop.strands)
         if s in ragged
     )
-    return loop.elements * rate, call + loop.rows * extra
+    if ragged:
+        call = rates.call("repeated", loop.dtype)
+    return loop.elements * rate, loop.rows * extra, call
 
 
-def _repeated(loop: Loop, step: int, rates: Rates, call: float, rate: float) -> tuple[float, float]:
+def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
     """A row or column for each row of the other operand, as measured of additions; what else is done comes on top."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False), 0.0)
     whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
     compute = min(loop.elements * rate, whole)
-    return compute, call + whole - compute
+    return compute, whole - compute, rates.call("repeated", loop.dtype)
 
 
-def _masked(loop: Loop, rates: Rates) -> tuple[float, float]:
+def _masked(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     """Copying where a causal mask allows: a stretch of ones and one of noughts in each row."""
     overhead, per_row, per_element = rates.masking(loop.dtype)
     side = loop.inner**0.5 if loop.inner > 1 else 1.0
-    return loop.elements * per_element, overhead + loop.rows * max(side, 1.0) * per_row
+    return loop.elements * per_element, loop.rows * max(side, 1.0) * per_row, overhead
 
 
 def _copying(loop: Loop, number: int) -> str:

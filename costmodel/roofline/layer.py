@@ -9,29 +9,30 @@ from costmodel.roofline.kernels.kernel import Site
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.roofline.tape import Tape
-from costmodel.tensor import Storage, Tensor
+from costmodel.tensor import Tensor
 
 NUMBERS = {"index": "int64", "mask": "bool"}
 """NumPy's types of what is no floating number, by role; all floating numbers have the tape's type."""
 
 
 class Desk:
-    """Paper tensors of calls as arrays on one tape, each storage with memory of its own."""
+    """Paper tensors of calls as arrays on one tape, each with memory of its own: of what shares a storage, such as
+    queries and keys made by one product, every part is elsewhere."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
-        self.buffers: dict[Storage, Buffer] = {}
+        self.buffers: dict[Tensor, Buffer] = {}
 
     def ref(self, x: Tensor, role: BufferRole) -> Ref:
         """The array of a paper tensor, in the same layout."""
         shape = tuple(map(int, x.shape))
         strides = None if x.strides is None else tuple(map(int, x.strides))
-        if x.storage not in self.buffers:
+        if x not in self.buffers:
             reach = [(n - 1) * step for n, step in zip(shape, strides or (), strict=strides is not None)]
             elements = max(int(x.storage.elements), int(x.size) if strides is None else 1 + sum(reach))
             dtype = NUMBERS.get(x.storage.role, self.tape.dtype)
-            self.buffers[x.storage] = Buffer(elements, dtype, role, x.storage.name)
-        return Ref(shape, self.buffers[x.storage], strides)
+            self.buffers[x] = Buffer(elements, dtype, role, x.storage.name)
+        return Ref(shape, self.buffers[x], strides)
 
     def site(self, call: Call) -> Site:
         """A layer, ready to be computed."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from costmodel.errors import CostModelError
+from costmodel.roofline.arena import aligned
 from costmodel.roofline.machine import require
 from costmodel.roofline.operation import Thunk
 from costmodel.roofline.placement import Placement, place
@@ -36,7 +37,9 @@ def measure(
     _check_room(placements, copies)
     calls = []
     for placement, number in zip(placements, copies, strict=True):
-        calls.append(runner([thunk for _ in range(number) for thunk in placement.bind()]))
+        arena = aligned(number * placement.arena_bytes)
+        parts = [arena[i * placement.arena_bytes :][: placement.arena_bytes] for i in range(number)]
+        calls.append(runner([thunk for part in parts for thunk in placement.bind(part)]))
     timings = time_calls(calls, protocol, statistic=statistic, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
 

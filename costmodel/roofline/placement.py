@@ -54,7 +54,7 @@ class Placement:
         for buffer in self.program.standing:
             memory.make(buffer)
             if buffer.value is None:
-                fill(memory.arrays[buffer], below.get(buffer, 2))
+                fill(memory.arrays[buffer], below.get(buffer, 2), 0.0 if buffer.role == "weight" else 0.5)
         thunks = []
         for op, made, dropped in zip(self.program.ops, self.program.made, self.program.frees, strict=True):
             if made is not None:
@@ -99,7 +99,7 @@ def place(program: Program) -> Placement:
         if made is not None:
             put(made)
         holes.extend((starts[buffer], padded(buffer.bytes)) for buffer in dropped)
-    return Placement(program, starts, end)
+    return Placement(program, starts, padded(end))
 
 
 def operands_of(op: Op) -> list[Ref]:
@@ -112,25 +112,39 @@ def reuse_distances(touched: Sequence[Sequence[Span]]) -> list[list[float]]:
 
     Half of the call that touched it last and half of this one count, since both stream through what they touch.
     """
-    recent: list[tuple[Span, int]] = []
+    recent: dict[tuple[int, int], tuple[Span, int]] = {}
     found: list[list[float]] = []
     for turn in range(2):
         found = []
         for number, spans in enumerate(touched):
             own = _footprint(spans)
             found.append([_distance(span, recent, own, touched) for span in spans])
-            distinct = {(span.start, span.end): span for span in spans}.values()
-            recent = [entry for entry in recent if not any(_covers(span, entry[0]) for span in distinct)]
-            recent.extend((span, turn * len(touched) + number) for span in distinct)
+            for span in spans:
+                _touch(span, turn * len(touched) + number, recent)
     return found
 
 
-def _distance(span: Span, recent: Sequence[tuple[Span, int]], own: int, touched: Sequence[Sequence[Span]]) -> float:
-    mark = max((m for entry, m in recent if _overlaps(entry, span)), default=None)
-    if mark is None:
-        return float("inf")
-    between = sum(entry.bytes for entry, m in recent if m > mark)
-    return max(between + (_footprint(touched[mark % len(touched)]) + own) / 2, span.bytes)
+def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
+    """Make a span the last one in `recent`, in which those touched last come last; what it covers goes."""
+    place = span.start, span.end
+    if recent.pop(place, None) is None:
+        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
+            del recent[covered]
+    recent[place] = span, mark
+
+
+def _distance(
+    span: Span, recent: dict[tuple[int, int], tuple[Span, int]], own: int, touched: Sequence[Sequence[Span]]
+) -> float:
+    between = at_once = 0
+    last = -1
+    for entry, mark in reversed(recent.values()):
+        if mark != last:
+            between, at_once, last = between + at_once, 0, mark
+        if _overlaps(entry, span):
+            return max(between + (_footprint(touched[mark % len(touched)]) + own) / 2, span.bytes)
+        at_once += entry.bytes
+    return float("inf")
 
 
 def _footprint(spans: Iterable[Span]) -> int:

@@ -43,7 +43,7 @@ LARGEST_BYTES = 76 * MIB
 ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
 """Lengths of inner loops at which the cost of starting one is measured."""
 
-REDUCED_LENGTHS = (2, 7, 10, 20, 48, 50, 96, 100, 190, 192, 390, 400, 760, 800, 1500, 1600, 3100, 3200, 12_000)
+REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ def _overheads(dtype: str) -> Iterator[Probe]:
         yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
     for name in ("multiply", "maximum", "greater"):
         yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
+    pair = array(2, 4, dtype=dtype)
+    yield Probe(f"call repeated {dtype}", Op("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype)))
     yield Probe(f"call fill {dtype}", Op("copyto", (0.5,), array(8, dtype=dtype)))
     for side in (2, 20, 110, 420):
         square = array(side, side, dtype=dtype)
@@ -131,7 +133,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
 
 def _rows(dtype: str) -> Iterator[Probe]:
     """One operand that is not read straight through: a row or a column repeated, part of longer rows, every other."""
-    for length in ROW_LENGTHS:
+    for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
         pitch = -(-length // 16) * 16 + 16
         full = array(rows, length, dtype=dtype)
@@ -161,7 +163,7 @@ def _rows(dtype: str) -> Iterator[Probe]:
 def _reductions(dtype: str, thorough: bool) -> Iterator[Probe]:
     total = 40_000
     for name in ("add.reduce", "maximum.reduce"):
-        for n in REDUCED_LENGTHS:
+        for n in REDUCED_LENGTHS if dtype == "float32" else REDUCED_LENGTHS[::3]:
             rows = max(total // n, 1)
             x = array(rows, n, dtype=dtype)
             yield Probe(f"{name} inner {n} {dtype}", Op(name, (x,), array(rows, dtype=dtype), {"axis": -1}))
@@ -180,23 +182,36 @@ def _moves(dtype: str) -> Iterator[Probe]:
 
 
 def product_shapes(dtype: str, thorough: bool) -> list[tuple[int, int, int]]:
-    """(m, n, k) spread evenly over the logarithms of all sizes, half of them rounded to 16 or 256 as networks' are.
+    """(m, n, k) spread evenly over the logarithms of sizes: most of them large, some narrow, some small.
 
-    No shape here is one that is predicted: see `costmodel.roofline.validation`.
+    Three quarters are rounded up as networks' sizes are. No shape here is one that is predicted: see
+    `costmodel.roofline.validation`.
     """
-    count = (1.0 if dtype == "float32" else 0.4) * (300 if thorough else 130)
-    largest = 2e8 if thorough else 5e7
-    shapes = []
+    share = (1.0 if dtype == "float32" else 0.3) * (3 if thorough else 1)
+    most = 1e8 if thorough else 3e7
+    large = _spread(int(64 * share), (24, 24, 24), (2000, 6000, 5000), 3e5, most)
+    narrow = _spread(int(14 * share), (2, 32, 32), (16, 4000, 4000), 1e5, 1e7)
+    narrow += [(n, m, k) for m, n, k in _spread(int(10 * share), (2, 32, 32), (16, 4000, 4000), 1e5, 1e7)]
+    small = _spread(int(20 * share), (3, 3, 3), (300, 300, 300), 0, 1e6)
+    large += [(130, 1024, 512), (520, 256, 2048), (72, 2048, 256), (250, 512, 1024)]
+    return list(dict.fromkeys(large + narrow + small))
+
+
+def _spread(
+    count: int, low: tuple[int, int, int], high: tuple[int, int, int], least: float, most: float
+) -> list[tuple[int, int, int]]:
+    """A low-discrepancy sequence of shapes in a box, of so many multiply-adds (Roberts 2018, the R3 sequence)."""
+    found: list[tuple[int, int, int]] = []
     step = 0
-    while len(shapes) < count:
+    while len(found) < count:
         step += 1
-        u, v, w = ((0.5 + step * r) % 1.0 for r in (0.8191725133961645, 0.6710436067037893, 0.5497004779019703))
-        m, n, k = int(2 ** (11.5 * u)), int(2 ** (2 + 10.5 * v)), int(2 ** (2 + 10.5 * w))
-        for grid in ((), (16,), (16, 32), (96,))[step % 4]:
-            m, n, k = ((-(-x // grid) * grid if x > 4 * grid else x) for x in (m, n, k))
-        if m * n * k <= largest:
-            shapes.append((m, n, k))
-    return shapes
+        u = [(0.5 + step * r) % 1.0 for r in (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)]
+        shape = [round(a * (b / a) ** x) for a, b, x in zip(low, high, u, strict=True)]
+        grid = (1, 8, 16, 48)[step % 4]
+        m, n, k = (-(-x // grid) * grid if x > 4 * grid else x for x in shape)
+        if least <= m * n * k <= most:
+            found.append((m, n, k))
+    return found
 
 
 def vector_shapes(dtype: str) -> list[tuple[int, int, int]]:
@@ -240,11 +255,12 @@ BATCHES = (
 
 def heads(batch: int, m: int, n: int, k: int, dtype: str, transposed: str) -> Op:
     """Products as attention makes them: of parts of longer rows, if the second operand is transposed in both."""
-    wide = 3 * batch * 64
+    wide = 1280 if batch % 4 else 1792
     a = array(batch, m, k, dtype=dtype)
     if transposed:
-        a = array(batch, m, k, dtype=dtype, strides=(64, wide, 1), elements=m * wide + k)
-        b = array(batch, k, n, dtype=dtype, strides=(64, 1, wide), elements=n * wide + k)
+        step = wide // batch
+        a = array(batch, m, k, dtype=dtype, strides=(step, wide, 1), elements=(m + 1) * wide + k)
+        b = array(batch, k, n, dtype=dtype, strides=(step, 1, wide), elements=(n + 1) * wide + k)
     else:
-        b = array(batch, k, n, dtype=dtype, strides=(64, wide, 1), elements=k * wide + n)
+        b = array(batch, k, n, dtype=dtype, strides=(wide // batch, wide, 1), elements=(k + 1) * wide + n)
     return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))

@@ -80,6 +80,11 @@ class Gather:
 Signature = Loop | Product | Gather
 
 
+def _priced(dtype: str) -> str:
+    """The type whose calls are measured, of the same size if there is one."""
+    return {"float64": "float64", "int64": "float64"}.get(dtype, "float32")
+
+
 def signature_of(op: Op) -> Signature:
     """What decides how long a call takes, but for where its operands are."""
     if op.name == "matmul":
@@ -101,8 +106,8 @@ def _loop(op: Op, axes: list[tuple[int, Shape]], refs: list[Ref], scalars: int, 
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
     in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
-    dtype = next((x.dtype for x in refs if x.dtype.startswith("float")), op.output.dtype)
-    return Loop(op.name, dtype, inner, prod(n for n, _ in axes[:-1]), strands, scalars, in_place, reduced)
+    dtype = next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)
+    return Loop(op.name, _priced(dtype), inner, prod(n for n, _ in axes[:-1]), strands, scalars, in_place, reduced)
 
 
 def _reduction(op: Op) -> Loop:
@@ -174,7 +179,7 @@ def _pitch(x: Ref) -> int:
 
 
 def _gather(op: Op) -> Gather:
-    dtype = op.output.dtype
+    dtype = _priced(op.output.dtype)
     if op.name == "random":
         return Gather("random", dtype, op.output.size, 1)
     if op.name == "take":

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import FORMAT, Calibration, Progress, measure_probes
@@ -103,7 +102,7 @@ def calibrate(
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
-    with _bar(progress) as told:
+    with bar(progress, "calibrating") as told:
         measured = measure_probes(thorough, threads, told)
     if keep:
         store(measured)
@@ -128,7 +127,8 @@ def calibrated(*, threads: int = 1, say: Say = _warn, progress: bool | Progress 
 
 
 @contextmanager
-def _bar(progress: bool | Progress) -> Iterator[Progress | None]:
+def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
+    """What to tell the share done: the function given, a bar on stderr, or nothing."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -137,6 +137,6 @@ def _bar(progress: bool | Progress) -> Iterator[Progress | None]:
         from rich.console import Console
         from rich.progress import Progress as Bar
 
-        with Bar(console=Console(stderr=True), transient=True) as bar:
-            task: Any = bar.add_task("calibrating", total=1.0)
-            yield lambda share: bar.update(task, completed=share)
+        with Bar(console=Console(stderr=True), transient=True) as shown:
+            task = shown.add_task(name, total=1.0)
+            yield lambda share: shown.update(task, completed=share)

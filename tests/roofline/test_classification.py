@@ -1,0 +1,136 @@
+"""What bounds a layer: thresholds, agreement, and the interventions that measure it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.roofline.arena import aligned
+from costmodel.roofline.classification import (
+    Agreement,
+    Verdict,
+    distances_of,
+    naive,
+    predicted,
+    verdict,
+)
+from costmodel.roofline.hosttime import Terms
+from costmodel.roofline.intervention import TILE_BYTES, alone, smallest, tile
+from costmodel.roofline.operation import Op
+from costmodel.roofline.placement import place
+from costmodel.roofline.probes import probes
+from costmodel.roofline.program import program_of
+from costmodel.roofline.signature import Loop, Product, signature_of
+from costmodel.roofline.tape import Tape
+from costmodel.roofline.validation import CASES, keep_apart, layers_of
+from tests.roofline.synthetic import MACHINE
+
+
+@pytest.mark.parametrize(
+    ("overhead", "resident", "said"),
+    [
+        (0.9, 0.95, "overhead"),
+        (0.55, 0.9, "overhead?"),
+        (0.45, 0.9, "compute?"),
+        (0.1, 0.95, "compute"),
+        (0.1, 0.7, "compute?"),
+        (0.1, 0.6, "memory (L2)?"),
+        (0.1, 0.3, "memory (L2)"),
+    ],
+)
+def test_thresholds_decide_and_near_them_it_is_too_close_to_call(overhead: float, resident: float, said: str) -> None:
+    assert str(verdict(1.0, overhead, resident, "L2")) == said
+
+
+def test_a_prediction_s_terms_say_its_bound_and_level() -> None:
+    assert predicted(Terms(compute=1, memory=9, reach=1000), MACHINE) == Verdict("memory", "L1")
+    assert predicted(Terms(compute=1, memory=9, reach=1e9), MACHINE) == Verdict("memory", "memory")
+    assert predicted(Terms(compute=1, rows=1, overhead=8), MACHINE) == Verdict("overhead")
+    assert predicted(Terms(compute=1, rows=8, overhead=1), MACHINE) == Verdict("compute")
+
+
+def test_the_textbook_compares_intensity_with_the_ridge() -> None:
+    assert naive(flops=100, moved_bytes=10, peak=20, bandwidth=2).bound == "compute"
+    assert naive(flops=99, moved_bytes=10, peak=20, bandwidth=2).bound == "memory"
+
+
+def test_agreement_beyond_chance() -> None:
+    pairs = [("compute", "compute")] * 20 + [("compute", "memory")] * 5 + [("memory", "compute")] * 10
+    found = Agreement((*pairs, *[("memory", "memory")] * 15))  # type: ignore[arg-type]
+    assert found.share == pytest.approx(0.7)
+    assert found.kappa == pytest.approx(0.4), "Cohen 1960, as commonly worked: 0.7 observed, 0.5 by chance"
+    assert found.confusion["compute", "memory"] == 5
+    assert sum(found.confusion.values()) == 50
+    assert Agreement((("memory", "memory"),)).kappa == 1.0
+    assert Agreement(()).share == 1.0
+
+
+def calls() -> list[Op]:
+    found: dict = {}
+    cases = [("gpt2-small", {"seq": 256}), ("resnet18", {"image": 96}), ("mlp-mnist", {"batch": 700})]
+    for layer in layers_of(cases):
+        for op in layer.program:
+            found.setdefault((op.name, len(op.inputs), op.output.shape), op)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("op", calls(), ids=repr)
+def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: Op) -> None:
+    part, times = tile(op)
+    for changed in (smallest(op), part):
+        assert changed.name == op.name
+        assert [type(x) for x in changed.inputs] == [type(x) for x in op.inputs]
+        assert type(signature_of(changed)) is type(signature_of(op))
+        program = alone(changed)
+        placement = place(program)
+        with np.errstate(all="ignore"):
+            for function, arguments, options in placement.bind(aligned(placement.arena_bytes)):
+                function(*arguments, **options)
+    assert max(smallest(op).output.shape, default=1) <= 2
+    assert times >= 1
+    touched = sum(ref.bytes for ref in (*part.operands, part.output))
+    assert touched <= 1.2 * TILE_BYTES or times == 1
+
+
+def test_a_tile_keeps_the_layout() -> None:
+    t = Tape()
+    x = t.array((400, 1000), "input")
+    t.add(x, t.array((400, 1), "weight"))
+    found, times = tile(t.ops[0])
+    signature = signature_of(found)
+    assert isinstance(signature, Loop)
+    assert (signature.inner, [s.step for s in signature.strands]) == (1000, [1, 0, 1])
+    assert times == pytest.approx(400 / signature.rows, rel=0.02)
+    t.matmul(t.array((900, 800), "input"), t.array((700, 800), "weight").swapaxes(0, 1))
+    found, times = tile(t.ops[1])
+    signature = signature_of(found)
+    assert isinstance(signature, Product)
+    assert (signature.b_transposed, signature.b_pitch) == (True, 800)
+    assert times == pytest.approx(900 * 800 * 700 / (signature.m * signature.n * signature.k))
+
+
+def test_distances_lie_between_the_caches() -> None:
+    near = distances_of(MACHINE)
+    assert list(near) == ["L2", "memory"]
+    assert near["L2"] < dict(MACHINE.caches)["L2"] < near["memory"]
+
+
+def test_no_layer_that_is_predicted_is_a_probe() -> None:
+    layers = layers_of()
+    assert len(layers) > 100
+    assert {layer.name.split()[0] for layer in layers} == {model for model, _ in CASES}
+    t = Tape()
+    probe = next(p for p in probes() if p.name.startswith("product "))
+    t.ops.append(probe.op)
+    with pytest.raises(AssertionError, match="is the probe 'product "):
+        keep_apart([program_of(t.ops, [probe.op.output])])
+
+
+def test_a_prediction_of_a_model_is_not_of_a_surrogate() -> None:
+    from costmodel.roofline.surrogates import surrogates
+    from costmodel.roofline.validation import WHOLE
+
+    sizes = {program.contractions for program in surrogates().values()}
+    for model, settings in WHOLE:
+        assert cm.predict(model, **settings).flops.total not in sizes

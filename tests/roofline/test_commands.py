@@ -1,0 +1,77 @@
+"""``costmodel roofline`` from a shell."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodel.roofline import storage, validation
+from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.classification import Verdict
+from costmodel.roofline.validation import Validation, layers_of
+from tests.command import here, refused
+from tests.roofline.synthetic import MACHINE, calibration
+
+
+@pytest.fixture(autouse=True)
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
+    found = calibration()
+    monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: found)
+    return found
+
+
+def test_calibrate_says_what_it_found_and_where_it_is(capsys, measured: Calibration) -> None:
+    outcome = here(capsys, "roofline", "calibrate")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "Abacus" in outcome.out
+    assert "products float32: 100.0 GFLOP/s at most" in outcome.out
+    assert str(storage.path_of(MACHINE)) in outcome.out
+    assert storage.read(storage.path_of(MACHINE), MACHINE) == measured
+
+
+def test_calibrate_in_json_is_the_calibration(capsys, measured: Calibration) -> None:
+    outcome = here(capsys, "roofline", "calibrate", "--json")
+    assert Calibration.model_validate_json(outcome.out) == measured
+
+
+def test_bad_input_is_one_line(capsys) -> None:
+    refused(here(capsys, "roofline", "calibrate", "--threads", "0"), "threads 0", "from 1 to 1")
+    refused(here(capsys, "roofline", "calibrat"), "'calibrat'", "'calibrate'")
+
+
+@pytest.mark.parametrize("command", ["calibrate", "validate"])
+def test_help_has_examples(capsys, command: str) -> None:
+    text = here(capsys, "roofline", command, "--help").out
+    assert f"    costmodel roofline {command}\n" in text
+    assert "--json" in text
+
+
+def found() -> Validation:
+    layers = tuple(layers_of([("mlp-lenet-300-100", {"batch": 32})]))
+    compute, memory = Verdict("compute"), Verdict("memory", "L2", close=True)
+    return Validation(
+        calibration(),
+        layers,
+        tuple((1e-4 * (i + 1), 1.1e-4 * (i + 1)) for i, _ in enumerate(layers)),
+        (("one", 1.1, 1.0), ("two", 0.9, 1.0), ("three", 3.0, 2.0)),
+        tuple((compute, memory if i else compute, memory) for i, _ in enumerate(layers)),
+        80.0,
+    )
+
+
+def test_validate_prints_every_model_the_floor_and_the_worst_cases(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "validate", lambda _: found())
+    outcome = here(capsys, "roofline", "validate")
+    assert (outcome.code, outcome.err) == (0, "")
+    for said in ("6 overheads", "two measurements of the same layer", "worst", "three", "+50.0%", "kappa"):
+        assert said in outcome.out
+    data = json.loads(here(capsys, "roofline", "validate", "--json").out)
+    assert data["whole"] == pytest.approx({"median": 0.1, "p90": 0.42, "worst": 0.5, "r_squared": 0.6156}, rel=1e-3)
+    assert data["floor"]["median"] == pytest.approx(1 - 1 / 1.1)
+    assert data["agreement_where_clear"]["layers"] == 1
+    assert set(data["models"]) == {"1", "2", "3", "4", "5", "6"}

@@ -1,0 +1,155 @@
+"""Predicted times are what hand-made constants add up to, and behave as physics says."""
+
+from __future__ import annotations
+
+import math
+from math import inf
+
+import pytest
+
+import costmodel as cm
+from costmodel.errors import SettingError
+from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.forecast import Context, context_of, predict_seconds
+from costmodel.roofline.hosttime import LEVELS, Terms
+from costmodel.roofline.layer import forward_program
+from costmodel.roofline.network import network_of
+from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
+from costmodel.roofline.program import Program
+from costmodel.roofline.rates import Table, joined, parted
+from costmodel.roofline.surrogates import surrogates
+from costmodel.roofline.tape import Tape
+from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
+
+
+def layer(model: str, name: str, **settings) -> Program:
+    calls = cm.predict(model, mode="inference", **settings).run.root.calls()
+    return forward_program(next(call for call in calls if call.name == name))
+
+
+@pytest.fixture(scope="module")
+def abacus() -> Calibration:
+    return calibration()
+
+
+def test_a_linear_layer_is_a_product_and_a_sum(abacus: Calibration) -> None:
+    found = predict_seconds(layer("mlp-lenet-300-100", "hidden1.linear", batch=64), abacus)
+    product = CALL + 2 * 64 * 784 * 300 * FLOP
+    bias = CALL + 64 * 300 * ELEMENT
+    assert found.seconds == pytest.approx(STEP + product + bias, rel=0.02)
+    assert found.terms.overhead == pytest.approx(STEP + 2 * CALL, rel=0.01)
+    assert found.dominant == "compute"
+    assert [op.name for op, _ in found.calls] == ["matmul", "add"]
+
+
+def test_softmax_is_two_reductions_and_three_passes(abacus: Calibration) -> None:
+    found = predict_seconds(layer("gpt2-small", "block.attention.softmax", batch=1, seq=100), abacus)
+    elements = 12 * 100 * 100
+    assert found.seconds == pytest.approx(STEP + 5 * (CALL + elements * ELEMENT), rel=0.02)
+
+
+def test_two_ceilings_are_flops_or_bytes(abacus: Calibration) -> None:
+    program = layer("mlp-lenet-300-100", "hidden1.linear", batch=64)
+    rates = abacus.rates
+    flops = 2 * 64 * 784 * 300 + 64 * 300
+    moved = 4 * (64 * 784 + 784 * 300 + 300 + 64 * 300)
+    assert rates.memory_bandwidth == pytest.approx(12 / ELEMENT, rel=0.01), "three arrays of four bytes an element"
+    expected = max(flops / rates.peak("float32"), moved / rates.memory_bandwidth)
+    assert predict_seconds(program, abacus, level=1).seconds == pytest.approx(expected)
+    slower = predict_seconds(program, abacus, level=1, compulsory_bytes=10**9)
+    assert slower.seconds == pytest.approx(10**9 / rates.memory_bandwidth)
+
+
+def test_numpys_own_passes_are_more_than_the_compulsory_bytes(abacus: Calibration) -> None:
+    program = layer("gpt2-small", "block.mlp.gelu_tanh", batch=1, seq=64)
+    own = predict_seconds(program, abacus, level=2).seconds
+    assert own == pytest.approx(program.traffic_bytes / abacus.rates.memory_bandwidth)
+    assert own > 4 * predict_seconds(program, abacus, level=1).seconds
+
+
+def slow_memory() -> Calibration:
+    """Ten times as long for each element beyond the cache."""
+    seconds = dict(calibration().seconds)
+    for size in CURVE_BYTES:
+        if size > RESIDENT_BYTES:
+            for name in ("add", "multiply in place"):
+                probe = f"curve {name} {size} float32"
+                seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
+    return calibration(seconds=seconds)
+
+
+def test_memory_costs_only_what_does_not_fit_the_cache() -> None:
+    small, large = (layer("mlp-mnist", "hidden1.relu", batch=batch) for batch in (8, 8000))
+    assert predict_seconds(small, slow_memory()).terms.memory == pytest.approx(0, abs=1e-12)
+    found = predict_seconds(large, slow_memory())
+    assert found.dominant == "memory"
+    assert found.terms.reach == sum(ref.bytes for ref in (large.inputs[0], large.outputs[0]))
+
+
+def test_slower_memory_never_makes_it_faster(abacus: Calibration) -> None:
+    for name in ("block.attention.softmax", "block.attention_norm", "block.mlp.up", "block.attention.mix"):
+        program = layer("gpt2-small", name, batch=2, seq=128)
+        assert predict_seconds(program, slow_memory()).seconds >= 0.999 * predict_seconds(program, abacus).seconds
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_more_of_it_never_takes_less(abacus: Calibration, level: int) -> None:
+    times = [
+        predict_seconds(layer("gpt2-small", "block.mlp.gelu_tanh", batch=batch, seq=64), abacus, level=level).seconds
+        for batch in (1, 2, 5)
+    ]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("level", [0, 7, "6", None])
+def test_a_level_that_there_is_not_is_refused(abacus: Calibration, level: object) -> None:
+    with pytest.raises(SettingError, match="is none of 1, 2, 3, 4, 5, 6"):
+        predict_seconds(layer("mlp-mnist", "output"), abacus, level=level)  # type: ignore[arg-type]
+
+
+def test_the_interval_holds_the_prediction_and_widens_with_doubt(abacus: Calibration) -> None:
+    program = layer("gpt2-small", "block.mlp.up", batch=1, seq=64)
+    low, high = predict_seconds(program, abacus).interval
+    assert low <= predict_seconds(program, abacus).seconds <= high
+    doubtful = {
+        name: value * (1.5 if number % 2 else 1.0) if name.startswith("product") else value
+        for number, (name, value) in enumerate(abacus.seconds.items())
+    }
+    wide = predict_seconds(program, calibration(seconds=doubtful))
+    assert wide.error > predict_seconds(program, abacus).error
+
+
+def test_context_multiplies_each_kind_of_time() -> None:
+    tape = Tape()
+    tape.exp(tape.array((3, 5), "input"))
+    product = tape.matmul(tape.array((3, 5), "input"), tape.array((5, 2), "weight"))
+    terms = Terms(compute=1.0, memory=2.0, overhead=3.0, rows=4.0, reach=5.0)
+    context = Context((2.0, 3.0, 5.0, 7.0, 11.0, 13.0))
+    assert product.shape == (3, 2)
+    assert context.applied(tape.ops[0], terms) == Terms(5.0, 14.0, 39.0, 44.0, 5.0)
+    assert context.applied(tape.ops[1], terms) == Terms(2.0, 6.0, 39.0, 44.0, 5.0)
+
+
+def test_context_is_learnt_from_networks_that_took_longer(abacus: Calibration) -> None:
+    assert context_of(abacus).factors == (1.0,) * 6
+    whole = {name: predict_seconds(program, abacus).seconds for name, program in surrogates().items()}
+    as_alone = calibration(seconds={**abacus.seconds, **whole})
+    assert context_of(as_alone).factors == pytest.approx((1.0,) * 6, rel=1e-3)
+    longer = calibration(seconds={**abacus.seconds, **{name: 1.4 * value for name, value in whole.items()}})
+    program = network_of(cm.predict("mlp-lenet-300-100", batch=32)).program
+    alone = predict_seconds(program, longer).seconds
+    assert predict_seconds(program, longer, in_context=True).seconds == pytest.approx(1.4 * alone, rel=0.1)
+
+
+def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
+    table = Table((1, 100), (2, 200))
+    assert table(10) == pytest.approx(20)
+    assert [table(point) for point in (0.1, 1, 100, 1e6, inf)] == pytest.approx([2, 2, 200, 200, 200])
+    assert Table((1, 10, 100), (2, 20, 200)).left_out() == pytest.approx([0.0], abs=1e-12)
+
+
+def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
+    assert max(3.0, 4.0) < joined(3.0, 4.0) < 7.0
+    assert parted(joined(3.0, 4.0), 3.0) == pytest.approx(4.0)
+    assert parted(3.0, 4.0) == 0.0
+    assert math.isclose(joined(3.0, 0.0), 3.0)
