@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from costmodel.options import Json, Model, Out, Quantities, Resume, asking, sweeping
-from costmodel.roofline.commands import app as roofline
+from costmodel.roofline.questions import app as roofline
 
 
 def _examples(*lines: str) -> str:

@@ -132,13 +132,23 @@ def asking(answer: Callable[..., Any]) -> Callable[..., Any]:
 
     It gets the argument MODEL in front, and an option for each setting before `as_json`.
     """
-    _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
+    return _asking(answer, 1, lambda model, given: (_predicted(model, given),))
+
+
+def asking_of(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The same from a function of the model and of the settings that are given, by name."""
+    return _asking(answer, 2, lambda model, given: (model, given))
+
+
+def _asking(answer: Callable[..., Any], first: int, of: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    """`first`: how many parameters of `answer` stand for model and settings, which `of` makes of them."""
+    *own, as_json = list(inspect.signature(answer, eval_str=True).parameters.values())[first:]
     named = inspect.Parameter.KEYWORD_ONLY
 
     @wraps(answer)
     def command(*, model: str, **given: Any) -> Any:
-        settings = {name: given.pop(name) for name in SETTINGS}
-        return answer(_predicted(model, settings), **given)
+        settings = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
+        return answer(*of(model, settings), **given)
 
     parameters = [
         inspect.Parameter("model", named, annotation=Model),
@@ -155,5 +165,4 @@ def _predicted(model: str, settings: dict[str, Any]) -> Any:
     """The prediction asked for; settings that are not given are left to `predict`."""
     import costmodel
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    return costmodel.predict(model, **given)
+    return costmodel.predict(model, **settings)

@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 
 def picture(timeline: Timeline) -> Figure:
     """A stacked area of what is alive over the steps, with the peak marked and its categories' sizes."""
-    Figure = _figure_class()
+    Figure = figure_class()
     drawn = _drawn(timeline)
     figure = Figure(figsize=(11, 5.2), dpi=150, facecolor=PAPER, layout="constrained")
     axes = figure.add_subplot(facecolor=PAPER)
@@ -65,7 +65,8 @@ def picture(timeline: Timeline) -> Figure:
     return figure
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
+    """Matplotlib's Figure. Raises CostModelError where the extra `plot` is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

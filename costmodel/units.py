@@ -42,6 +42,26 @@ def show_share(part: int, whole: int) -> str:
     return "<0.1%" if share < 0.0005 else f"{share:.1%}"
 
 
+def show_seconds(seconds: float) -> str:
+    """``1.23 ms``; three significant digits."""
+    steps = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, factor = next((step for step in steps if seconds >= 0.9995 * step[1]), steps[-1])
+    number = seconds / factor
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f} {unit}"
+
+
+def show_rate(rate: float) -> str:
+    """``31.2 G``, a second; three significant digits. Headings say of what."""
+    return _scaled(int(rate), 1000, _DECIMAL, 3)
+
+
+def show_tick(text: str) -> str:
+    """A number at an axis, without noughts that say nothing: ``100 G`` for ``100.0 G``."""
+    number, space, unit = text.partition(" ")
+    return f"{float(number):g}{space}{unit}"
+
+
 def _scaled(value: int, base: int, units: tuple[str, ...], digits: int) -> str:
     number, step = float(value), 0
     while step < len(units) - 1 and number >= base - 0.05:  # what would round up to the base goes on to the next unit

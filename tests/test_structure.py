@@ -82,10 +82,17 @@ roofline.execution roofline.surrogates
 roofline.calibration
 roofline.storage roofline.forecast roofline.classification
 roofline.validation
+roofline.ceilings roofline.labels
+roofline.findings
+roofline.inspection roofline.sheet roofline.dots
+roofline.profiling roofline.pictures roofline.interactive
+roofline.comparison roofline.page
+roofline.baseline roofline.drawing
 roofline
 costmodel
 options
 roofline.commands
+roofline.questions
 commands
 cli
 __main__
@@ -106,6 +113,9 @@ UPWARD = {
     ("budget", "prediction"): "types: the views of a prediction",
     ("memory", "milestones"): "called late: a timeline prints itself",
     ("memory", "pictures"): "called late: a timeline draws itself",
+    ("roofline.findings", "roofline.drawing"): "called late: a check draws itself",
+    ("roofline.findings", "roofline.page"): "called late: a check makes a page of itself",
+    ("roofline.findings", "roofline.sheet"): "called late: a check prints itself",
     ("prediction", "explanation"): "called late: a prediction explains itself, with sympy",
     ("zoo", "prediction"): "called late: the list of models counts their parameters",
 }

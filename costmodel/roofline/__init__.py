@@ -10,19 +10,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration
     from costmodel.roofline.classification import Verdict, classify
+    from costmodel.roofline.comparison import Comparison, compare
+    from costmodel.roofline.drawing import plot
     from costmodel.roofline.execution import Execution, execute
+    from costmodel.roofline.findings import Check, Finding
     from costmodel.roofline.forecast import predict_seconds
     from costmodel.roofline.hosttime import HostTime
+    from costmodel.roofline.inspection import check
     from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.measurement import measure
     from costmodel.roofline.movement import Passes, passes
+    from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
     from costmodel.roofline.storage import calibrate, calibrated
     from costmodel.roofline.timing import Protocol, Timing
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
+    "Check": "costmodel.roofline.findings",
+    "Comparison": "costmodel.roofline.comparison",
+    "Finding": "costmodel.roofline.findings",
+    "Profile": "costmodel.roofline.profiling",
+    "check": "costmodel.roofline.inspection",
+    "compare": "costmodel.roofline.comparison",
+    "plot": "costmodel.roofline.drawing",
+    "profile": "costmodel.roofline.profiling",
     "Validation": "costmodel.roofline.validation",
     "Verdict": "costmodel.roofline.classification",
     "classify": "costmodel.roofline.classification",
@@ -49,10 +62,14 @@ _HOMES = {
 
 __all__ = [
     "Calibration",
+    "Check",
+    "Comparison",
     "Execution",
+    "Finding",
     "HostTime",
     "Machine",
     "Passes",
+    "Profile",
     "Program",
     "Protocol",
     "Timing",
@@ -61,13 +78,17 @@ __all__ = [
     "backward_program",
     "calibrate",
     "calibrated",
+    "check",
     "classify",
+    "compare",
     "execute",
     "forward_program",
     "layer_programs",
     "measure",
     "passes",
+    "plot",
     "predict_seconds",
+    "profile",
     "this_machine",
     "validate",
 ]

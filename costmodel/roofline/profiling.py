@@ -1,0 +1,271 @@
+"""One call's profile of a model: what it costs on paper, and how long it takes here, forward and with backward."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from costmodel.applicability import OF_TRAINING
+from costmodel.architectures.base import Architecture
+from costmodel.prediction import Prediction
+from costmodel.report import headline, printable
+from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.classification import Verdict, predicted
+from costmodel.roofline.findings import DTYPE
+from costmodel.roofline.footprint import check_fits, peak_bytes
+from costmodel.roofline.forecast import predict_seconds
+from costmodel.roofline.hosttime import HostTime
+from costmodel.roofline.inspection import asked, calibration_for, with_rounds
+from costmodel.roofline.measurement import measure
+from costmodel.roofline.network import network_of
+from costmodel.roofline.program import Program
+from costmodel.roofline.storage import Progress, Say, bar
+from costmodel.roofline.timing import Protocol, Timing
+from costmodel.table import Cells, Table
+from costmodel.units import show_bytes, show_count, show_flops, show_rate, show_seconds
+
+PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
+"""Of whole programs: one sample a turn, so that samples of several are taken side by side."""
+
+NAMES = {"inference": "forward", "train": "forward+backward"}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One whole program, forward or forward and backward without the optimizer's step, and its time.
+
+    peak_bytes: NumPy arrays alive at most, weights included. spent: predicted share of each layer kind.
+    """
+
+    name: str
+    prediction: Prediction = field(repr=False)
+    flops: int
+    pointwise_flops: int
+    peak_bytes: int
+    host: HostTime = field(repr=False)
+    timing: Timing = field(repr=False)
+    bound: Verdict
+    spent: dict[str, float] = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Median time of one run [s]."""
+        return self.timing.seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput."""
+        return int(self.prediction.extent.batch) / self.seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Throughput of a model of sequences; None for others."""
+        seq = self.prediction.extent.seq
+        return None if seq is None else int(seq) * self.samples_per_second
+
+    @property
+    def flops_per_second(self) -> float:
+        """Contractions achieved [FLOP/s]."""
+        return self.flops / self.seconds
+
+    @property
+    def bottleneck(self) -> str:
+        """What bounds it, and the layer kind that takes most, by the model."""
+        kind = max(self.spent, key=lambda kind: self.spent[kind])
+        return f"{self.bound}; {kind} {self.spent[kind]:.0%}"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model on paper and on the clock. passes: by name, "forward" and "forward+backward", as far as asked for.
+
+    params: weights, each once. efficiency: see `efficiency_of`. warnings: why to doubt it.
+    """
+
+    model: str
+    question: str
+    params: int
+    calibration: Calibration = field(repr=False)
+    passes: dict[str, Pass]
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def peak(self) -> float:
+        """The fastest matrix product measured on this machine [FLOP/s]."""
+        return self.calibration.rates.peak(DTYPE)
+
+    def efficiency_of(self, name: str) -> float:
+        """Contractions achieved, as a share of the fastest product: model FLOPs utilisation on one thread."""
+        return self.passes[name].flops_per_second / self.peak
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; times [s], memory [bytes]."""
+        return {
+            "model": self.model,
+            "question": self.question,
+            "machine": str(self.calibration.machine),
+            "params": self.params,
+            "peak_flops_per_second": self.peak,
+            "warnings": list(self.warnings),
+            "passes": {name: self._pass(name) for name in self.passes},
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def _pass(self, name: str) -> dict[str, Any]:
+        found = self.passes[name]
+        figures = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
+        return {
+            **{figure: getattr(found, figure) for figure in (*figures, "flops_per_second", "bottleneck")},
+            "latency": found.timing.to_dict(),
+            "predicted_seconds": found.host.seconds,
+            "predicted_interval": list(found.host.interval),
+            "error": found.host.seconds / found.seconds - 1,
+            "efficiency": self.efficiency_of(name),
+            "bound": str(found.bound),
+            "kinds": found.spent,
+        }
+
+    def __str__(self) -> str:
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        head = [self.question, str(self.calibration.machine), *warned]
+        return "\n".join(head) + f"\n\n{self._table().text()}"
+
+    def _repr_html_(self) -> str:
+        warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in self.warnings)
+        head = f"<p><b>{escape(self.question)}</b><br>{escape(str(self.calibration.machine))}</p>"
+        return f'<div style="overflow-x:auto">{head}{warned}{self._table().html()}</div>'
+
+    def _table(self) -> Table:
+        columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
+        rows: list[Cells] = [(name, *(column[name] for column in columns)) for name in columns[0]]
+        rows.insert(0, ("parameters", *(show_count(self.params) for _ in columns)))
+        return Table(("Profile", *self.passes), rows)
+
+
+def _cells(found: Pass, efficiency: float) -> dict[str, str]:
+    timing = found.timing
+    low, high = timing.interval
+    tokens = found.tokens_per_second
+    return {
+        "FLOPs (contractions)": show_flops(found.flops),
+        "FLOPs (all other)": show_flops(found.pointwise_flops),
+        "latency: median": show_seconds(timing.median),
+        "  95 % interval": f"{show_seconds(low)} to {show_seconds(high)}",
+        "  min": show_seconds(timing.minimum),
+        "  mean": show_seconds(timing.mean),
+        **{f"  p{percent}": show_seconds(timing.percentile(percent)) for percent in (50, 95, 99)},
+        "  samples": str(timing.count),
+        "latency: predicted": show_seconds(found.host.seconds),
+        "  off": f"{found.host.seconds / found.seconds - 1:+.1%}",
+        "throughput: samples/s": show_rate(found.samples_per_second)
+        if found.samples_per_second > 99
+        else f"{found.samples_per_second:.2f}",
+        **({} if tokens is None else {"throughput: tokens/s": f"{tokens:,.0f}"}),
+        "memory: peak of arrays": show_bytes(found.peak_bytes),
+        "achieved FLOP/s": show_rate(found.flops_per_second),
+        "efficiency": f"{efficiency:.1%}",
+        "bottleneck": found.bottleneck,
+    }
+
+
+def profile(
+    model: Architecture | Prediction | str,
+    *,
+    rounds: int | None = None,
+    calibration: Calibration | None = None,
+    progress: bool | Progress = False,
+    say: Say | None = None,
+    **settings: Any,
+) -> Profile:
+    """Parameters, FLOPs, latency, throughput, memory, bottleneck and efficiency of a model run whole, on one thread.
+
+    Args:
+        model: as `predict` takes it, or a prediction, of which the pass of its mode is run.
+        rounds: samples of each pass.
+        calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
+        progress: a bar on stderr, or a function that is told the share done.
+        say: is told what there is to know of the calibration, as that it had to be made; a warning unless given.
+        **settings: as `predict` takes them; forward and forward+backward unless `mode` says which.
+
+    Raises:
+        CostModelError: a wrong setting, or more memory than there is, before anything is allocated.
+
+    """
+    predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
+    programs = {name: whole_program(prediction) for name, prediction in predictions.items()}
+    calibration = calibration or calibration_for(progress, say)
+    with bar(progress, "measuring") as told:
+        timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=told)
+    passes = {
+        name: _pass(name, prediction, programs[name], timing, calibration)
+        for (name, prediction), timing in zip(predictions.items(), timings, strict=True)
+    }
+    noisy = tuple(f"{name} is noisy: {found.timing.noise}" for name, found in passes.items() if found.timing.noise)
+    first = next(iter(predictions.values()))
+    return Profile(
+        printable(first.model.title),
+        _question(first, " and ".join(passes)),
+        first.params,
+        calibration,
+        passes,
+        (*calibration.warnings, *noisy),
+    )
+
+
+def predictions_of(model: Architecture | Prediction | str, settings: dict[str, Any]) -> dict[str, Prediction]:
+    """The passes to run, by name. Raises SettingError for what NumPy does not run."""
+    if isinstance(model, Prediction) or "mode" in settings:
+        prediction = asked(model, settings)
+        return {NAMES[prediction.settings.mode]: prediction}
+    untrained = {name: value for name, value in settings.items() if name not in OF_TRAINING}
+    return {
+        "forward": asked(model, untrained),
+        "forward+backward": asked(model, {**settings, "mode": "train"}),
+    }
+
+
+def whole_program(prediction: Prediction) -> Program:
+    """The whole pass as one program, without the optimizer's step. Raises CostModelError if it is too large to run."""
+    check_fits(prediction.memory.weights, prediction.model.title)
+    program = network_of(prediction, optimize=False).program
+    check_fits(peak_bytes(program), prediction.model.title)
+    return program
+
+
+def _question(prediction: Prediction, passes: str) -> str:
+    """In one line; the report's own says of a single pass what it is."""
+    title, _, rest = headline(prediction).partition(": ")
+    _, _, sizes = rest.partition(", ")
+    return f"{title}: {passes}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"
+
+
+def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> Pass:
+    host = predict_seconds(program, calibration, in_context=True)
+    trained = prediction.settings.training
+    return Pass(
+        name,
+        prediction,
+        prediction.flops.total if trained else prediction.flops.forward,
+        prediction.pointwise_flops.total if trained else prediction.pointwise_flops.forward,
+        peak_bytes(program),
+        host,
+        timing,
+        predicted(host.terms, calibration.machine),
+        _spent(host, prediction),
+    )
+
+
+def _spent(host: HostTime, prediction: Prediction) -> dict[str, float]:
+    """Predicted share of each layer kind, from the one that takes most."""
+    kinds = {call.name: call.kind.kind for call in prediction.run.root.calls()}
+    spent: Counter[str] = Counter()
+    for op, terms in host.calls:
+        spent[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]
+    return {kind: seconds / spent.total() for kind, seconds in spent.most_common()}

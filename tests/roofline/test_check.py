@@ -1,0 +1,192 @@
+"""A check says of every layer what the paper and the clock say, and adds up."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.roofline.ceilings import ceilings_of
+from costmodel.roofline.classification import Verdict
+from costmodel.roofline.findings import Check, Gain
+from costmodel.roofline.forecast import predict_seconds
+from costmodel.roofline.inspection import check
+from costmodel.roofline.layer import forward_program
+from costmodel.roofline.timing import Timing
+from tests.command import error_of
+from tests.roofline.synthetic import MACHINE, calibration
+
+MLP = cm.MLP(sizes=[7, 24, 24, 24, 5], activation="relu")
+CNN = cm.CNN(
+    input=(3, 9, 9),
+    blocks=[
+        {"conv": {"channels": 6, "kernel": 3}},
+        "relu",
+        {"conv": {"channels": 6, "kernel": 3}},
+        "relu",
+        {"adaptive_avg_pool": {"size": 1}},
+        "flatten",
+        {"linear": {"features": 4}},
+    ],
+)
+GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
+SETTINGS = {"rounds": 1, "calibration": calibration(), "classes": False}
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Check:
+    return check(MLP, batch=3, rounds=1, calibration=calibration())
+
+
+@pytest.mark.parametrize(("model", "asked"), [(MLP, {"batch": 3}), (CNN, {"batch": 2}), (GPT, {"seq": 5})])
+def test_flops_and_traffic_are_those_of_the_prediction(model: cm.MLP, asked: dict) -> None:
+    found, prediction = check(model, **asked, **SETTINGS), cm.predict(model, mode="inference", **asked)
+    rows = {row.name: row for row in prediction.layers}
+    for layer in found.layers:
+        row = rows[layer.name]
+        assert (layer.kind, layer.repeat) == (row.kind, row.repeat)
+        assert (layer.flops, layer.pointwise_flops) == (row.forward_flops, row.forward_pointwise_flops)
+        assert layer.compulsory_bytes == row.forward_bytes
+    assert sum(layer.flops for layer in found.layers) == prediction.flops.forward
+    assert {layer.name for layer in found.layers} | set(found.idle) == set(rows)
+
+
+def test_a_training_check_has_both_passes_and_all_contractions() -> None:
+    found = check(MLP, batch=3, mode="train", **SETTINGS)
+    assert {layer.phase for layer in found.layers} == {"forward", "backward"}
+    assert sum(layer.flops for layer in found.layers) == cm.predict(MLP, batch=3).flops.total
+
+
+def test_repeats_are_measured_once_and_count_as_often_as_they_run(mlp: Check) -> None:
+    repeated = next(layer for layer in mlp.layers if layer.repeat == 2 and layer.kind == "linear")
+    assert repeated.measured_seconds == pytest.approx(2 * repeated.timing.seconds)
+    assert repeated.measured_interval[0] == pytest.approx(2 * repeated.timing.interval[0])
+    call = next(c for c in mlp.prediction.run.root.calls() if c.name == repeated.name)
+    once = predict_seconds(forward_program(call), calibration())
+    assert repeated.predicted_seconds == pytest.approx(2 * once.seconds)
+    assert repeated.numpy_bytes == 2 * forward_program(call).traffic_bytes
+
+
+def test_identical_programs_are_measured_once() -> None:
+    found = check(CNN, batch=1, **SETTINGS)
+    twins = check(cm.CNN(input=(6, 5, 5), blocks=["relu", "relu", "sigmoid"]), **SETTINGS).layers
+    assert [layer.program for layer in twins] == [0, 0, 1]
+    assert twins[0].timing is twins[1].timing
+    assert len({layer.program for layer in found.layers}) == len(found.layers)
+
+
+def test_totals_are_sums_and_shares_add_up_to_one(mlp: Check) -> None:
+    assert mlp.measured_seconds == pytest.approx(math.fsum(layer.measured_seconds for layer in mlp.layers))
+    assert mlp.predicted_seconds == pytest.approx(math.fsum(layer.predicted_seconds for layer in mlp.layers))
+    assert math.fsum(map(mlp.share, mlp.layers)) == pytest.approx(1)
+    assert math.fsum(gain.share for gain in mlp.gains) == pytest.approx(1)
+
+
+def test_errors_are_of_the_layers() -> None:
+    """Twice as long as predicted is off by half, four times by three quarters."""
+    found = check(MLP, batch=3, **SETTINGS)
+    slow = [2.0, 2.0, 2.0, 4.0, 1.0]
+    layers = tuple(
+        replace(layer, timing=Timing((layer.host.seconds * factor,)))
+        for layer, factor in zip(found.layers, slow, strict=True)
+    )
+    told = replace(found, layers=layers)
+    assert told.errors.median == pytest.approx(0.5)
+    assert told.errors.worst == pytest.approx(0.75)
+    assert [layer.error for layer in told.layers] == pytest.approx([-0.5, -0.5, -0.5, -0.75, 0])
+    assert told.fails(0.25)
+    assert not told.fails(0.51)
+
+
+def test_rates_and_shares_of_peak_follow_from_time(mlp: Check) -> None:
+    layer = replace(mlp.layers[0], timing=Timing((1e-3,)))
+    assert layer.arithmetic == 2 * 3 * 7 * 24 + 3 * 24
+    assert layer.flops_per_second == pytest.approx(layer.arithmetic * 1e3)
+    row = replace(mlp, layers=(layer,)).rows()[0]
+    assert row["share_of_peak"] == pytest.approx(layer.arithmetic * 1e3 / mlp.peak)
+    assert row["intensity"] == pytest.approx(layer.arithmetic / layer.compulsory_bytes)
+
+
+def test_speeding_up_a_kind_obeys_amdahl() -> None:
+    assert Gain("linear", 3.0, 0.75).twice == pytest.approx(1.6)
+    assert Gain("linear", 3.0, 0.75).limit == pytest.approx(4)
+    assert Gain("linear", 3.0, 1.0).limit == math.inf
+
+
+def test_classes_are_predicted_measured_and_the_textbook_s(mlp: Check) -> None:
+    assert all(isinstance(layer.measured_class, Verdict) for layer in mlp.layers)
+    assert len(mlp.agreement.pairs) == len(mlp.textbook_agreement.pairs) == len(mlp.layers)
+    assert {layer.textbook_class.bound for layer in mlp.layers} <= {"compute", "memory"}
+    without = check(MLP, batch=3, **SETTINGS)
+    assert {layer.measured_class for layer in without.layers} == {None}
+    assert without.to_dict()["agreement"] is None
+
+
+def test_every_view_has_every_layer(mlp: Check) -> None:
+    names = [layer.name for layer in mlp.layers]
+    assert [row["name"] for row in json.loads(mlp.to_json())["layers"]] == names
+    assert list(mlp.to_dataframe().name) == names
+    assert all(name in str(mlp) for name in names)
+    assert all(name in mlp._repr_html_() for name in names)
+
+
+def test_a_name_is_no_markup(tmp_path) -> None:
+    spec = MLP.model_copy(update={"name": "<b>x</b>"})
+    page = check(spec, batch=1, **SETTINGS).to_html(tmp_path / "page.html")
+    assert "<b>x</b>" not in page.replace("<b>&lt;b&gt;", "")
+    assert (tmp_path / "page.html").read_text() == page
+
+
+def test_more_layers_than_have_lines_are_summed_up(monkeypatch, mlp: Check) -> None:
+    monkeypatch.setattr("costmodel.roofline.sheet.MOST_ROWS", 2)
+    text = str(mlp)
+    assert "3 others" in text
+    assert sum(layer.name in text for layer in mlp.layers) < len(mlp.layers)
+
+
+def test_levels_differ_only_in_what_is_predicted() -> None:
+    found = {level: check(MLP, batch=3, level=level, **SETTINGS) for level in (1, 6)}
+    assert found[1].predicted_seconds < found[6].predicted_seconds
+    assert [layer.numpy_bytes for layer in found[1].layers] == [layer.numpy_bytes for layer in found[6].layers]
+
+
+def test_ceilings_are_what_was_measured() -> None:
+    told = ceilings_of(calibration())
+    assert [ceiling.name for ceiling in told] == ["float32", "float64", "L1", "L2", "memory"]
+    assert told[0].rate == calibration().rates.peak("float32")
+    assert told[-1].at(2.0) == 2 * calibration().rates.memory_bandwidth
+    bare = calibration(machine=replace(MACHINE, caches=()))
+    assert [ceiling.name for ceiling in ceilings_of(bare)] == ["float32", "float64", "memory"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"level": 0}, "level 0"),
+        ({"level": True}, "level True"),
+        ({"rounds": 0}, "rounds 0"),
+        ({"rounds": 2.5}, "rounds 2.5"),
+        ({"batch": 0}, "batch"),
+        ({"attention": "flash"}, "attention"),
+        ({"precision": "bf16"}, "fp32"),
+        ({"batch": 10**9}, "use a smaller batch"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_before_anything_is_measured(asked: dict, said: str, monkeypatch) -> None:
+    def never(*_, **__) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("costmodel.roofline.inspection.calibrated", never)
+    monkeypatch.setattr("costmodel.roofline.inspection.measure", never)
+    assert said in error_of(lambda: check(MLP, **asked))
+
+
+def test_a_model_of_views_alone_is_refused() -> None:
+    with pytest.raises(CostModelError, match="nothing can be measured"):
+        check(cm.CNN(input=(3, 4, 4), blocks=["flatten"]), calibration=calibration())
+
+
+def test_a_prediction_has_its_settings() -> None:
+    assert "leave out batch" in error_of(lambda: check(cm.predict(MLP, mode="inference"), batch=2))

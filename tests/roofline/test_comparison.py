@@ -1,0 +1,205 @@
+"""Profiles, comparisons and baselines: what is a difference and what is noise."""
+
+import json
+
+import pytest
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.roofline import baseline
+from costmodel.roofline.comparison import compare, compared, speedup_interval
+from costmodel.roofline.findings import Check
+from costmodel.roofline.inspection import check
+from costmodel.roofline.machine import Machine
+from costmodel.roofline.profiling import Profile, profile
+from costmodel.roofline.timing import Timing
+from tests.command import error_of
+from tests.roofline.synthetic import calibration
+
+MLP = cm.MLP(sizes=[7, 24, 5], activation="relu")
+GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
+SLOW = Timing(tuple(2e-3 + 1e-5 * (i % 5) for i in range(20)), statistic="median")
+FAST = Timing(tuple(1e-3 + 1e-5 * (i % 5) for i in range(20)), statistic="median")
+WIDE = Timing(tuple(1e-3 * (1 + (i % 5)) for i in range(20)), statistic="median")
+
+
+@pytest.fixture(scope="module")
+def profiled() -> Profile:
+    return profile(GPT, batch=2, seq=5, rounds=2, calibration=calibration())
+
+
+@pytest.fixture(scope="module")
+def checked() -> Check:
+    return check(MLP, batch=3, rounds=1, classes=False, calibration=calibration())
+
+
+def test_a_profile_has_the_prediction_s_numbers(profiled: Profile) -> None:
+    p, alone = cm.predict(GPT, batch=2, seq=5), cm.predict(GPT, batch=2, seq=5, mode="inference")
+    forward, both = profiled.passes["forward"], profiled.passes["forward+backward"]
+    assert profiled.params == p.params
+    assert (forward.flops, both.flops) == (p.flops.forward, p.flops.total)
+    assert (forward.pointwise_flops, both.pointwise_flops) == (alone.pointwise_flops.forward, p.pointwise_flops.total)
+    assert both.peak_bytes > forward.peak_bytes > p.memory.weights
+
+
+def test_throughput_and_efficiency_follow_from_the_median(profiled: Profile) -> None:
+    for name, found in profiled.passes.items():
+        assert found.samples_per_second == pytest.approx(2 / found.timing.median)
+        assert found.tokens_per_second == pytest.approx(10 / found.timing.median)
+        assert profiled.efficiency_of(name) == pytest.approx(found.flops / found.timing.median / profiled.peak)
+        assert sum(found.spent.values()) == pytest.approx(1)
+        assert found.timing.count == 2
+
+
+def test_every_view_of_a_profile_has_every_pass(profiled: Profile) -> None:
+    data = json.loads(profiled.to_json())
+    assert list(data["passes"]) == ["forward", "forward+backward"]
+    latency = data["passes"]["forward"]["latency"]
+    assert latency["minimum"] <= latency["p50"] <= latency["p95"] <= latency["p99"]
+    assert latency["interval"][0] <= latency["seconds"] <= latency["interval"][1]
+    assert all(name in text for name in data["passes"] for text in (str(profiled), profiled._repr_html_()))
+
+
+def test_a_mode_asks_for_one_pass_and_settings_of_training_stay_with_it() -> None:
+    asked = {"rounds": 1, "calibration": calibration()}
+    assert list(profile(MLP, mode="inference", **asked).passes) == ["forward"]
+    assert list(profile(cm.predict(MLP), **asked).passes) == ["forward+backward"]
+    assert list(profile(MLP, optimizer="sgd", loss=None, mode="train", **asked).passes) == ["forward+backward"]
+    assert len(profile(MLP, optimizer="sgd", **asked).passes) == 2
+
+
+def test_a_model_too_large_is_refused_with_its_size(monkeypatch) -> None:
+    monkeypatch.setattr("costmodel.roofline.profiling.measure", lambda *_, **__: pytest.fail("measured"))
+    said = error_of(lambda: profile("gpt2-xl", batch=100_000, calibration=calibration()))
+    assert "iB" in said
+    assert "use a smaller batch" in said
+
+
+def test_twice_as_fast_is_two_and_significant() -> None:
+    found = compared(("slow", "fast"), (SLOW, FAST))
+    assert found.speedup == pytest.approx(2.02e-3 / 1.02e-3)
+    assert found.interval[0] <= found.speedup <= found.interval[1]
+    assert found.significant
+    back = compared(("fast", "slow"), (FAST, SLOW))
+    assert back.speedup == pytest.approx(1 / found.speedup)
+    assert back.significant
+
+
+def test_noise_is_no_difference() -> None:
+    found = compared(("a", "b"), (WIDE, Timing(WIDE.samples[::-1], statistic="median")))
+    assert not found.significant
+    assert "no significant difference" in str(found)
+    assert any("noisy" in warning for warning in found.warnings)
+
+
+def test_more_samples_never_widen_what_is_certain() -> None:
+    low, high = speedup_interval(SLOW.samples, FAST.samples)
+    lower, higher = speedup_interval(SLOW.samples * 10, FAST.samples * 10)
+    assert low <= lower <= higher <= high
+
+
+def test_models_are_measured_side_by_side_and_profiles_apart(profiled: Profile) -> None:
+    side = compare(MLP, cm.MLP(sizes=[7, 600, 600, 5]), batch=3, rounds=3)
+    assert side.together
+    assert side.speedup < 1
+    assert side.significant
+    apart = compare(profiled, profiled)
+    assert not apart.together
+    assert apart.speedup == 1
+    assert not apart.significant
+    assert "measured apart" in str(apart)
+
+
+@pytest.mark.parametrize("side", [3, None, b"mlp-mnist"])
+def test_what_cannot_be_timed_is_refused(side: object) -> None:
+    assert "cannot be timed" in error_of(lambda: compare(side, FAST))  # type: ignore[arg-type]
+
+
+def test_profiles_of_other_passes_cannot_be_compared() -> None:
+    asked = {"rounds": 1, "calibration": calibration()}
+    forward, step = profile(MLP, mode="inference", **asked), profile(MLP, mode="train", **asked)
+    assert "no pass in common" in error_of(lambda: compare(forward, step))
+
+
+def test_a_baseline_comes_back_as_it_was(tmp_path, checked: Check, profiled: Profile) -> None:
+    for found in (checked, profiled):
+        path = tmp_path / "base.json"
+        baseline.save(found, path)
+        assert baseline.read(path) == baseline.baseline_of(found).model_copy(
+            update={"created": baseline.read(path).created}
+        )
+        changes = baseline.against(found, baseline.read(path)).changes
+        assert {change.outcome for change in changes} == {"as before"}
+    assert [p.name for p in tmp_path.iterdir()] == ["base.json"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"), [(0.5, "slower"), (1 / 1.05, "as before"), (1.05, "as before"), (2, "faster")]
+)
+def test_only_what_is_beyond_noise_and_drift_is_a_change(checked: Check, factor: float, outcome: str) -> None:
+    """The baseline took `factor` times as long."""
+    now = baseline.baseline_of(checked)
+    first = next(iter(now.samples))
+    then = now.model_copy(update={"samples": now.samples | {first: [factor * min(now.samples[first])] * 9}})
+    still = {name: [min(values)] * 9 for name, values in now.samples.items()}
+    changes = baseline.changes_between(then, now.model_copy(update={"samples": still}))
+    assert changes.changes[0].outcome == outcome
+    assert len(changes.slower) == (outcome == "slower")
+
+
+def test_layers_that_are_new_or_gone_are_said_to_be(checked: Check) -> None:
+    now = baseline.baseline_of(checked)
+    first, *_ = now.samples
+    then = {f"{name}s" if name == first else name: values for name, values in now.samples.items()}
+    outcomes = {
+        c.name: c.outcome for c in baseline.changes_between(now.model_copy(update={"samples": then}), now).changes
+    }
+    assert (outcomes[first], outcomes[f"{first}s"]) == ("new", "gone")
+
+
+def test_a_baseline_of_another_question_or_machine_is_refused(checked: Check) -> None:
+    then = baseline.baseline_of(checked)
+    other = check(MLP, batch=4, rounds=1, classes=False, calibration=calibration())
+    assert "another question" in error_of(lambda: baseline.against(other, then))
+    foreign = Machine(**{**vars(then.machine), "cpu": "Quipu"})
+    said = error_of(lambda: baseline.against(checked, then.model_copy(update={"machine": foreign})))
+    assert "another machine" in said
+    assert "Quipu" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "{}", "null", '{"format": 1}', "\x00",
+        '{"format": 1, "question": "q", "machine": {}, "created": "", "statistic": "minimum", "samples": {}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_baseline_is_named(tmp_path, text: str) -> None:
+    path = tmp_path / "base.json"
+    path.write_text(text)
+    assert "base.json is no baseline" in error_of(lambda: baseline.read(path))
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1.0", "0.0", '"1"', "Infinity", "true"])
+def test_samples_are_times(tmp_path, checked: Check, value: str) -> None:
+    path = tmp_path / "base.json"
+    data = json.loads(baseline.baseline_of(checked).model_dump_json())
+    first = next(iter(data["samples"]))
+    data["samples"][first] = ["MARK"]
+    path.write_text(json.dumps(data).replace('"MARK"', value))
+    assert "base.json is no baseline" in error_of(lambda: baseline.read(path))
+
+
+def test_another_format_is_refused(tmp_path, checked: Check) -> None:
+    path = tmp_path / "base.json"
+    path.write_text(baseline.baseline_of(checked).model_copy(update={"format": 2}).model_dump_json())
+    assert "format 2" in error_of(lambda: baseline.read(path))
+
+
+def test_a_baseline_that_cannot_be_written_leaves_nothing(tmp_path, checked: Check) -> None:
+    with pytest.raises(CostModelError, match="cannot write"):
+        baseline.save(checked, tmp_path / "none" / "base.json")
+    (tmp_path / "base.json").mkdir()
+    with pytest.raises(CostModelError, match="cannot write"):
+        baseline.save(checked, tmp_path / "base.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["base.json"]
