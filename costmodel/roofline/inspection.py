@@ -17,7 +17,7 @@ from costmodel.roofline.findings import DTYPE, Check, Finding
 from costmodel.roofline.footprint import check_fits
 from costmodel.roofline.forecast import predict_seconds
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of
-from costmodel.roofline.layer import backward_program, forward_program
+from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.measurement import measure
 from costmodel.roofline.network import check_runs
 from costmodel.roofline.operation import Op, Phase
@@ -123,11 +123,11 @@ def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
 
 
 def _passes(call: Call) -> Iterator[Pass]:
+    forward, backward = layer_programs(call)
     work = call.kind.forward(call)
-    yield Pass(call, "forward", forward_program(call), int(work.contractions), int(work.pointwise), int(traffic(call)))
-    if call.y.requires_grad:
+    yield Pass(call, "forward", forward, int(work.contractions), int(work.pointwise), int(traffic(call)))
+    if backward is not None:
         works = [work for _, work, _ in call.gradients()]
-        backward = backward_program(call)
         flops, pointwise = (sum(int(getattr(work, name)) for work in works) for name in ("contractions", "pointwise"))
         yield Pass(call, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
 
