@@ -23,16 +23,16 @@ class Ceiling:
 
 
 def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
-    """Arithmetic by type, then bandwidth from the nearest level to memory; of a level that no probe fits into none."""
+    """Arithmetic by type, then bandwidth from the nearest level to memory, without levels no faster than the next."""
     rates = calibration.rates
-    found = [Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")]
-    smaller = 0
-    for level, capacity in calibration.machine.caches:
+    levels = [Ceiling("memory", "memory", rates.memory_bandwidth)]
+    capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
+    for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
         within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
-        if within:
-            found.append(Ceiling(level, "memory", max(_streamed(calibration, size) for size in within)))
-        smaller = capacity
-    return (*found, Ceiling("memory", "memory", rates.memory_bandwidth))
+        fastest = max((_streamed(calibration, size) for size in within), default=0.0)
+        if fastest >= 0.999 * levels[0].rate:
+            levels.insert(0, Ceiling(level, "memory", fastest))
+    return (*(Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")), *levels)
 
 
 def _streamed(calibration: Calibration, size: int) -> float:

@@ -161,6 +161,15 @@ def test_ceilings_are_what_was_measured() -> None:
     assert [ceiling.name for ceiling in ceilings_of(bare)] == ["float32", "float64", "memory"]
 
 
+def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
+    seconds = calibration().seconds
+    slow = {
+        name: 100 * took for name, took in seconds.items() if name.startswith(("curve add 6144 ", "curve add 24576 "))
+    }
+    told = ceilings_of(calibration(seconds=seconds | slow))
+    assert [ceiling.name for ceiling in told] == ["float32", "float64", "L2", "memory"]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
