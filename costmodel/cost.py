@@ -9,7 +9,9 @@ from costmodel.dtypes import size_bytes
 from costmodel.graph import Block, Call
 from costmodel.layers.base import Work
 from costmodel.layers.embedding import Table
+from costmodel.layers.experts import ExpertLinear
 from costmodel.run import Run
+from costmodel.sizes import exact_div, minimum
 from costmodel.tensor import Origin, Storage, Tensor
 
 CHECKPOINT = "checkpoint"
@@ -115,12 +117,33 @@ def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Orig
     return kept
 
 
+def idle_params(run: Run) -> int:
+    """Weights that one token does not meet: those of the experts that it does not choose."""
+    idle: dict[Storage, int] = {}
+    for call in run.root.calls():
+        if isinstance(kind := call.kind, ExpertLinear):
+            for weight in call.stored.values():
+                left = exact_div(weight.size, kind.experts) * (kind.experts - kind.chosen)
+                idle[weight.storage] = left * weight.storage.times
+    return sum(idle.values())
+
+
 def _contractions(work: Work, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
 
 
+def _read(call: Call, x: Tensor) -> int:
+    """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows."""
+    if x.storage.role == "weight" and isinstance(call.kind, Table):
+        return size_bytes(call.y.size, x.dtype)
+    if x.storage.role == "weight" and isinstance(call.kind, ExpertLinear):
+        experts = call.kind.experts
+        return size_bytes(exact_div(x.size, experts) * minimum(experts, call.x.shape[0]), x.dtype)
+    return x.bytes
+
+
 def traffic(call: Call) -> int:
-    """Compulsory bytes of one forward call: none for a view; a table gives only the rows looked up."""
+    """Compulsory bytes of one forward call: none for a view; rows are spread over as many experts as they can be."""
     y = call.y
     if any(x.storage is y.storage for x in call.inputs):
         return 0
@@ -129,6 +152,5 @@ def traffic(call: Call) -> int:
     for x in (*call.inputs, *call.weights.values()):
         if x.storage not in seen:
             seen.append(x.storage)
-            looked_up = x.storage.role == "weight" and isinstance(call.kind, Table)
-            moved += size_bytes(y.size, x.dtype) if looked_up else x.bytes
+            moved += _read(call, x)
     return moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -77,6 +78,14 @@ def build_document(document: Document) -> Architecture:
         return _build(document.data, "")
     except SpecError as error:
         raise SpecError(f"{document.place(_culprit(error, document))}: {error}") from None
+
+
+def as_json(data: Any, what: str) -> Any:
+    """Plain data as JSON gives it back, with lists for tuples. Raises CostModelError if it is not `what`, nor JSON."""
+    try:
+        return json.loads(json.dumps(data))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CostModelError(f"this is not {what}: {error}") from None
 
 
 def describe(model: Architecture) -> dict[str, Any]:

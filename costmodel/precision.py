@@ -14,7 +14,12 @@ from costmodel.errors import SettingError, shown, unknown
 from costmodel.sizes import ceil_div, product
 from costmodel.tensor import Role, Shape
 
-LOWERED = frozenset({"linear", "matmul", "conv", "conv_transpose", "fused_attention", "fused_linear_cross_entropy"})
+LOWERED = frozenset(
+    {
+        *("linear", "expert_linear", "matmul", "conv", "conv_transpose"),
+        *("fused_attention", "fused_linear_cross_entropy"),
+    }
+)
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
 RAISED = {
@@ -26,7 +31,7 @@ RAISED = {
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""
 
-QUANTISED = frozenset({"linear", "conv"})
+QUANTISED = frozenset({"linear", "expert_linear", "conv"})
 """Kinds whose weights a quantised policy stores in few bits."""
 
 

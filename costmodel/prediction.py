@@ -11,7 +11,7 @@ from costmodel.allocator import ALLOTTED, exactly
 from costmodel.applicability import check_applies
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture
-from costmodel.cost import Row, rows_of
+from costmodel.cost import Row, idle_params, rows_of
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.layers.cast import Cast
 from costmodel.memory import Timeline, reserved_bytes, timeline_of
@@ -57,6 +57,11 @@ class Prediction:
     def trainable_params(self) -> int:
         """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
         return sum(s.elements * s.times for s in self.run.trained)
+
+    @cached_property
+    def active_params(self) -> int:
+        """Weights that one token meets: of experts only those that it chooses, of all else everything."""
+        return self.params - idle_params(self.run)
 
     @cached_property
     def flops(self) -> Flops:
@@ -169,6 +174,7 @@ class Prediction:
             "settings": asdict(self.settings),
             "params": self.params,
             "trainable_params": self.trainable_params,
+            "active_params": self.active_params,
             "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
             "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
             "memory": asdict(self.memory),
@@ -185,12 +191,12 @@ class Prediction:
 
         Raises CostModelError if the data describes no prediction, or if its numbers are not what its model costs.
         """
-        from costmodel.files import build
+        from costmodel.files import as_json, build
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
         again = trace(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
-        found, given = json.loads(again.to_json()), _as_json(data)
+        found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
                 raise CostModelError(
@@ -236,13 +242,6 @@ class Prediction:
         from costmodel.report import html
 
         return html(self)
-
-
-def _as_json(data: Any) -> Any:
-    try:
-        return json.loads(json.dumps(data))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CostModelError(f"this is not a prediction: {error}") from None
 
 
 def _check_quantity(quantity: str) -> None:

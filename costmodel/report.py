@@ -66,6 +66,8 @@ def _arithmetic(p: Prediction) -> Table:
     rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
     if p.settings.training and p.trainable_params != p.params:
         rows.append(("trained", show_count(p.trainable_params), show_exact(p.trainable_params), ""))
+    if p.active_params != p.params:
+        rows.append(("active", show_count(p.active_params), show_exact(p.active_params), ""))
     passes = ["forward", "backward", "total"] if p.settings.training else ["forward"]
     passes += ["recomputed", "hardware"] if p.flops.recomputed or p.pointwise_flops.recomputed else []
     for name in passes:

@@ -65,6 +65,18 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "head_bias": head and draw(st.booleans()),
         "final_norm": draw(st.none() | st.booleans()),
     }
+    if draw(st.booleans()):
+        experts = draw(st.integers(1, 4))
+        fields |= {
+            "experts": experts,
+            "experts_per_token": draw(st.integers(1, experts)),
+            "expert_width": draw(st.none() | sizes),
+            "expert_pattern": tuple(draw(pattern)),
+            "expert_weights": draw(st.sampled_from(["chosen", "all"])),
+            "shared_width": draw(st.none() | sizes),
+            "router_bias": draw(st.booleans()),
+        }
+        fields["shared_gate"] = fields["shared_width"] is not None and draw(st.booleans())
     for factor in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale"):
         fields[factor] = draw(factors)
     for flag in ("norm_affine", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):

@@ -29,15 +29,15 @@ operations dtypes layers.fields files allocator
 contest decisions tensor lifetimes
 plans precision optimizers graph
 evaluation declaration recomputation layers.base formulas
-layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.linear layers.loss
-layers.noise layers.norm layers.spatial
+layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.experts layers.linear
+layers.loss layers.noise layers.norm layers.spatial
 layers.conv layers.pool layers.resize layers.shape
 layers.adaptive_pool
 layers
 adaptation parts
 run training
 objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
-architectures.stack
+architectures.stack architectures.feedforward
 backward architectures.blocks architectures.mlp architectures.attention
 architectures.sublayers
 architectures.transformer
@@ -46,7 +46,7 @@ architectures.blocklist
 published published.config
 published.rope
 published.llama published.gpt published.contemporaries
-published.gemma published.relatives
+published.gemma published.relatives published.mixtures
 published.families
 architectures.cnn zoo conventions applicability
 report budget
@@ -65,8 +65,8 @@ roofline.operation
 roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
-roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms roofline.kernels.pools
-roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.views
+roofline.kernels.experts roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms
+roofline.kernels.pools roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.views
 roofline.kernels.large_steps
 roofline.kernels.optimizers
 roofline.kernels
@@ -106,6 +106,7 @@ UPWARD = {
     ("graph", "run"): "types: a call is recorded on a run",
     ("architectures.attention", "architectures.transformer"): "types: attention reads the model's fields",
     ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
+    ("architectures.feedforward", "architectures.transformer"): "types: experts read the model's fields",
     ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
     ("files", "architectures.base"): "types: a file describes an architecture",
     ("conventions", "prediction"): "types: the views of a prediction",

@@ -56,6 +56,11 @@ PUBLISHED_PARAMS = {
     "llama-33b": 32_528_943_616,
     "llama-65b": 65_285_660_672,
     "llama-7b": 6_738_415_616,
+    "mixtral-8x22b": 140_630_071_296,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-30b-a3b": 30_532_122_624,
     "mistral-7b-v0.1": 7_241_732_096,
     "mistral-7b-v0.3": 7_248_023_552,
     "mistral-nemo-12b": 12_247_782_400,
@@ -152,6 +157,28 @@ ROUNDED_PARAMS = {
 def test_parameters_round_to_the_published_ones(name: str, rounded: tuple[float, int]) -> None:
     unit, number = rounded
     assert round(cm.predict(name, seq=8).params / unit) == number
+
+
+ACTIVE_PARAMS = {
+    "mixtral-8x22b": (1e9, 39),
+    "mixtral-8x7b": (1e8, 129),
+    "qwen1.5-moe-a2.7b": (1e8, 27),
+    "qwen3-235b-a22b": (1e9, 22),
+}
+"""Weights that a token meets, as published: the unit, and how many."""
+
+
+@pytest.mark.parametrize(("name", "rounded"), ACTIVE_PARAMS.items())
+def test_a_token_meets_the_published_part_of_a_mixture(name: str, rounded: tuple[float, int]) -> None:
+    unit, number = rounded
+    p = cm.predict(name, seq=8)
+    assert round(p.active_params / unit) == number
+    assert p.active_params < p.params
+
+
+def test_a_token_meets_every_weight_of_a_dense_model() -> None:
+    p = cm.predict("gpt2-small", seq=8)
+    assert p.active_params == p.params
 
 
 def test_models_are_found_by_family_and_size() -> None:

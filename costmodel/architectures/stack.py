@@ -13,13 +13,14 @@ from costmodel.tensor import Tensor
 
 
 class Variant(NamedTuple):
-    """What may differ from block to block: whether a window bounds its attention and whether positions turn it."""
+    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts."""
 
     windowed: bool = True
     rotated: bool = True
+    routed: bool = False
 
 
-WORDS = {"windowed": ("global", "local"), "rotated": ("unrotated", "rotated")}
+WORDS = {"windowed": ("global", "local"), "rotated": ("unrotated", "rotated"), "routed": ("dense", "routed")}
 """What a block is called, by the value of the field in which blocks differ."""
 
 Group = tuple[Variant, ...]

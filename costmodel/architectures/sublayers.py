@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.architectures.activations import activation
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.feedforward import feed_forward, routed
 from costmodel.architectures.normalisation import dropped, normed, scaled
 from costmodel.architectures.stack import Stack, Variant
-from costmodel.layers.arithmetic import Add, Multiply
-from costmodel.layers.linear import Linear
+from costmodel.layers.arithmetic import Add
 from costmodel.run import Run
 from costmodel.tensor import Tensor
 
@@ -27,7 +26,7 @@ def blocks(model: Transformer, run: Run, x: Tensor, setting: AttentionSetting) -
     mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
 
     def block(variant: Variant, x: Tensor) -> Tensor:
-        sublayers = {"attention": mixers[variant], "mlp": partial(_mlp, model)}
+        sublayers = {"attention": mixers[variant], "mlp": partial(routed if variant.routed else feed_forward, model)}
         return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)
 
     return Stack(model.pattern, model.layers, block)(run, x)
@@ -55,15 +54,3 @@ def _sequential(model: Transformer, x: Tensor, sublayers: Sublayers) -> Tensor:
 
 def _output(model: Transformer, x: Tensor, sublayer: str) -> Tensor:
     return scaled(dropped(x, model.residual_dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
-
-
-def _mlp(model: Transformer, x: Tensor) -> Tensor:
-    hidden = 4 * model.width if model.mlp_width is None else model.mlp_width
-    act = activation(model.activation)
-    with x.run.scope("mlp"):
-        if model.mlp == "gated":
-            gate = act(Linear(hidden, bias=model.mlp_bias)(x, name="gate"))
-            inner = Multiply()(gate, Linear(hidden, bias=model.mlp_bias)(x, name="up"))
-        else:
-            inner = act(Linear(hidden, bias=model.mlp_bias)(x, name="up"))
-        return Linear(model.width, bias=model.mlp_bias)(inner, name="down")

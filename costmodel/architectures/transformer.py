@@ -45,6 +45,10 @@ class Transformer(Architecture):
         "window": "w",
         "position_rows": "n_pos",
         "embedding_width": "d_e",
+        "experts": "E",
+        "experts_per_token": "k",
+        "expert_width": "d_x",
+        "shared_width": "d_s",
     }
 
     vocab: Size = Field(description="vocabulary size")
@@ -77,6 +81,17 @@ class Transformer(Architecture):
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
+
+    experts: Size | None = Field(default=None, description="MLPs among which a router chooses (default: one, for all)")
+    experts_per_token: Size | None = Field(default=None, description="experts that each token chooses (default: 2)")
+    expert_width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
+    expert_pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
+    expert_weights: Literal["chosen", "all"] = Field(
+        default="chosen", description="softmax over the scores of the chosen experts, or over all before choosing"
+    )
+    shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
+    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
+    router_bias: bool = Field(default=False, description="bias in the router")
 
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
     norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
@@ -123,6 +138,14 @@ class Transformer(Architecture):
         for field in ("head_bias", "logit_scale", "logit_cap"):
             if getattr(self, field) and not self.head:
                 raise ValueError(f"{field} needs head: true")
+        if self.experts is None:
+            for field in ("experts_per_token", "expert_width", "expert_pattern", "shared_width", "router_bias"):
+                if getattr(self, field):
+                    raise ValueError(f"{field} needs experts")
+        elif self.chosen > self.experts:
+            raise ValueError(f"experts_per_token {self.chosen} is more than experts {self.experts}")
+        if self.shared_gate and self.shared_width is None:
+            raise ValueError("shared_gate needs shared_width")
         if self.window_pattern and self.window is None:
             raise ValueError("window_pattern needs a window")
         if self.rotary_pattern and self.positions != "rotary":
@@ -151,10 +174,22 @@ class Transformer(Architecture):
         """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
         windowed = self.window_pattern or (True,)
         rotated = self.rotary_pattern or (True,)
-        length = lcm(len(windowed), len(rotated))
+        routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
+        patterns = (windowed, rotated, routed)
+        length = lcm(*map(len, patterns))
         if length > 1:
             length = min(length, int(self.layers))
-        return [Variant(windowed[n % len(windowed)], rotated[n % len(rotated)]) for n in range(length)]
+        return [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+
+    @property
+    def hidden(self) -> int:
+        """Hidden features of the MLP, d_ff."""
+        return 4 * self.width if self.mlp_width is None else self.mlp_width
+
+    @property
+    def chosen(self) -> int:
+        """Experts that each token chooses, k."""
+        return 2 if self.experts_per_token is None else self.experts_per_token
 
     @property
     def default_loss(self) -> LossName | None:

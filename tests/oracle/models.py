@@ -209,6 +209,66 @@ def cycled(pattern: tuple[bool, ...], number: int) -> bool:
     return pattern[number % len(pattern)]
 
 
+class ExpertLinear(nn.Module):
+    """A linear layer for each expert, rows being sorted by expert; how many each has changes no cost."""
+
+    def __init__(self, experts: int, n_in: int, features: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, features, n_in))
+        self.bias = nn.Parameter(torch.empty(experts, features)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.tensor_split(len(self.weight))
+        of = [None] * len(parts) if self.bias is None else self.bias
+        return torch.cat([F.linear(part, w, b) for part, w, b in zip(parts, self.weight, of, strict=True) if len(part)])
+
+
+class Experts(nn.Module):
+    """A router, the experts that it chooses for each token, and one that all tokens share."""
+
+    def __init__(self, spec: Any, hidden: int) -> None:
+        super().__init__()
+        self.spec = spec
+        n, d, f, bias = spec.experts, spec.width, spec.expert_width or hidden, spec.mlp_bias
+        self.router = nn.Linear(d, n, bias=spec.router_bias)
+        self.gate = ExpertLinear(n, d, f, bias) if spec.mlp == "gated" else None
+        self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
+        self.act = ACTIVATIONS[spec.activation]
+        self.shared = FeedForward(spec, spec.shared_width) if spec.shared_width else None
+        self.shared_gate = nn.Linear(d, 1, bias=False) if spec.shared_gate else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        k = self.spec.experts_per_token
+        scores = self.router(x)
+        if self.spec.expert_weights == "chosen":
+            weights, chosen = scores.topk(k, -1)
+            weights = torch.softmax(weights, -1)
+        else:
+            weights, chosen = torch.softmax(scores, -1).topk(k, -1)
+        order = chosen.flatten().argsort()
+        rows = x.view(-1, d)[order // k]
+        inner = self.act(self.up(rows)) if self.gate is None else self.act(self.gate(rows)) * self.up(rows)
+        out = self.down(inner)[order.argsort()]
+        y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, spec: Any, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp == "gated" else None
+        self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
+        self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
+        self.act = ACTIVATIONS[spec.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x))
+
+
 class Block(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int) -> None:
         super().__init__()
@@ -219,15 +279,9 @@ class Block(nn.Module):
         self.norm2 = None if spec.shared_norm else norm(spec, device)
         both = spec.norm_placement == "both"
         self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
-        self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp == "gated" else None
-        self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
-        self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
-        self.act = ACTIVATIONS[spec.activation]
+        routed = spec.experts is not None and (not spec.expert_pattern or cycled(spec.expert_pattern, number))
+        self.mlp = Experts(spec, hidden) if routed else FeedForward(spec, hidden)
         self.dropout = Dropout(spec.residual_dropout, device)
-
-    def mlp(self, x: Tensor) -> Tensor:
-        inner = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)
-        return self.down(inner)
 
     def forward(self, x: Tensor) -> Tensor:
         def drop(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax
 from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, Groupnorm, Layernorm, Rmsnorm
@@ -81,6 +82,32 @@ def add(draw: st.DrawFn, device: Device) -> Case:
 @row
 def multiply(draw: st.DrawFn, device: Device) -> Case:
     return Case(Multiply(), draw(broadcasting()), torch.mul)
+
+
+@row
+def top_k(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape())))
+    chosen = draw(st.integers(1, x.shape[-1]))
+    return Case(TopK(chosen), (x,), lambda x: x.topk(chosen, -1)[0])
+
+
+@row
+def pick(draw: st.DrawFn, device: Device) -> Case:
+    x, times = draw(single.given(draw(any_shape(2, 2)))), draw(st.integers(1, 3))
+    return Case(Pick(times), (x,), lambda x: x[torch.arange(len(x) * times, device=x.device) // times])
+
+
+@row
+def expert_linear(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(2, 2))))
+    experts, features, bias = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.booleans())
+    layer = models.ExpertLinear(experts, x.shape[1], features, bias)
+    return Case(ExpertLinear(experts, 1, features, bias), (x,), layer)
+
+
+@row
+def total(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Total(), (draw(single.given(draw(any_shape(3, 3)))),), lambda x: x.sum(1))
 
 
 @row

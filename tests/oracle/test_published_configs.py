@@ -39,7 +39,9 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
     """
     made = CONFIG_MAPPING[config["model_type"]](**config)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(made, attn_implementation="eager", trust_remote_code=False).train()
+        model = AutoModelForCausalLM.from_config(
+            made, attn_implementation="eager", experts_implementation="batched_mm"
+        ).train()
     # Whether sequences are packed is read off the data of the positions, of which there is none here.
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
     with one_sequence, FlopCounterMode(display=False) as counter:
@@ -122,6 +124,13 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "window_size": st.integers(1, 4),
         "sliding_window": st.integers(1, 4),
         "layer_types": st.lists(kinds, min_size=layers, max_size=layers),
+        "num_experts_per_tok": st.integers(1, 3),
+        "num_experts": st.integers(3, 5),
+        "num_local_experts": st.integers(3, 5),
+        "moe_intermediate_size": st.integers(1, 9),
+        "shared_expert_intermediate_size": st.integers(1, 9),
+        "decoder_sparse_step": st.integers(1, 3),
+        "mlp_only_layers": st.lists(st.integers(0, 3), max_size=2),
         "max_window_layers": st.integers(0, layers),
         "no_rope_layers": st.lists(st.integers(0, 1), min_size=layers, max_size=layers),
         "word_embed_proj_dim": st.integers(1, 9),

@@ -37,6 +37,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
     window = draw(st.none() | st.integers(1, 6))
     context = draw(st.integers(33, 35))
     head = draw(st.booleans())
+    routing = draw(st.just({}) | mixtures())
     flags = {name: draw(st.booleans()) for name in FLAGS}
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
     return Transformer(
@@ -69,8 +70,25 @@ def transformers(draw: st.DrawFn) -> Transformer:
         embedding_width=draw(st.none() | st.integers(1, 9)),
         **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,
+        **routing,
         **chances,
     )
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> dict[str, Any]:
+    experts = draw(st.integers(1, 4))
+    shared = draw(st.none() | st.integers(1, 9))
+    return {
+        "experts": experts,
+        "experts_per_token": draw(st.integers(1, experts)),
+        "expert_width": draw(st.none() | st.integers(1, 9)),
+        "expert_pattern": draw(PATTERN),
+        "expert_weights": draw(st.sampled_from(["chosen", "all"])),
+        "shared_width": shared,
+        "shared_gate": shared is not None and draw(st.booleans()),
+        "router_bias": draw(st.booleans()),
+    }
 
 
 FACTOR = st.sampled_from([None, None, 1.0, 0.5])

@@ -1,0 +1,186 @@
+"""The parts of a mixture of experts: choosing, sending rows to experts and back, and the experts' linear maps.
+
+Every token reaches all the experts that it chose, however many others chose them: no row is dropped and none padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph import Call
+from costmodel.layers.base import (
+    NO_SCRATCH,
+    Buffers,
+    Gradient,
+    Kind,
+    Scratch,
+    Weightless,
+    Weights,
+    Work,
+    layer,
+    takes,
+    takes_rank,
+)
+from costmodel.sizes import exact_div
+from costmodel.tensor import Shape, Storage, Tensor
+
+
+@layer
+class TopK(Weightless):
+    """The `chosen` largest of each row, x: (..., n), y: (..., chosen): a maximum of n, of the n − 1 left, and so on."""
+
+    source = (
+        "torch.topk along the last axis; dx has g at the places chosen, which are kept (Shazeer et al. 2017, eq. 5)"
+    )
+    in_lists = False
+
+    chosen: int
+
+    def check(self, call: Call) -> None:
+        """There are as many."""
+        takes(call, 1)
+        if not call.x.shape or call.x.shape[-1] < self.chosen:
+            raise call.fail(f"top_k chooses {self.chosen} of at least as many")
+
+    def output(self, call: Call) -> Shape:
+        """(..., chosen)."""
+        return (*call.x.shape[:-1], self.chosen)
+
+    def forward(self, call: Call) -> Work:
+        """chosen·n − chosen·(chosen + 1)/2 comparisons a row."""
+        k = self.chosen
+        return Work(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic: numbers are put where they came from."""
+        yield Gradient(call.x, Work(0, 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The int64 places."""
+        yield call.fresh("index", *call.y.shape)
+
+    def scratch(self, call: Call) -> Scratch:
+        """The places, where they are not kept."""
+        return Scratch(0 if call.y.requires_grad else call.y.size, 0)
+
+
+@layer
+class Pick(Weightless):
+    """Rows by index, y = x[i] with each row taken `times` times: (rows, d) → (rows·times, d)."""
+
+    source = "y = x[i] (torch.Tensor.__getitem__ by int64 index); dx[i] += g"
+    in_lists = False
+
+    times: int = 1
+
+    def check(self, call: Call) -> None:
+        """Takes a matrix."""
+        takes_rank(call, 2, "rows, features")
+
+    def output(self, call: Call) -> Shape:
+        """(rows·times, d)."""
+        return (call.x.shape[0] * self.times, call.x.shape[1])
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition per element."""
+        yield Gradient(call.x, Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The int64 index."""
+        yield call.fresh("index", call.y.shape[0])
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class ExpertLinear(Kind):
+    """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
+
+    x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features).
+    """
+
+    source = "y = x Wₑᵀ + bₑ for the rows of each expert (torch.nn.functional.linear; Shazeer et al. 2017, eq. 1)"
+    in_lists = False
+
+    experts: int
+    chosen: int
+    features: int
+    bias: bool = True
+
+    def check(self, call: Call) -> None:
+        """Takes a matrix of rows."""
+        takes_rank(call, 2, "rows, features")
+
+    def weights(self, call: Call) -> Weights:
+        """W and, unless left out, b, of each expert."""
+        weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
+        return weights | {"bias": (self.experts, self.features)} if self.bias else weights
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Shape:
+        """(rows, features)."""
+        return (call.x.shape[0], self.features)
+
+    def forward(self, call: Call) -> Work:
+        """One multiply-add for each row, input and output feature, whichever experts the rows went to."""
+        return Work(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two products of the forward one's size; the biases sum their rows."""
+        same = Work(2 * call.x.size * self.features, 0)
+        yield Gradient(call.x, same)
+        yield Gradient(call.weights["weight"], same)
+        if self.bias:
+            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input, for the weights' gradient."""
+        if call.weights["weight"].requires_grad:
+            yield call.x
+        if call.x.requires_grad:
+            yield call.weights["weight"]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None: one grouped product each way."""
+        return NO_SCRATCH
+
+
+@layer
+class Total(Weightless):
+    """Sum over the middle axis, (rows, n, d) → (rows, d): n − 1 additions each."""
+
+    source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Takes three axes."""
+        takes_rank(call, 3, "rows, terms, features")
+
+    def output(self, call: Call) -> Shape:
+        """(rows, d)."""
+        return (call.x.shape[0], call.x.shape[2])
+
+    def forward(self, call: Call) -> Work:
+        """See the class."""
+        return Work(0, call.x.size - call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient itself, seen once for each term."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH

@@ -1,0 +1,105 @@
+"""A mixture of experts, with rows sent to experts in turn, as evenly as they go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.reference import Ref
+from costmodel.roofline.tape import Tape
+
+
+def top_k(t: Tape, s: Site) -> Ref:
+    """The largest, then the largest of the rest, whose places are kept as bools."""
+    rest = t.copy(s.x)
+    y = t.empty(*s.x.shape[:-1], s.kind.chosen)
+    for number in range(s.kind.chosen):
+        best = t.reduce("maximum", rest, -1, out=y[..., number : number + 1])
+        place = s.kept[f"place{number}"] = t.equal(rest, best)
+        t.copyto(rest, -math.inf, where=place)
+    return y
+
+
+def top_k_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g where it came from."""
+    dx = t.full(s.x.shape, 0.0)
+    for number in range(s.kind.chosen):
+        t.copyto(dx, g[..., number : number + 1], where=s.kept[f"place{number}"])
+    yield s.x, dx
+
+
+def pick(t: Tape, s: Site) -> Ref:
+    """x[i]."""
+    rows, times = s.x.shape[0], s.kind.times
+    index = s.kept["index"] = t.constant((rows * times,), lambda: np.arange(rows * times) // times, dtype="int64")
+    return t.take(s.x, index)
+
+
+def pick_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """dx[i] += g."""
+    yield s.x, t.at("add", t.full(s.x.shape, 0.0), s.kept["index"], g)
+
+
+def _shares(s: Site) -> Iterator[tuple[int, slice]]:
+    """Each expert that has rows, and which."""
+    rows, experts = s.x.shape[0], s.kind.experts
+    start = 0
+    for expert in range(experts):
+        size = rows // experts + (expert < rows % experts)
+        if size:
+            yield expert, slice(start, start + size)
+        start += size
+
+
+def _of(stacked: Ref, expert: int) -> Ref:
+    return stacked[expert : expert + 1].reshape(*stacked.shape[1:])
+
+
+def expert_linear(t: Tape, s: Site) -> Ref:
+    """y = x Wₑᵀ + bₑ, a product for each expert."""
+    y = t.empty(s.x.shape[0], s.kind.features)
+    for expert, rows in _shares(s):
+        t.matmul(s.x[rows], _of(s.weights["weight"], expert).swapaxes(0, 1), out=y[rows])
+        if s.kind.bias:
+            t.add(y[rows], _of(s.weights["bias"], expert), out=y[rows])
+    return y
+
+
+def expert_linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """dx = g Wₑ, dWₑ = gᵀ x, dbₑ = Σ g over the rows of each expert."""
+    if s.wants(s.x):
+        dx = t.empty(*s.x.shape)
+        for expert, rows in _shares(s):
+            t.matmul(g[rows], _of(s.weights["weight"], expert), out=dx[rows])
+        yield s.x, dx
+    if "weight" in s.names:
+        total = t.full(s.weights["weight"].shape, 0.0)
+        for expert, rows in _shares(s):
+            t.matmul(g[rows].swapaxes(0, 1), s.x[rows], out=_of(total, expert))
+        yield s.weights["weight"], total
+    if "bias" in s.names:
+        total = t.full(s.weights["bias"].shape, 0.0)
+        for expert, rows in _shares(s):
+            t.copyto(_of(total, expert), t.accumulate(g[rows], (g.shape[1],)))
+        yield s.weights["bias"], total
+
+
+def total(t: Tape, s: Site) -> Ref:
+    """Σ over the middle axis."""
+    return t.sum(s.x, 1, keepdims=False)
+
+
+def total_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g, once for each term."""
+    yield s.x, t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
+
+
+MASKED = "NumPy finds the place of each maximum by comparing again, and puts a gradient there by a mask"
+
+kernel("top_k", top_k, top_k_gradients, beside={"forward": MASKED, "backward": MASKED})
+kernel("pick", pick, pick_gradients)
+kernel("expert_linear", expert_linear, expert_linear_gradients)
+kernel("total", total, total_gradients)

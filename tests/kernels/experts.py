@@ -1,0 +1,95 @@
+"""Kernels of a mixture of experts; rows are sent to experts in turn, as evenly as they go."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array, accumulated, zeros
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+
+
+class TopK(Kernel):
+    def case(self, draw: Draw) -> Case:
+        n = draw(sizes)
+        return Case(self.layer(chosen=draw(st.integers(1, n))), [Operand((draw(sizes), draw(sizes), n))])
+
+    def forward(self, p: Pass) -> Array:
+        rest = p.x.reshape(-1, p.x.shape[-1])
+        p.kept["places"] = np.argsort(-rest.values, axis=-1)[:, : p.kind.chosen]
+        found = []
+        for _ in range(p.kind.chosen):
+            found.append(rest.max(-1))
+            left = np.argsort(-rest.values, axis=-1)[:, 1:]
+            rest = np.take_along_axis(rest, left, -1)
+        return np.concatenate(found, -1).reshape(*p.x.shape[:-1], p.kind.chosen)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        total = np.zeros((p.x.size // p.x.shape[-1], p.x.shape[-1]))
+        np.put_along_axis(total, p.kept["places"], g.values.reshape(-1, p.kind.chosen), -1)
+        yield p.x, Array(total.reshape(p.x.shape), p.tally)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.sort(x, axis=-1)[..., ::-1][..., : p.kind.chosen]
+
+
+class Pick(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(times=draw(sizes)), [Operand((draw(sizes), draw(sizes)))])
+
+    def forward(self, p: Pass) -> Array:
+        p.kept["index"] = np.arange(p.x.shape[0] * p.kind.times) // p.kind.times
+        return p.x[p.kept["index"]]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        total = zeros(p.x.shape, p.tally)
+        np.add.at(total, p.kept["index"], g)
+        yield p.x, total
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.repeat(x, p.kind.times, axis=0)
+
+
+class ExpertLinear(Kernel):
+    def case(self, draw: Draw) -> Case:
+        experts = draw(sizes)
+        fields = {"experts": experts, "chosen": draw(st.integers(1, experts)), "features": draw(sizes)}
+        return Case(self.layer(bias=draw(st.booleans()), **fields), [Operand((draw(sizes), draw(sizes)))])
+
+    def parts(self, p: Pass) -> list[np.ndarray]:
+        """The rows of each expert."""
+        return np.array_split(np.arange(p.x.shape[0]), p.kind.experts)
+
+    def forward(self, p: Pass) -> Array:
+        made = []
+        for expert, rows in enumerate(self.parts(p)):
+            y = p.x[rows] @ np.swapaxes(p.weights["weight"][expert], 0, 1)
+            made.append(y + p.weights["bias"][expert] if p.kind.bias else y)
+        return np.concatenate(made, 0)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        weight = p.weights["weight"]
+        parts = [(g[rows], p.x[rows], weight[expert]) for expert, rows in enumerate(self.parts(p))]
+        if p.input_needs_gradient:
+            yield p.x, np.concatenate([ours @ w for ours, _, w in parts], 0)
+        yield weight, np.stack([np.swapaxes(ours, 0, 1) @ x for ours, x, _ in parts], 0)
+        if p.kind.bias:
+            yield p.weights["bias"], np.stack([accumulated(ours, (g.shape[1],)) for ours, _, _ in parts], 0)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+        experts = np.concatenate([np.full(len(rows), e) for e, rows in enumerate(self.parts(p))]).astype(int)
+        return np.einsum("ri,roi->ro", x, weight[experts]) + (0 if bias is None else bias[experts])
+
+
+class Total(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand((draw(sizes), draw(sizes), draw(sizes)))])
+
+    def forward(self, p: Pass) -> Array:
+        return p.x.sum(1, keepdims=False)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, np.broadcast_to(g.reshape(g.shape[0], 1, g.shape[1]), p.x.shape)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.einsum("rnd->rd", x)
