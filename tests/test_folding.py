@@ -24,7 +24,7 @@ class Unrolled(Run):
 
     bare: tuple[str, ...] = ()
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, *, grouped: bool = True) -> Tensor:
         for number in range(int(times)):
             with nullcontext() if name.startswith(self.bare) else self.scope(f"{name}{number}"):
                 x = body(x)
