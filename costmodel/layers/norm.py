@@ -55,10 +55,11 @@ class Centred(Norm):
             yield Gradient(weight, Work(0, scaling * n if name == "weight" else n))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input, and the mean and inverse deviation of each group."""
+        """Input, and the mean and inverse deviation of each group: fp32, or as the input on a CPU without weights."""
+        dtype = call.x.dtype if call.run.device == "cpu" and not (call.weights or call.buffers) else None
         yield call.x
-        yield call.fresh("statistic", self.groups_of(call))
-        yield call.fresh("statistic", self.groups_of(call))
+        for _ in ("mean", "inverse deviation"):
+            yield call.run.storage(self.groups_of(call), "statistic", "computed", call.name, dtype)
         yield from call.weights.values()
 
 

@@ -53,7 +53,7 @@ def targets(loss: str, rows: int, classes: int, device: str) -> Any:
 def test_cpu_autocast_of_transformers(spec: Transformer, batch: int, seq: int, loss: str) -> None:
     model = models.Transformer(spec, seq, "eager", "cpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
-    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.width, "cpu")
+    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = kept(model, tokens, target, loss)
     paper = stated(spec, loss, batch=batch, seq=seq, device="cpu", precision="bf16-autocast")
