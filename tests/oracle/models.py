@@ -220,7 +220,7 @@ class ExpertLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parts = x.tensor_split(len(self.weight))
         of = [None] * len(parts) if self.bias is None else self.bias
-        return torch.cat([F.linear(part, w, b) for part, w, b in zip(parts, self.weight, of, strict=True) if len(part)])
+        return torch.cat([F.linear(part, w, b) for part, w, b in zip(parts, self.weight, of, strict=True)])
 
 
 class Experts(nn.Module):
