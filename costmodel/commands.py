@@ -5,9 +5,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from costmodel.options import Json, Model, Out, Quantities, Resume, asking, sweeping
-from costmodel.roofline.questions import app as roofline
 
 
 def _examples(*lines: str) -> str:
@@ -15,15 +15,32 @@ def _examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in lines)
 
 
+class Commands(TyperGroup):
+    """Makes the commands under ``roofline`` only when they are asked for: they would slow down every cold start."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every name, in the order of the help."""
+        return [*super().list_commands(ctx), "roofline"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; None if there is none."""
+        if cmd_name != "roofline":
+            return super().get_command(ctx, cmd_name)
+        from costmodel.roofline.questions import app as roofline
+
+        group = typer.main.get_command(roofline)
+        group.name = cmd_name
+        return group
+
+
 app = typer.Typer(
+    cls=Commands,
     help="What a neural network costs, exact and explained: parameters, FLOPs and memory from its description alone.",
     epilog=_examples("predict gpt2-small --batch 32 --seq 512", "models", "predict --help"),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-app.add_typer(roofline, name="roofline")
 
 UsageError: Any = typer.BadParameter.__mro__[2]
 """The base of what typer raises for a command line that it cannot read."""

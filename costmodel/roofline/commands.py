@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Hold predictions against the clock of this machine.",
+    add_completion=False,
     rich_markup_mode=None,
     epilog="\b\nExamples:\n  costmodel roofline calibrate\n  costmodel roofline validate",
 )
