@@ -13,7 +13,7 @@ from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.surrogates import PREFIX, surrogates
 
-GROUPS = ("products", "products' memory", "loops", "loops' memory", "rows", "overhead")
+GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
 HOLD = 0.5
 """How hard each factor is held to 1: as if one more program said so, this much as loudly."""
 
@@ -26,14 +26,13 @@ class Context:
 
     def applied(self, op: Op, terms: Terms) -> Terms:
         """The terms of a call in a whole program."""
-        product = op.name == "matmul"
-        compute, memory = (self.factors[0], self.factors[1]) if product else (self.factors[2], self.factors[3])
+        compute, memory = self.factors[:2] if op.name == "matmul" else (self.factors[2],) * 2
         return replace(
             terms,
             compute=terms.compute * compute,
             memory=terms.memory * memory,
-            rows=terms.rows * self.factors[4],
-            overhead=terms.overhead * self.factors[5],
+            rows=terms.rows * self.factors[3],
+            overhead=terms.overhead * self.factors[4],
         )
 
 
@@ -98,9 +97,8 @@ def _grouped(host: HostTime) -> list[float]:
     """Predicted time by `GROUPS` [s]."""
     found = [0.0] * len(GROUPS)
     for op, terms in host.calls:
-        first = 0 if op.name == "matmul" else 2
-        for group, value in zip(
-            (first, first + 1, 4, 5), (terms.compute, terms.memory, terms.rows, terms.overhead), strict=True
-        ):
+        groups = (0, 1, 3, 4) if op.name == "matmul" else (2, 2, 3, 4)
+        parts = (terms.compute, terms.memory, terms.rows, terms.overhead)
+        for group, value in zip(groups, parts, strict=True):
             found[group] += value
     return found

@@ -146,8 +146,11 @@ def _fitted(p: Product) -> tuple[str, str, str]:
 
 
 def compulsory_bytes_of(program: Program) -> int:
-    """What must move at least [bytes]: inputs, weights and outputs once."""
+    """What must move at least [bytes]: inputs, weights and outputs once; of a table only what is looked up."""
     ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
+    for op in program:
+        if op.name == "take" and op.operands[0].buffer in ends:
+            ends[op.operands[0].buffer] = min(ends[op.operands[0].buffer], op.output.bytes)
     return sum(ends.values())
 
 
@@ -196,13 +199,12 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
     """Every line that is touched comes from where it is: of every other element as many as of all."""
     used = list(zip(operands_of(op), loop.strands, distances, strict=True))
-    target = op.output.buffer
-    return sum(
-        ref.bytes
-        * min(max(strand.step, 1), LINE // strand.itemsize)
-        * rates.far(far, loop.in_place and ref.buffer is target)
-        for ref, strand, far in (used[:-1] if loop.in_place else used)
-    )
+    way = "two" if len(used) > 2 and not loop.in_place else "one"
+    total = 0.0
+    for ref, strand, far in used[:-1] if loop.in_place else used:
+        lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
+        total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
+    return total
 
 
 def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:

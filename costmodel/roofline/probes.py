@@ -120,6 +120,7 @@ def _overheads(dtype: str) -> Iterator[Probe]:
 def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
     for size in CURVE_BYTES if dtype == "float32" else ():
         yield Probe(f"curve add {size} {dtype}", elementwise("add", size, dtype))
+        yield Probe(f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype))
         yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
     for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):

@@ -89,12 +89,16 @@ class Rates:
     # Memory
 
     @cached_property
-    def _streams(self) -> tuple[Table, Table]:
-        return self._beyond("add", 12), self._beyond("multiply in place", 4)
+    def _streams(self) -> dict[str, Table]:
+        return {
+            "in place": self._beyond("multiply in place", 4),
+            "one": self._beyond("copyto", 8),
+            "two": self._beyond("add", 12),
+        }
 
     def _beyond(self, name: str, per_element: int) -> Table:
         """Seconds a byte that memory at a distance takes beyond what is in the cache."""
-        call = self._call("add", "float32")
+        call = self._call(name.split()[0], "float32", int("place" in name))
         rates = []
         for size in CURVE_BYTES:
             n = self.ops[f"curve {name} {size} float32"].output.size
@@ -107,9 +111,12 @@ class Rates:
             extra.append(so_far / per_element)
         return Table(CURVE_BYTES, extra)
 
-    def far(self, distance: float, in_place: bool = False) -> float:
-        """How long a byte takes to come from `distance` bytes ago, and go back, beyond the cache [s]."""
-        return self._streams[in_place](distance)
+    def far(self, distance: float, way: str = "two") -> float:
+        """How long a byte takes to come from `distance` bytes ago, beyond the cache [s].
+
+        way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
+        """
+        return self._streams[way](distance)
 
     def bandwidth(self, distance: float) -> float:
         """What streams through memory that was touched so many bytes ago [bytes/s]."""
@@ -174,7 +181,7 @@ class Rates:
     def _gathered(self, name: str, dtype: str) -> Table:
         """Seconds that a row of a width takes."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
-        took = [(self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)) for w in GATHERED_WIDTHS]
+        took = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
         return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took])
 
     def gathered_call(self, name: str, dtype: str) -> float:
