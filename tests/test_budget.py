@@ -76,4 +76,4 @@ def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("text", ["-3 GB", "-3GB", "-24 GiB"])
 def test_a_negative_amount_in_a_shell_is_not_taken_for_an_option(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is not positive: use one such as '24 GiB'" in refused(capsys, "fits", "mlp-mnist", text)
+    refused(here(capsys, "fits", "mlp-mnist", text), "is not positive: use one such as '24 GiB'")
