@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer
     from costmodel.choice import cheapest_checkpoint
     from costmodel.errors import CostModelError
+    from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.prediction import Prediction, predict
     from costmodel.sweeps import sweep
     from costmodel.zoo import load, models
@@ -29,6 +30,7 @@ _HOMES = {
     "Transformer": "costmodel.architectures.transformer",
     "cheapest_checkpoint": "costmodel.choice",
     "CostModelError": "costmodel.errors",
+    **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.inverse"),
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
     "sweep": "costmodel.sweeps",
@@ -50,9 +52,14 @@ __all__ = [
     "Transformer",
     "cheapest_checkpoint",
     "load",
+    "max_batch",
+    "max_layers",
+    "max_seq",
+    "max_width",
     "models",
     "predict",
     "roofline",
+    "solve",
     "sweep",
 ]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from costmodel.options import Json, Model, Out, Quantities, Resume, asking, sweeping
+from costmodel.options import Json, Model, Out, Quantities, Resume, asking, asking_of, sweeping
 
 
 def _examples(*lines: str) -> str:
@@ -118,6 +118,34 @@ def fits(
 
         answer = cheapest(prediction, memory, reserve or 0)
     return (_json(answer.to_dict()) if as_json else str(answer)), 0 if answer else 1
+
+
+For = Annotated[str, typer.Option("--for", metavar="SIZE", help="What to find: batch, seq, layers, width, ...")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="Such as 24GiB for memory, else 124M or 2.5T.")]
+
+
+@app.command(
+    epilog=_examples(
+        "solve gpt2-small memory.peak 24GiB --for batch --seq 512",
+        "solve gpt2-small params 1B --for layers",
+        "solve resnet50 flops.total 2.5TFLOP --for image --json",
+    )
+)
+@asking_of
+def solve(
+    model: str,
+    settings: dict[str, Any],
+    quantity: Quantity,
+    target: Target,
+    for_: For = "batch",
+    reserve: Reserve = "",
+    as_json: Json = False,
+) -> tuple[str, int]:
+    """The largest size at which a quantity is within a target: exit code 0, or 1 if there is none."""
+    from costmodel.inverse import solve as find
+
+    found = find(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)
+    return (_json(found.to_dict()) if as_json else str(found)), 0 if found else 1
 
 
 @app.command(

@@ -52,7 +52,9 @@ architectures.cnn zoo conventions applicability
 report budget
 milestones
 pictures prediction
-explanation choice closedforms
+explanation choice closedforms search scaling
+knobs
+inverse
 regimes axes tables
 sheets
 space

@@ -1,0 +1,239 @@
+"""Questions turned around: how large may one number be so that a quantity stays within a target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from costmodel.budget import Budget, fit, read_budget
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.knobs import Knob, current, knob_of
+from costmodel.prediction import Prediction, predict
+from costmodel.search import last_true
+from costmodel.units import show_bytes, show_count, show_flops
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+_COUNT = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The largest value of a knob at which a quantity is within its target; true if there is one.
+
+    Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
+    quantity there, or at the smallest value if no value will do. past: the next value, at which the quantity is beyond
+    the target or which the model cannot take; None if there is none. binds: what stands in the way of `past`.
+    """
+
+    quantity: str
+    knob: Knob
+    target: Budget
+    reserve: int
+    answer: int | None
+    prediction: Prediction
+    past: int | None
+    past_value: int | None
+    binds: str
+
+    def __bool__(self) -> bool:
+        return self.answer is not None
+
+    def __int__(self) -> int:
+        if self.answer is None:
+            raise SettingError(str(self).partition("\n")[0])
+        return self.answer
+
+    @cached_property
+    def value(self) -> int:
+        """The quantity at the answer; at the first value if there is none."""
+        return int(self.prediction.value(self.quantity))
+
+    @property
+    def margin(self) -> int:
+        """What is to spare of the target at the answer; negative if there is none."""
+        return self.target.bytes - self.reserve - self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; sizes of memory in bytes."""
+        return {
+            "quantity": self.quantity,
+            "for": self.knob.name,
+            "answer": self.answer,
+            "value": self.value,
+            "target": self.target.bytes,
+            "reserve": self.reserve,
+            "margin": self.margin,
+            "past": self.past,
+            "past_value": self.past_value,
+            "binds": self.binds,
+            "note": self.knob.note,
+        }
+
+    def __str__(self) -> str:
+        name, show = self.knob.name, shower(self.quantity)
+        reserve = f" less a reserve of {show(self.reserve)}" if self.reserve else ""
+        target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
+        note = [f"note: {self.knob.note}"] if self.knob.note else []
+        if self.answer is None:
+            first = f"{name} {current(self.prediction, name):,}"
+            said = f"no {name} fits {target}: at {first} {self.quantity} is {show(self.value)}, "
+            binds = [f"{first}: {self.binds}"] if self.binds else []
+            return "\n".join([f"{said}{show(-self.margin)} too much", *binds, *note])
+        said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
+        return "\n".join([said, self._past(show), *note])
+
+    def _past(self, show: Callable[[int], str]) -> str:
+        """What stands in the way of more."""
+        if self.past is None:
+            return self.binds
+        parts = [self.binds] if self.binds else []
+        if self.past_value is not None:
+            over = show(self.past_value + self.reserve - self.target.bytes)
+            parts.insert(0, f"{show(self.past_value)}, {over} too much")
+        return f"{self.knob.name} {self.past:,} is past it: {'; '.join(parts)}"
+
+
+def shower(quantity: str) -> Callable[[int], str]:
+    """How values of a quantity are shown."""
+    if quantity.startswith("memory."):
+        return show_bytes
+    return show_flops if "flops" in quantity else show_count
+
+
+def solve(
+    model: Architecture | str, quantity: str, target: str | int, *, for_: str, reserve: str | int = 0, **settings: Any
+) -> Solution:
+    """The largest value of `for_` at which `quantity` is at most `target`, checked by `predict` there and one past it.
+
+    Where the quantity falls as `for_` grows, it is the smallest value. Where it both rises and falls (as with groups of
+    layers to recompute), the answer is a value that is within the target and has a neighbour that is not. The result is
+    false if no value will do.
+
+    Args:
+        model: as `predict` takes it.
+        quantity: such as "memory.peak" or "flops.total".
+        target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
+        for_: what to turn: batch, seq, image, accumulate, or a size of the model such as layers or width.
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but what is to be found.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if for_ in settings:
+        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    return solve_for(predict(model, **settings), quantity, target, for_, reserve)
+
+
+def max_batch(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The largest batch whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
+
+
+def max_seq(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The longest sequence whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
+
+
+def max_layers(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
+
+
+def max_width(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
+
+
+def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, int]:
+    """A target and a reserve in the quantity's unit. Raises SettingError."""
+    if quantity.startswith("memory."):
+        return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
+    if reserve:
+        raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
+    if isinstance(target, int) and not isinstance(target, bool) and target > 0:
+        return Budget(target, f"{target:,}"), 0
+    found = _COUNT.fullmatch(target) if isinstance(target, str) else None
+    if found is None:
+        raise SettingError(f"target={shown(target)} is not a number of {quantity}: use one such as 124M or 2.5T")
+    whole, _, part = found[1].partition(".")
+    number = int(whole + part) * 1000 ** _POWERS[found[2]] // 10 ** len(part)
+    if number < 1:
+        raise SettingError(
+            f"target={shown(target)} is not a positive number of {quantity}: use one such as 124M or 2.5T"
+        )
+    return Budget(number, f"{number:,}"), 0
+
+
+def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
+    """`solve` for the question of a prediction, whose own value of `for_` does not matter."""
+    asked.value(quantity)
+    budget, spared = read_target(quantity, target, reserve)
+    return _Search(knob_of(asked, for_), quantity, budget, spared).solution()
+
+
+class _Search:
+    """Predictions along a knob, each made once; what the model cannot take is no prediction but a reason."""
+
+    def __init__(self, knob: Knob, quantity: str, target: Budget, reserve: int) -> None:
+        self.knob, self.quantity, self.target, self.reserve = knob, quantity, target, reserve
+        self.made: dict[int, Prediction | CostModelError] = {}
+
+    def at(self, position: int) -> Prediction | CostModelError:
+        if position not in self.made:
+            try:
+                self.made[position] = self.knob.at(self.knob.values[position])
+            except CostModelError as error:
+                self.made[position] = error
+        return self.made[position]
+
+    def value(self, position: int) -> int | None:
+        found = self.at(position)
+        return None if isinstance(found, CostModelError) else int(found.value(self.quantity))
+
+    def meets(self, position: int) -> bool:
+        value = self.value(position)
+        return value is not None and value + self.reserve <= self.target.bytes
+
+    def solution(self) -> Solution:
+        count = len(self.knob.values)
+        if not self.meets(0):
+            return self._rising(count)
+        last = last_true(self.meets, count)
+        if last == count - 1 and not self.knob.limit:
+            raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
+        return self._answer(last, last + 1 if last + 1 < count else None)
+
+    def _rising(self, count: int) -> Solution:
+        """The first value does not do: either a later one does, or none."""
+        found = last_true(lambda n: not self.meets(n), count)
+        if found + 1 < count:
+            return self._answer(found + 1, found)
+        first = self.at(0)
+        if isinstance(first, CostModelError):
+            raise first
+        return self._made(None, first, None, None, self._binds(first))
+
+    def _binds(self, at: Prediction) -> str:
+        return fit(at, self.target.bytes).binds if self.quantity == "memory.peak" else ""
+
+    def _answer(self, position: int, past: int | None) -> Solution:
+        found = self.at(position)
+        assert isinstance(found, Prediction)
+        answer = self.knob.values[position]
+        if past is None:
+            return self._made(answer, found, None, None, self.knob.limit)
+        beyond, value = self.at(past), self.knob.values[past]
+        if isinstance(beyond, CostModelError):
+            return self._made(answer, found, value, None, str(beyond))
+        return self._made(answer, found, value, int(beyond.value(self.quantity)), self._binds(beyond))
+
+    def _made(self, answer: int | None, at: Prediction, past: int | None, value: int | None, binds: str) -> Solution:
+        return Solution(self.quantity, self.knob, self.target, self.reserve, answer, at, past, value, binds)

@@ -1,0 +1,28 @@
+"""Searches over ordered numbers, for what is true up to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
+    """The last of `count` positions at which `holds` is true, if it is true at 0 and false from some position on.
+
+    It is asked twice if the guess is right, and at about 2·log₂ of the distance if it is not. Whatever `holds` is
+    like, it is true at the answer (if that is not 0) and false right behind it (if that is not the end).
+    """
+    low, high, step = 0, count, 1
+    if 0 < guess < count and not holds(guess):
+        high = guess
+        while high - step > 0 and not holds(high - step):
+            high, step = high - step, 2 * step
+        low = max(0, high - step)
+    else:
+        low = guess if 0 < guess < count else 0
+        while low + step < high and holds(low + step):
+            low, step = low + step, 2 * step
+        high = min(high, low + step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

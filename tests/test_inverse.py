@@ -1,0 +1,151 @@
+"""Questions turned around: an answer is within its target, the next value is not, and both are what `predict` says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.inverse import solve_for
+from costmodel.search import last_true
+from tests.command import error_of, here, refused
+from tests.strategies import mlps, questions, sizes, transformers
+
+
+def with_size(model: Any, name: str, value: int) -> Any:
+    return type(model)(**{**dict(model), name: value})
+
+
+@given(st.integers(1, 300), st.integers(0, 299), st.integers(0, 400))
+def test_a_search_ends_at_the_last_that_holds(count: int, last: int, guess: int) -> None:
+    assume(last < count)
+    assert last_true(lambda n: n <= last, count, guess) == last
+
+
+@given(questions(), st.integers(1, 12), st.integers(0, 99))
+@settings(max_examples=60)
+def test_the_largest_batch_is_the_largest_of_all_that_fit(question: Any, fits: int, spare: int) -> None:
+    model, asked = question
+    asked = {name: value for name, value in asked.items() if name != "batch"}
+    peaks = [cm.predict(model, batch=batch, **asked).memory.peak for batch in range(1, 30)]
+    memory = peaks[fits - 1] + spare
+    assume(peaks[-1] > memory)
+    found = cm.max_batch(model, memory=memory, **asked)
+    assert found.answer == max(n for n, peak in enumerate(peaks, 1) if peak <= memory)
+    assert (found.value, found.past_value) == (peaks[int(found) - 1], peaks[int(found)])
+    assert found.margin == memory - found.value
+
+
+@given(transformers(), st.sampled_from(["layers", "width", "vocab", "heads"]), st.integers(1, 30), sizes)
+@settings(max_examples=60)
+def test_an_answer_is_within_its_target_and_the_next_size_is_not(model: Any, name: str, more: int, batch: int) -> None:
+    seq = min(4, model.context)
+    least = cm.predict(model, batch=batch, seq=seq, optimizer="sgd").memory.peak
+    found = cm.solve(model, "memory.peak", more * least, for_=name, batch=batch, seq=seq, optimizer="sgd")
+    past, over = found.past, found.past_value
+    assume(found and past and over)
+    assert past
+    assert over
+    peak = cm.predict(with_size(model, name, int(found)), batch=batch, seq=seq, optimizer="sgd").memory.peak
+    assert peak == found.value <= more * least
+    assert over == cm.predict(with_size(model, name, past), batch=batch, seq=seq, optimizer="sgd").memory.peak
+    assert over > more * least
+    for between in range(int(found) + 1, past):
+        error_of(lambda size=between: cm.predict(with_size(model, name, size), batch=batch, seq=seq))
+
+
+@given(mlps(), sizes)
+@settings(max_examples=40)
+def test_a_perceptron_is_widened_in_proportion(model: cm.MLP, times: int) -> None:
+    assume(len(model.sizes) > 2)
+    wide = cm.MLP(
+        **{**dict(model), "sizes": (model.sizes[0], *(times * n for n in model.sizes[1:-1]), model.sizes[-1])}
+    )
+    found = cm.max_width(model, memory=cm.predict(wide, batch=3).memory.peak, batch=3)
+    assert int(found) >= times * model.sizes[1]
+    assert found.past_value
+    assert found.prediction.memory.peak <= found.target.bytes < found.past_value
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "answer"),
+    [
+        (("gpt2-small", "params", "1B", "layers"), {}, (10**9 - 1024 * 768 - 50257 * 768 - 2 * 768) // 7_087_872),
+        (("gpt2-small", "flops.forward", 10**13, "batch"), {"seq": 512}, None),
+        (("gpt2-small", "memory.peak", "24 GiB", "seq"), {}, 1024),
+    ],
+)
+def test_answers_by_hand(asked: tuple, settings: dict, answer: int | None) -> None:
+    model, quantity, target, knob = asked
+    if answer is None:
+        answer = 10**13 // cm.predict(model, **settings).flops.forward
+    assert int(cm.solve(model, quantity, target, for_=knob, **settings)) == answer
+
+
+def test_an_answer_says_what_stands_in_the_way() -> None:
+    found = cm.max_width("gpt2-small", memory="80 GiB", seq=512)
+    assert found.past == int(found) + 12
+    assert "heads divide" in str(found)
+    assert "position table" in str(cm.max_seq("gpt2-small", memory="24 GiB"))
+    assert "activations" in str(cm.max_batch("gpt2-small", memory="24 GiB", seq=512))
+
+
+def test_no_answer_is_false_and_says_by_how_much() -> None:
+    found = cm.max_batch("gpt2-small", memory="1 GiB", seq=512)
+    peak = cm.predict("gpt2-small", batch=1, seq=512).memory.peak
+    assert not found
+    assert (found.answer, found.value, found.margin) == (None, peak, 2**30 - peak)
+    assert str(found).startswith("no batch fits 1.00 GiB")
+    assert "no batch fits" in error_of(lambda: int(found))
+
+
+def test_where_more_takes_less_the_smallest_is_found() -> None:
+    model = cm.Transformer(vocab=5000, context=64, layers=1, width=8, heads=1)
+    plain, cut = (cm.predict(model, batch=8, loss_chunks=n).memory.peak for n in (1, 4))
+    assert cut < plain
+    found = cm.solve(model, "memory.peak", cut, for_="loss_chunks", batch=8)
+    assert 1 < int(found) <= 4
+    assert cm.predict(model, batch=8, loss_chunks=int(found)).memory.peak <= cut
+    assert cm.predict(model, batch=8, loss_chunks=int(found) - 1).memory.peak > cut
+
+
+def test_a_reserve_is_left() -> None:
+    asked = cm.predict("gpt2-small", seq=512)
+    whole, spared = (solve_for(asked, "memory.peak", "24 GiB", "batch", r) for r in (0, "4 GiB"))
+    assert int(spared) == int(cm.max_batch("gpt2-small", memory="20 GiB", seq=512)) < int(whole)
+
+
+@pytest.mark.parametrize(
+    ("model", "quantity", "target", "for_", "more", "said"),
+    [
+        ("gpt2-small", "memory.peek", "24 GiB", "batch", {}, "'memory.peak'"),
+        ("gpt2-small", "memory.peak", "24", "batch", {}, "no unit"),
+        ("gpt2-small", "params", "24 GiB", "layers", {}, "124M"),
+        ("gpt2-small", "params", 0, "layers", {}, "124M"),
+        ("gpt2-small", "params", "0", "layers", {}, "positive"),
+        ("gpt2-small", "memory.peak", "24 GiB", "bach", {}, "'batch'"),
+        ("gpt2-small", "memory.peak", "24 GiB", "batch", {"batch": 3}, "leave it out"),
+        ("gpt2-small", "params", "1B", "batch", {}, "nothing to find"),
+        ("gpt2-small", "params", "1B", "layers", {"reserve": "1 GiB"}, "reserve"),
+        ("resnet50", "memory.peak", "24 GiB", "layers", {}, "width"),
+        ("gpt2-small", "memory.peak", "24 GiB", "accumulate", {"mode": "inference"}, "training"),
+    ],
+)
+def test_bad_questions(model: str, quantity: str, target: Any, for_: str, more: dict, said: str) -> None:
+    assert said in error_of(lambda: cm.solve(model, quantity, target, for_=for_, **more))
+
+
+def test_the_shell_answers_as_python_does(capsys) -> None:
+    asked = ("solve", "gpt2-small", "memory.peak")
+    found = cm.max_batch("gpt2-small", memory="24 GiB", seq=512, optimizer="sgd")
+    options = ("--for", "batch", "--seq", "512", "--optimizer", "sgd")
+    assert here(capsys, *asked, "24GiB", *options).out.splitlines()[1:] == str(found).splitlines()[1:]
+    outcome = here(capsys, *asked, "24GiB", *options, "--json")
+    assert (outcome.code, json.loads(outcome.out)) == (0, found.to_dict())
+    assert here(capsys, *asked, "1GiB", *options).code == 1
+    refused(here(capsys, *asked, "24GiB", "--for", "bach"), "'batch'")
+    refused(here(capsys, *asked, "24GiB", "--for", "batch", "--batch", "3"), "leave it out")
