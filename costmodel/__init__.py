@@ -10,9 +10,13 @@ if TYPE_CHECKING:
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
     from costmodel.choice import cheapest_checkpoint
+    from costmodel.comparison import compare
+    from costmodel.crossing import break_even
+    from costmodel.elasticity import sensitivity
     from costmodel.errors import CostModelError
     from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.prediction import Prediction, predict
+    from costmodel.sizing import match
     from costmodel.sweeps import sweep
     from costmodel.zoo import load, models
 
@@ -29,10 +33,14 @@ _HOMES = {
     "MLP": "costmodel.architectures.mlp",
     "Transformer": "costmodel.architectures.transformer",
     "cheapest_checkpoint": "costmodel.choice",
+    "compare": "costmodel.comparison",
+    "break_even": "costmodel.crossing",
+    "sensitivity": "costmodel.elasticity",
     "CostModelError": "costmodel.errors",
     **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.inverse"),
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
+    "match": "costmodel.sizing",
     "sweep": "costmodel.sweeps",
     "load": "costmodel.zoo",
     "models": "costmodel.zoo",
@@ -50,8 +58,11 @@ __all__ = [
     "GPT2Small",
     "Prediction",
     "Transformer",
+    "break_even",
     "cheapest_checkpoint",
+    "compare",
     "load",
+    "match",
     "max_batch",
     "max_layers",
     "max_seq",
@@ -59,6 +70,7 @@ __all__ = [
     "models",
     "predict",
     "roofline",
+    "sensitivity",
     "solve",
     "sweep",
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from costmodel.options import Json, Model, Out, Quantities, Resume, asking, asking_of, sweeping
+from costmodel.options import Json, Model, Models, Out, Quantities, Resume, asking, asking_of, comparing, sweeping
 
 
 def _examples(*lines: str) -> str:
@@ -139,13 +139,83 @@ def solve(
     target: Target,
     for_: For = "batch",
     reserve: Reserve = "",
+    plot: Plot = None,
     as_json: Json = False,
 ) -> tuple[str, int]:
     """The largest size at which a quantity is within a target: exit code 0, or 1 if there is none."""
     from costmodel.inverse import solve as find
 
     found = find(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)
+    if plot is not None:
+        found.plot(plot)
     return (_json(found.to_dict()) if as_json else str(found)), 0 if found else 1
+
+
+Cost = typer.Argument(help="A quantity, or a part's: attention (its FLOPs), attention:params, ...")
+
+
+@app.command(
+    "break-even",
+    epilog=_examples(
+        "break-even gpt2-small attention mlp --for seq",
+        "break-even resnet50 memory.activations memory.weights --for batch --json",
+    ),
+)
+@asking_of
+def break_even(
+    model: str,
+    settings: dict[str, Any],
+    a: Annotated[str, Cost],
+    b: Annotated[str, Cost],
+    for_: For = "seq",
+    as_json: Json = False,
+) -> tuple[str, int]:
+    """Where one cost passes another as a size grows: exit code 0, or 1 if it does nowhere."""
+    from costmodel.crossing import break_even as find
+
+    found = find(model, a, b, for_=for_, **settings)
+    return (_json(found.to_dict()) if as_json else str(found)), 0 if found else 1
+
+
+@app.command(epilog=_examples("sensitivity gpt2-small memory.peak --batch 8", "sensitivity resnet50 flops.total"))
+@asking
+def sensitivity(prediction: Any, quantity: Quantity, as_json: Json = False) -> str:
+    """Which size moves a quantity most: elasticities, from derivatives of its formula."""
+    from costmodel.elasticity import sensitivities
+
+    found = sensitivities(prediction, quantity)
+    return _json(found.to_dict()) if as_json else str(found)
+
+
+AtEqual = Annotated[
+    str | None, typer.Option(metavar="QUANTITY", help="Size all but the first to come nearest to its params, ...")
+]
+By = Annotated[str, typer.Option(metavar="SIZE", help="What to turn for that: width, layers, ...")]
+
+
+@app.command(
+    epilog=_examples(
+        "compare gpt2-small resnet50 mlp-mnist --batch 8",
+        "compare gpt2-small --optimizer sgd,adamw --checkpoint none,block",
+        "compare gpt2-small gpt2-medium --at-equal params --plot bars.png",
+    )
+)
+@comparing
+def compare(
+    models: Models,
+    asked: Any,
+    at_equal: AtEqual = None,
+    by: By = "width",
+    plot: Plot = None,
+    as_json: Json = False,
+) -> str:
+    """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
+    from costmodel.comparison import compare as beside
+
+    found = beside(*models, at_equal=at_equal, by=by, **asked)
+    if plot is not None:
+        found.plot(plot)
+    return _json(found.to_dict()) if as_json else str(found)
 
 
 @app.command(
@@ -210,7 +280,7 @@ def _json(data: Any) -> str:
 )
 @sweeping
 def sweep(
-    model: str,
+    model: Model,
     asked: Any,
     quantities: Quantities = None,
     out: Out = None,

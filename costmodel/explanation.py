@@ -13,34 +13,11 @@ from costmodel.cost import CHECKPOINT, CHECKPOINTING
 from costmodel.errors import unknown
 from costmodel.formulas import readable, repeats_of
 from costmodel.prediction import trace
-from costmodel.quantities import QUANTITIES, UNITS
+from costmodel.quantities import QUANTITIES, ROW_COLUMNS, UNITS
 from costmodel.sizes import Letter, expression
 
 if TYPE_CHECKING:
     from costmodel.prediction import Prediction
-
-_PASSES = {
-    "forward": ("forward",),
-    "backward": ("backward",),
-    "total": ("forward", "backward"),
-    "recomputed": ("recomputed",),
-    "hardware": ("forward", "backward", "recomputed"),
-}
-_ROW_FIELDS = {
-    "params": ("params",),
-    "trainable_params": ("params",),
-    **{
-        f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
-        for group in ("flops", "pointwise_flops")
-        for part, passes in _PASSES.items()
-    },
-    "memory.weights": ("params",),
-    "memory.gradients": ("params",),
-    "memory.optimizer": ("params",),
-    "memory.activations": ("activation_bytes",),
-    "memory.casts": ("cast_bytes",),
-}
-"""Which columns of a layer's row a quantity sums; the others are made of tensors or moments, not of layers."""
 
 _OTHER_SOURCES = {
     "memory.optimizer": "{optimizer} ({source})",
@@ -201,7 +178,7 @@ def _letter(symbol: str, value: int) -> Letter:
 
 def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
     """What the formulas rest on: the source of each kind that adds to the quantity."""
-    fields = _ROW_FIELDS.get(quantity, ())
+    fields = ROW_COLUMNS.get(quantity, ())
     kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
     by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
     settings = prediction.settings

@@ -16,6 +16,10 @@ from costmodel.search import last_true
 from costmodel.units import show_bytes, show_count, show_flops
 
 if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
     from costmodel.architectures.base import Architecture
 
 _COUNT = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
@@ -58,6 +62,19 @@ class Solution:
     def margin(self) -> int:
         """What is to spare of the target at the answer; negative if there is none."""
         return self.target.bytes - self.reserve - self.value
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Memory at the peak along the knob with the target, also written to `path` (extra `plot`).
+
+        Raises CostModelError without matplotlib, for another quantity, or if `path` cannot be written.
+        """
+        from costmodel.charts import stack
+        from costmodel.drawings import save
+
+        figure = stack(self)
+        if path is not None:
+            save(figure, path)
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; sizes of memory in bytes."""

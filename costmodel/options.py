@@ -51,6 +51,9 @@ def _option(metavar: str, text: str, parser: Callable[[str], Any] | None = None)
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A ready model's name, or the path of a YAML or JSON file.")
 ]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help="Ready models' names, or paths of YAML or JSON files.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SETTINGS = {
     "batch": _option("N", "Samples in a batch (default 1).", _size),
@@ -94,25 +97,35 @@ Over = Annotated[
 def sweeping(answer: Callable[..., Any]) -> Callable[..., Any]:
     """A command that asks over a grid, from a function of the model, of all axes and of what the command alone takes.
 
-    It gets the argument MODEL in front, and before `as_json` an option for the values of each setting.
+    It gets the argument MODEL in front, and before `as_json` options for fields and for the values of each setting.
     """
-    _, _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
-    named = inspect.Parameter.KEYWORD_ONLY
+    return _sweeping(answer, inspect.Parameter("over", _NAMED, default=None, annotation=Over))
+
+
+def comparing(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The same from a function of several models and of the values of settings."""
+    return _sweeping(answer)
+
+
+_NAMED = inspect.Parameter.KEYWORD_ONLY
+
+
+def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter) -> Callable[..., Any]:
+    model, _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
 
     @wraps(answer)
-    def command(*, model: str, over: list[str] | None, **given: Any) -> Any:
+    def command(**given: Any) -> Any:
         from costmodel.ranges import read_asked
 
         asked = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
-        return answer(model, read_asked(asked, over or []), **given)
+        return answer(given.pop(model.name), read_asked(asked, given.pop("over", None) or []), **given)
 
     swept = {name: kind if name in _OF_NAMES else _option("VALUES", _help(kind)) for name, kind in SETTINGS.items()}
     parameters = [
-        inspect.Parameter("model", named, annotation=Model),
-        *(parameter.replace(kind=named) for parameter in own),
-        inspect.Parameter("over", named, default=None, annotation=Over),
-        *(inspect.Parameter(name, named, default=None, annotation=kind) for name, kind in swept.items()),
-        as_json.replace(kind=named),
+        *(parameter.replace(kind=_NAMED) for parameter in (model, *own)),
+        *fields,
+        *(inspect.Parameter(name, _NAMED, default=None, annotation=kind) for name, kind in swept.items()),
+        as_json.replace(kind=_NAMED),
     ]
     vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -62,3 +62,29 @@ UNITS = {
     "memory": "bytes",
 }
 """The unit of each quantity, by the first part of its name."""
+
+_PASSES = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "total": ("forward", "backward"),
+    "recomputed": ("recomputed",),
+    "hardware": ("forward", "backward", "recomputed"),
+}
+ROW_COLUMNS = {
+    "params": ("params",),
+    "trainable_params": ("params",),
+    **{
+        f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
+        for group in ("flops", "pointwise_flops")
+        for part, passes in _PASSES.items()
+    },
+    "memory.weights": ("params",),
+    "memory.gradients": ("params",),
+    "memory.optimizer": ("params",),
+    "memory.activations": ("activation_bytes",),
+    "memory.casts": ("cast_bytes",),
+}
+"""Which columns of a layer's row a quantity comes from; the others are made of tensors or moments, not of layers."""
+
+SUMMED = tuple(name for name, columns in ROW_COLUMNS.items() if name == "params" or columns != ("params",))
+"""The quantities that are sums of those columns, and so can be asked of a part of a model."""

@@ -14,7 +14,19 @@ from costmodel import cli
 from costmodel.files import build, describe
 from tests.command import apart, here, refused
 
-COMMANDS = ["predict", "explain", "fits", "solve", "timeline", "models", "show", "sweep"]
+COMMANDS = [
+    "predict",
+    "explain",
+    "fits",
+    "solve",
+    "break-even",
+    "sensitivity",
+    "compare",
+    "timeline",
+    "models",
+    "show",
+    "sweep",
+]
 
 
 def test_predict_prints_the_report(capsys) -> None:

@@ -53,8 +53,10 @@ report budget
 milestones
 pictures prediction
 explanation choice closedforms search scaling
-knobs
-inverse
+knobs charts
+inverse shares
+sizing crossing elasticity
+comparison
 regimes axes tables
 sheets
 space
@@ -114,6 +116,8 @@ UPWARD = {
     ("conventions", "prediction"): "types: the views of a prediction",
     ("report", "prediction"): "types: the views of a prediction",
     ("budget", "prediction"): "types: the views of a prediction",
+    ("charts", "comparison"): "types: the picture of a comparison",
+    ("charts", "inverse"): "types: the picture of an answer",
     ("memory", "milestones"): "called late: a timeline prints itself",
     ("memory", "pictures"): "called late: a timeline draws itself",
     ("roofline.findings", "roofline.drawing"): "called late: a check draws itself",

@@ -1,0 +1,97 @@
+"""Side by side: values are what `predict` says, ratios lead from the first, and sizes come as near as stated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+import costmodel as cm
+from costmodel.quantities import QUANTITIES
+from tests.command import error_of, here, refused
+from tests.strategies import questions
+
+
+@given(questions(), questions())
+@settings(max_examples=30)
+def test_ratios_and_differences_lead_from_the_first_to_the_others(one: tuple, other: tuple) -> None:
+    first, second = (cm.predict(model, **asked) for model, asked in (one, other))
+    found = cm.compare(first, second)
+    label = found.labels[1]
+    assert len(set(found.labels)) == 2
+    for quantity in QUANTITIES:
+        assert found.value(label, quantity) == second.value(quantity)
+        assert first.value(quantity) + found.difference(label, quantity) == second.value(quantity)
+        ratio = found.ratio(label, quantity)
+        if ratio is None:
+            assert first.value(quantity) == 0
+        else:
+            assert ratio * first.value(quantity) == pytest.approx(second.value(quantity))
+
+
+def test_models_of_different_kinds_take_the_settings_they_have() -> None:
+    found = cm.compare("gpt2-small", "resnet18", "mlp-mnist", batch=2, seq=64, image=(64, 64), attention="flash")
+    gpt, resnet, mlp = found.predictions
+    assert gpt.memory == cm.predict("gpt2-small", batch=2, seq=64, attention="flash").memory
+    assert resnet.memory == cm.predict("resnet18", batch=2, image=(64, 64)).memory
+    assert mlp.memory == cm.predict("mlp-mnist", batch=2).memory
+    assert found.labels == ("gpt2-small", "ResNet-18", "mlp-mnist")
+
+
+def test_lists_of_settings_are_columns_and_their_labels_say_which() -> None:
+    found = cm.compare("gpt2-small", optimizer=["sgd", "adamw"], checkpoint=["none", "block"], seq=64)
+    assert found.labels == (
+        "sgd checkpoint none", "sgd checkpoint block", "adamw checkpoint none", "adamw checkpoint block",
+    )  # fmt: skip
+    assert found.difference("adamw checkpoint none", "memory.optimizer") == 2 * 4 * found.predictions[0].params
+    frame = found.to_dataframe().set_index(["label", "quantity"])
+    assert frame.loc[("adamw checkpoint block", "memory.peak"), "value"] == found.predictions[3].memory.peak
+    assert "adamw checkpoint block" in found._repr_html_()
+
+
+def test_at_equal_parameters_no_neighbour_is_nearer() -> None:
+    found = cm.compare("gpt2-small", "mlp-mnist", "resnet18", at_equal="params")
+    target = cm.predict("gpt2-small").params
+    for label in found.labels[1:]:
+        match = found.matches[label]
+        assert match.value == found.value(label, "params")
+        off = abs(match.value - target)
+        assert off <= min(abs(match.knob.at(match.size + step).params - target) for step in (-1, 1))
+        assert match.off == pytest.approx((match.value - target) / target)
+        assert f"width {match.size:,}" in str(found)
+
+
+def test_a_perceptron_is_matched_as_by_hand() -> None:
+    # One hidden layer of n: 10 n + n weights and biases in, 5 n + 5 out: 16 n + 5.
+    found = cm.match(cm.MLP(sizes=(10, 4, 5)), "params", 1000)
+    assert (found.size, found.value) == (62, 16 * 62 + 5)
+
+
+def test_the_picture_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
+    found = cm.compare("gpt2-small", "mlp-mnist")
+    found.plot(tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+    error_of(lambda: found.plot(tmp_path / "bars.doc"))
+    assert [path.name for path in tmp_path.iterdir()] == ["bars.png"]
+
+
+def test_bad_comparisons() -> None:
+    assert "2 to 64" in error_of(lambda: cm.compare("gpt2-small"))
+    assert "2 to 64" in error_of(lambda: cm.compare("mlp-mnist", batch=list(range(1, 70))))
+    assert "'batch'" in error_of(lambda: cm.compare("gpt2-small", "gpt2-medium", bach=3))
+    assert "'params'" in error_of(lambda: cm.compare("gpt2-small", "gpt2-medium", at_equal="parms"))
+    assert "empty" in error_of(lambda: cm.compare("gpt2-small", optimizer=[]))
+    assert "own settings" in error_of(lambda: cm.compare(cm.predict("gpt2-small"), batch=3))
+    assert "'gpt2-small'" in error_of(lambda: cm.compare("gpt2-smal", "gpt2-medium"))
+    found = cm.compare("gpt2-small", "mlp-mnist")
+    assert "label" in error_of(lambda: found.value("resnet", "params"))
+
+
+def test_the_shell_compares_as_python_does(capsys) -> None:
+    found = cm.compare("gpt2-small", optimizer=["sgd", "adamw"], seq=[64])
+    asked = ("compare", "gpt2-small", "--optimizer", "sgd,adamw", "--seq", "64")
+    assert here(capsys, *asked) == (0, f"{found}\n", "")
+    assert json.loads(here(capsys, *asked, "--json").out) == found.to_dict()
+    refused(here(capsys, "compare", "gpt2-small"), "2 to 64")
