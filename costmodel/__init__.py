@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from costmodel.crossing import break_even
     from costmodel.elasticity import sensitivity
     from costmodel.errors import CostModelError
+    from costmodel.frontier import pareto
     from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.prediction import Prediction, predict
     from costmodel.sizing import match
@@ -41,6 +42,7 @@ _HOMES = {
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
     "match": "costmodel.sizing",
+    "pareto": "costmodel.frontier",
     "sweep": "costmodel.sweeps",
     "load": "costmodel.zoo",
     "models": "costmodel.zoo",
@@ -68,6 +70,7 @@ __all__ = [
     "max_seq",
     "max_width",
     "models",
+    "pareto",
     "predict",
     "roofline",
     "sensitivity",

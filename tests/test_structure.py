@@ -54,7 +54,7 @@ milestones
 pictures prediction
 explanation choice closedforms search scaling
 knobs charts
-inverse shares
+inverse shares frontier
 sizing crossing elasticity
 comparison
 regimes axes tables
