@@ -96,9 +96,12 @@ def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
 
 
 @differential
-@given(transformers(), st.integers(1, 3), st.integers(1, 5))
+@given(transformers().filter(lambda spec: spec.experts is None), st.integers(1, 3), st.integers(1, 5))
 def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) -> None:
-    """What a rotation's backward has for itself is in fp32 on paper; PyTorch has a part of it in 16 bits."""
+    """What a rotation's backward has for itself is in fp32 on paper; PyTorch has a part of it in 16 bits.
+
+    Experts written as a loop have other casts than the one product for all of them on paper.
+    """
     module, tokens, target = transformer(spec, batch, seq)
     found = training_step(module, tokens, target, F.cross_entropy, autocast=torch.bfloat16).most
     p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", precision="bf16-autocast")

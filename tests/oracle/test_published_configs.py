@@ -111,6 +111,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "num_key_value_heads": st.just(key_heads),
         "num_kv_heads": st.just(key_heads),
         "rotary_dim": st.sampled_from([2, 4, 8]),
+        "num_experts_per_tok": st.integers(1, 3),  # no more than there are experts
         "attention_types": st.lists(st.sampled_from(["global", "local"]), min_size=layers, max_size=layers).map(
             lambda kinds: [[kinds, 1]]
         ),
@@ -124,7 +125,6 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "window_size": st.integers(1, 4),
         "sliding_window": st.integers(1, 4),
         "layer_types": st.lists(kinds, min_size=layers, max_size=layers),
-        "num_experts_per_tok": st.integers(1, 3),
         "num_experts": st.integers(3, 5),
         "num_local_experts": st.integers(3, 5),
         "moe_intermediate_size": st.integers(1, 9),

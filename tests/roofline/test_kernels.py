@@ -177,10 +177,12 @@ WIDE = cm.CNN(
     ],
 )
 GPT = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2)
+EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4, experts_per_token=2)
 ASKED: list[tuple[Any, dict[str, Any]]] = [
     (WIDE, {"batch": 2}),
     (GPT, {"batch": 2, "attention_pairs": "visible"}),
     (GPT, {"batch": 2, "attention": "flash", "loss_chunks": 2}),
+    (EXPERTS, {"batch": 2}),
 ]
 
 
