@@ -150,12 +150,12 @@ class _Work:
 
     def _extreme(self, plan: Extreme, out: Array) -> None:
         contest = plan.contest
-        spread = [any(self.spans[axis] > 1 for axis in self._axes(atom)) for atom in contest.atoms]
-        if self.dtype is object or not any(spread):
+        spread = [sum(self.spans[axis] > 1 for axis in self._axes(atom)) for atom in contest.atoms]
+        if self.dtype is object or max(spread, default=0) != 1:  # a quotient of two sizes is no product of lines
             values = [self.run(each) for each in plan.plans]
             out[...] = reduce(np.maximum if plan.op == "max" else np.minimum, values)
             return
-        varying = tuple(spread)
+        varying = tuple(map(bool, spread))
         still = [self._power(a, 1).item() for a, varies in zip(contest.atoms, varying, strict=True) if not varies]
         terms = contest.terms(varying)
         coefficients = contest.coefficients(terms, varying, still)

@@ -156,7 +156,7 @@ def named(module: Any, spec: Transformer) -> Iterator[tuple[str, Any]]:
         attention, inner = block.attention, ("qkv",) if spec.fused_qkv else ("query", "key", "value")
         parts = {first: block.norm1, "mlp_norm": block.norm2, "attention.output": attention.output}
         parts |= {f"attention.{name}": getattr(attention, name) for name in inner}
-        parts |= {"mlp.gate": block.gate, "mlp.up": block.up, "mlp.down": block.down}
+        parts |= {f"mlp.{name}": getattr(block.mlp, name) for name in ("gate", "up", "down")}
         places |= {f"block.{name}{suffix}": part for name, part in parts.items()}
     places |= {"final_norm": module.final_norm, "head": None if spec.tied else module.head}
     for place, part in places.items():
