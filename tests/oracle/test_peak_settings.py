@@ -20,11 +20,11 @@ from tests.oracle import models
 from tests.oracle.autocasting import GpuAutocast
 from tests.oracle.measure import meta
 from tests.oracle.settings import differential
+from tests.oracle.test_adaptation import DENSE
 from tests.oracle.test_checkpoint import Grouped
 from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_precision import DTYPES
 from tests.oracle.test_timeline import assert_phases_agree, stated
-from tests.oracle.test_transformer import transformers
 from tests.oracle.tracker import Most, Tracker, training_step
 from tests.oracle.vision import vision_model
 
@@ -96,7 +96,7 @@ def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
 
 
 @differential
-@given(transformers().filter(lambda spec: spec.experts is None), st.integers(1, 3), st.integers(1, 5))
+@given(DENSE, st.integers(1, 3), st.integers(1, 5))
 def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) -> None:
     """What a rotation's backward has for itself is in fp32 on paper; PyTorch has a part of it in 16 bits.
 
@@ -110,7 +110,7 @@ def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) ->
 
 
 @differential
-@given(transformers(), st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+@given(DENSE, st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
 def test_transformers_with_checkpoints(spec: Transformer, batch: int, seq: int, size: int) -> None:
     """What is run again has Python's names for more than the paper knows of, as forward has."""
     size = min(size, spec.layers)
