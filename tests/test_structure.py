@@ -94,8 +94,8 @@ roofline.comparison roofline.page
 roofline.baseline roofline.drawing
 roofline
 costmodel
-options
-roofline.commands
+options application
+roofline.commands inversions surveys
 roofline.questions
 commands
 cli

@@ -1,0 +1,70 @@
+"""The commands that ask several questions at once: ``costmodel sweep | compare``."""
+
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.application import Plot, examples, group, json_text
+from costmodel.options import Json, Model, Models, Out, Quantities, Resume, comparing, sweeping
+
+app = group()
+
+
+@app.command(
+    epilog=examples(
+        "sweep gpt2-small --batch 1:64:*2 --seq 512,1024 --optimizer sgd,adamw --out sweep.parquet",
+        "sweep gpt2-small --over layers=6:24:6 --over width=768,1536 --quantities params,memory.peak",
+        "sweep resnet50 --batch 8,16 --image 224,224x320 --json",
+    )
+)
+@sweeping
+def sweep(
+    model: Model,
+    asked: Any,
+    quantities: Quantities = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> str:
+    """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
+
+    Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
+    """
+    from costmodel.grids import printed, summary, written
+
+    named = quantities.split(",") if quantities else None
+    if out is None:
+        return printed(model, asked, named, as_json)
+    found = written(model, asked, named, out, resume)
+    return json_text(found) if as_json else summary(found)
+
+
+AtEqual = Annotated[
+    str | None, typer.Option(metavar="QUANTITY", help="Size all but the first to come nearest to its params, ...")
+]
+By = Annotated[str, typer.Option(metavar="SIZE", help="What to turn for that: width, layers, ...")]
+
+
+@app.command(
+    epilog=examples(
+        "compare gpt2-small resnet50 mlp-mnist --batch 8",
+        "compare gpt2-small --optimizer sgd,adamw --checkpoint none,block",
+        "compare gpt2-small gpt2-medium --at-equal params --plot bars.png",
+    )
+)
+@comparing
+def compare(
+    models: Models,
+    asked: Any,
+    at_equal: AtEqual = None,
+    by: By = "width",
+    plot: Plot = None,
+    as_json: Json = False,
+) -> str:
+    """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
+    from costmodel.comparison import compare as beside
+
+    found = beside(*models, at_equal=at_equal, by=by, **asked)
+    if plot is not None:
+        found.plot(plot)
+    return json_text(found.to_dict()) if as_json else str(found)
