@@ -57,7 +57,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "shared_norm": parallel and draw(st.booleans()),
         "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         "norm": draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        "mlp": draw(st.sampled_from(["plain", "gated"])),
+        "mlp": draw(st.sampled_from(["plain", "gated", "clamped"])),
         "mlp_width": draw(st.none() | sizes),
         "activation": draw(st.sampled_from(NAMES)),
         "head": head,
@@ -99,6 +99,8 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
     if isinstance(model, Transformer):
         settings["seq"] = draw(st.integers(1, model.context))
         settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
+        if settings["attention"] == "eager":
+            model = model.model_copy(update={"sinks": draw(st.booleans())})
         settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         if settings["mode"] == "train":

@@ -102,6 +102,8 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("starcoder2"), 3_030_371_328),
     (common("stablelm", 100352, 2048, 5632, 24, 32, use_qkv_bias=True), 1_644_515_328),
     (sized("smollm3"), 3_075_098_624),
+    (sized("gpt_oss", num_hidden_layers=24, num_local_experts=32), 20_914_757_184),
+    (sized("gpt_oss"), 116_829_156_672),
     (common("cohere", 256000, 8192, 22528, 40, 64), 34_980_831_232),
 ]
 """Configurations as published, and the parameters that their model cards or weight files have."""
@@ -166,6 +168,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("gpt2", n_embd=768, hidden_size=768), "hidden_size and n_embd are the same field"),
         (sized("gpt2", activation_function="mish2"), "unknown activation 'mish2'"),
         (sized("gpt2", add_cross_attention=True), "add_cross_attention=True changes the cost"),
+        (sized("gpt_oss", partial_rotary_factor=0.5), "turns 32 of 64 features, and the family turns all"),
         (sized("opt", layerdrop=0.1), "layerdrop=0.1 changes the cost"),
         (sized("cohere", use_qk_norm=True), "use_qk_norm=True changes the cost"),
         (sized("llama", rope_scaling={"type": "spiral"}), "unknown rope_type 'spiral'"),

@@ -35,6 +35,8 @@ PUBLISHED_PARAMS = {
     "gpt-neo-125m": 125_198_592,
     "gpt-neo-2.7b": 2_651_307_520,
     "gpt-neox-20b": 20_554_567_680,
+    "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
     "gpt2-large": 774_030_080,
     "gpt2-medium": 354_823_168,
     "gpt2-small": 124_439_808,
@@ -174,6 +176,17 @@ def test_a_token_meets_the_published_part_of_a_mixture(name: str, rounded: tuple
     p = cm.predict(name, seq=8)
     assert round(p.active_params / unit) == number
     assert p.active_params < p.params
+
+
+WITHOUT_EMBEDDING = {"gpt-oss-120b": (1e7, 513), "gpt-oss-20b": (1e7, 361)}
+"""As above, of cards that leave the token embedding out."""
+
+
+@pytest.mark.parametrize(("name", "rounded"), WITHOUT_EMBEDDING.items())
+def test_a_token_meets_the_published_part_beside_its_embedding(name: str, rounded: tuple[float, int]) -> None:
+    unit, number = rounded
+    p = cm.predict(name, seq=8)
+    assert round((p.active_params - p.layers[0].params) / unit) == number
 
 
 def test_a_token_meets_every_weight_of_a_dense_model() -> None:

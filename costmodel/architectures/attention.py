@@ -8,7 +8,7 @@ from costmodel.architectures.normalisation import capped, clipped, normed
 from costmodel.architectures.stack import Variant
 from costmodel.errors import SettingError
 from costmodel.layers.arithmetic import Add, Dropout, Scale
-from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax, visible_pairs
+from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.run import Run
@@ -40,10 +40,9 @@ class Tables:
         dropped = run.training and model.attention_dropout > 0
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and dropped
         self.composed = setting.kernel == "eager" or self.fallback
-        if model.score_cap is not None and setting.kernel != "eager":
-            raise SettingError(
-                f"attention={setting.kernel!r} has no soft cap of the scores, as {model.title} needs: use 'eager'"
-            )
+        lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
+        for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
+            raise SettingError(f"attention={setting.kernel!r} has no {name}, as {model.title} needs: use 'eager'")
         self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
             [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
@@ -133,7 +132,9 @@ class Mixer:
             scores = Add()(scores, tables.slopes, name="add_alibi")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
-        weights = Softmax()(scores)
+        weights = Softmax()(Sink()(scores) if model.sinks else scores)
+        if model.sinks:
+            weights = Slice(seq)(weights, name="drop_sink")
         if model.attention_dropout:
             weights = Dropout(model.attention_dropout)(weights)
         return Matmul(visible)(weights, value, name="mix")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.architectures.activations import activation
 from costmodel.layers.activation import Sigmoid
-from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.arithmetic import Add, Clamp, Multiply, Scale, Shift
 from costmodel.layers.attention import Softmax
 from costmodel.layers.base import Kind
 from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
@@ -15,6 +15,9 @@ from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer
+
+CLAMP = 7.0
+"""The bound of gpt-oss; any costs the same."""
 
 
 def feed_forward(model: Transformer, x: Tensor) -> Tensor:
@@ -43,6 +46,11 @@ def _mlp(model: Transformer, x: Tensor, hidden: int, name: str) -> Tensor:
 
 def _activated(model: Transformer, x: Tensor, inner: Kind, outer: Kind) -> Tensor:
     act = activation(model.activation)
+    if model.mlp == "clamped":
+        gate = Clamp(CLAMP, below=False)(inner(x, name="gate"), name="clamp_gate")
+        up = Clamp(CLAMP)(inner(x, name="up"), name="clamp_up")
+        gated = Multiply()(gate, act(Scale()(gate, name="scale_gate")), name="gated")
+        return outer(Multiply()(Shift()(up), gated), name="down")
     if model.mlp == "gated":
         gate = act(inner(x, name="gate"))
         return outer(Multiply()(gate, inner(x, name="up")), name="down")

@@ -75,9 +75,13 @@ class Transformer(Architecture):
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
+    sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
 
-    mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
+    mlp: Literal["plain", "gated", "clamped"] = Field(
+        default="plain",
+        description="gated: act(x W_g) ⊙ x W_u; clamped: g·act(α g) ⊙ (x W_u + 1), both within a bound",
+    )
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")

@@ -98,20 +98,40 @@ class Scale(Unary):
 
 
 @layer
+class Shift(Unary):
+    """y = x + c with a constant c."""
+
+    source = "y = x + c (torch.add of a number); dx = g"
+
+    def forward(self, call: Call) -> Work:
+        """One addition per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient itself."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
 class Clamp(Unary):
-    """y = min(max(x, −bound), bound); dx = g·[−bound ≤ x ≤ bound]."""
+    """y = min(max(x, −bound), bound), or min(x, bound) if not `below`; dx = g where x is within."""
 
     source = "torch.clamp; PyTorch keeps the input to see what was within"
 
     bound: float = 1.0
+    below: bool = True
 
     def forward(self, call: Call) -> Work:
-        """Two comparisons per element."""
-        return Work(0, 2 * call.x.size)
+        """A comparison with each bound per element."""
+        return Work(0, (1 + self.below) * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two comparisons and a product per element."""
-        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        """The same comparisons and a product per element."""
+        yield Gradient(call.x, Work(0, (2 + self.below) * call.x.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""

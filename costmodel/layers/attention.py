@@ -6,7 +6,20 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph import Call
-from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
+from costmodel.layers.base import (
+    NO_SCRATCH,
+    Buffers,
+    Gradient,
+    Kind,
+    Scratch,
+    Unary,
+    Weightless,
+    Weights,
+    Work,
+    layer,
+    takes,
+    takes_rank,
+)
 from costmodel.sizes import ceil_div, exact_div, minimum
 from costmodel.tensor import Shape, Storage, Tensor, broadcast
 
@@ -67,6 +80,49 @@ class Mask(Weightless):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""
         yield call.inputs[1]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Sink(Kind):
+    """A learned score of each head after those of every row, x: (batch, h, T, n), y: (batch, h, T, n + 1), w: (h)."""
+
+    source = (
+        "torch.cat of the scores and a weight of each head (OpenAI 2025, gpt-oss, §2.2; Xiao et al. 2024); dw = Σ g"
+    )
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Takes the scores of heads."""
+        takes_rank(call, 4, "batch, heads, tokens, scores")
+
+    def weights(self, call: Call) -> Weights:
+        """One a head."""
+        return {"weight": (call.x.shape[1],)}
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Shape:
+        """New memory."""
+        return (*call.x.shape[:-1], call.x.shape[-1] + 1)
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The scores' is a part of the incoming one; a weight's sums those of its rows."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.weights["weight"], Work(0, call.x.rows))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
 
     def scratch(self, call: Call) -> Scratch:
         """None."""

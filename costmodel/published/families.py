@@ -11,7 +11,7 @@ from costmodel.published.contemporaries import Bloom, Falcon, Mpt, Opt
 from costmodel.published.gemma import Gemma, Gemma2, Gemma3Text
 from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
 from costmodel.published.llama import Granite, Llama, Mistral, Qwen2, Qwen3, SmolLm3
-from costmodel.published.mixtures import Mixtral, Qwen2Moe, Qwen3Moe
+from costmodel.published.mixtures import GptOss, Mixtral, Qwen2Moe, Qwen3Moe
 from costmodel.published.relatives import Cohere, Olmo, Olmo2, Phi, Phi3, StableLm, Starcoder2
 
 FAMILIES: dict[str, type[Published]] = {
@@ -20,7 +20,7 @@ FAMILIES: dict[str, type[Published]] = {
         *(Gpt2, GptNeo, GptNeox, GptJ, Opt, Bloom, Falcon, Mpt),
         *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
         *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
-        *(Mixtral, Qwen2Moe, Qwen3Moe),
+        *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss),
     )
 }
 """The families."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from costmodel.architectures.base import Size
 from costmodel.published.config import cycle_of, words
-from costmodel.published.llama import Decoder, Qwen2
+from costmodel.published.llama import Decoder, Qwen2, Windowed
 
 TRAINING = words("output_router_logits router_aux_loss_coef")
 """Fields of the balancing loss, which is not counted."""
@@ -110,3 +110,52 @@ class Qwen3Moe(Qwen2Moe):
         alone = {"shared_width": None, "shared_gate": False}
         biases = {"qkv_bias": self.attention_bias, "attention_bias": self.attention_bias}
         return super().fields() | alone | biases | {"query_key_norm": "head"}
+
+
+class GptOss(Windowed):
+    """gpt-oss (OpenAI 2025): attention sinks, every other block with a window, biases, experts that bound what they do.
+
+    Its experts are gated by x·σ(α x) whatever `hidden_act` says.
+    """
+
+    MODEL_TYPE: ClassVar = "gpt_oss"
+    HEADED: ClassVar = ("GptOssForCausalLM",)
+    HEADLESS: ClassVar = ("GptOssModel",)
+    ALIASES: ClassVar = {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+    IDLE: ClassVar = Windowed.IDLE | TRAINING | words("initial_context_length swiglu_alpha swiglu_limit")
+
+    vocab_size: Size = 201088
+    hidden_size: Size = 2880
+    intermediate_size: Size = 2880
+    num_hidden_layers: Size = 36
+    num_attention_heads: Size = 64
+    num_key_value_heads: Size | None = 8
+    head_dim: Size | None = 64
+    max_position_embeddings: Size = 131072
+    sliding_window: int | None = 128
+    attention_bias: bool = True
+    num_local_experts: Size = 128
+    num_experts_per_tok: Size = 4
+
+    def types_left_out(self) -> list[bool]:
+        """Every other layer, from the first."""
+        return [number % 2 == 0 for number in range(self.num_hidden_layers)]
+
+    def fields(self) -> dict[str, Any]:
+        """See `Published.fields`."""
+        self.check_whole(self.head_size)
+        return (
+            super().fields()
+            | self.window()
+            | {
+                "qkv_bias": self.attention_bias,
+                "attention_bias": self.attention_bias,
+                "sinks": True,
+                "mlp": "clamped",
+                "mlp_bias": True,
+                "activation": "sigmoid",
+                "experts": self.num_local_experts,
+                "experts_per_token": self.num_experts_per_tok,
+                "router_bias": True,
+            }
+        )

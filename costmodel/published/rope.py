@@ -45,6 +45,14 @@ class Rotating(Published):
             )
         return None if turned == head_size else turned
 
+    def check_whole(self, size: int) -> None:
+        """Raise SpecError unless all features of a head of `size` are turned, where the family knows no share."""
+        if (turned := self.rotated(size)) is not None:
+            raise SpecError(
+                f"{self.MODEL_TYPE}: partial_rotary_factor turns {turned} of {size} features, and the family turns all",
+                ("partial_rotary_factor",),
+            )
+
 
 def _settings(given: dict[str, Any] | None) -> list[dict[str, Any]]:
     """One mapping, or one for each type of layer."""

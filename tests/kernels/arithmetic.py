@@ -64,6 +64,19 @@ class Scale(Unary):
         return x - x / 2
 
 
+class Shift(Unary):
+    """The constant is 1, as in gpt-oss."""
+
+    def forward(self, p: Pass) -> Array:
+        return p.x + 1
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return x - (-1)
+
+
 class Identity(Unary):
     def forward(self, p: Pass) -> Array:
         return p.x
@@ -78,16 +91,18 @@ class Identity(Unary):
 class Clamp(Unary):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
-        return Case(self.layer(bound=draw(st.floats(0.1, 3))), [Operand(shape)])
+        layer = self.layer(bound=draw(st.floats(0.1, 3)), below=draw(st.booleans()))
+        return Case(layer, [Operand(shape)])
 
     def forward(self, p: Pass) -> Array:
-        return np.minimum(np.maximum(p.x, -p.kind.bound), p.kind.bound)
+        return np.minimum(np.maximum(p.x, -p.kind.bound) if p.kind.below else p.x, p.kind.bound)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * np.logical_and(p.x >= -p.kind.bound, p.x <= p.kind.bound)
+        within = p.x <= p.kind.bound
+        yield p.x, g * (np.logical_and(p.x >= -p.kind.bound, within) if p.kind.below else within)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x.clip(-p.kind.bound, p.kind.bound)
+        return x.clip(-p.kind.bound if p.kind.below else None, p.kind.bound)
 
 
 class LayerScale(Unary):

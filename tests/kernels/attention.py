@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, Tally, add_product, zeros
+from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 from tests.kernels.visibility import Visible, draw_keys
 
@@ -74,6 +74,26 @@ class Rotary(Kernel):
         size, y = p.kind.size, x.copy()
         swap = np.roll(np.eye(size), size // 2, axis=1) * np.where(np.arange(size) < size // 2, -1, 1)[:, None]
         y[..., :size] = x[..., :size] * cos + (x[..., :size] @ swap.T) * sin
+        return y
+
+
+class Sink(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand((draw(sizes), draw(sizes), draw(sizes), draw(sizes)))])
+
+    def forward(self, p: Pass) -> Array:
+        column = p.weights["weight"].reshape(1, -1, 1, 1)
+        return np.concatenate([p.x, np.broadcast_to(column, (*p.x.shape[:-1], 1))], -1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.input_needs_gradient:
+            yield p.x, g[..., :-1]
+        yield p.weights["weight"], accumulated(g[..., -1:], (1, p.x.shape[1], 1, 1)).reshape(-1)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        y = np.empty((*x.shape[:-1], x.shape[-1] + 1))
+        for head, value in enumerate(weight):
+            y[:, head] = np.pad(x[:, head], ((0, 0), (0, 0), (0, 1)), constant_values=value)
         return y
 
 

@@ -123,6 +123,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
 
 
+class Sink(nn.Module):
+    """A learned score of each head, after those of every row."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        b, h, t, _ = scores.shape
+        return torch.cat([scores, self.weight.reshape(1, h, 1, 1).expand(b, h, t, 1)], -1)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
 
@@ -146,6 +158,7 @@ class Attention(nn.Module):
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
             self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
+        self.sink = Sink(spec.heads) if spec.sinks else None
         self.dropout = Dropout(spec.attention_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
         self.register_buffer("alibi", torch.zeros(spec.heads, 1, seq))
@@ -191,8 +204,9 @@ class Attention(nn.Module):
             scores = scores + self.alibi
         if self.masks:
             scores = scores.masked_fill(self.mask, float("-inf"))
-        scores = torch.softmax(scores, -1)
-        return self.dropout(scores) @ v
+        if self.sink is None:
+            return self.dropout(torch.softmax(scores, -1)) @ v
+        return self.dropout(torch.softmax(self.sink(scores), -1)[..., :-1]) @ v
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         p, causal = self.spec.attention_dropout if self.training else 0.0, self.spec.causal
@@ -231,9 +245,8 @@ class Experts(nn.Module):
         self.spec = spec
         n, d, f, bias = spec.experts, spec.width, spec.expert_width or hidden, spec.mlp_bias
         self.router = nn.Linear(d, n, bias=spec.router_bias)
-        self.gate = ExpertLinear(n, d, f, bias) if spec.mlp == "gated" else None
+        self.gate = ExpertLinear(n, d, f, bias) if spec.mlp != "plain" else None
         self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
-        self.act = ACTIVATIONS[spec.activation]
         self.shared = FeedForward(spec, spec.shared_width) if spec.shared_width else None
         self.shared_gate = nn.Linear(d, 1, bias=False) if spec.shared_gate else None
 
@@ -248,8 +261,7 @@ class Experts(nn.Module):
             weights, chosen = torch.softmax(scores, -1).topk(k, -1)
         order = chosen.flatten().argsort()
         rows = x.view(-1, d)[order // k]
-        inner = self.act(self.up(rows)) if self.gate is None else self.act(self.gate(rows)) * self.up(rows)
-        out = self.down(inner)[order.argsort()]
+        out = self.down(hidden_of(self, rows))[order.argsort()]
         y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
         if self.shared is None:
             return y
@@ -260,13 +272,24 @@ class Experts(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, spec: Any, hidden: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp == "gated" else None
+        self.spec = spec
+        self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp != "plain" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
         self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
-        self.act = ACTIVATIONS[spec.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x))
+        return self.down(hidden_of(self, x))
+
+
+def hidden_of(mlp: Any, x: Tensor) -> Tensor:
+    """The hidden features of an MLP or of experts."""
+    act = ACTIVATIONS[mlp.spec.activation]
+    if mlp.spec.mlp == "plain":
+        return act(mlp.up(x))
+    if mlp.spec.mlp == "gated":
+        return act(mlp.gate(x)) * mlp.up(x)
+    gate, up = mlp.gate(x).clamp(max=7.0), mlp.up(x).clamp(-7.0, 7.0)
+    return (up + 1) * (gate * act(gate * 1.702))
 
 
 class Block(nn.Module):

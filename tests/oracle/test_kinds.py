@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from costmodel.graph import Device
 from costmodel.layers import load_all
-from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale
-from costmodel.layers.attention import FusedAttention, Mask, Rotary, Softmax
+from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale, Shift
+from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
 from costmodel.layers.linear import Linear, Matmul
@@ -117,7 +117,13 @@ def scale(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def clamp(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Clamp(2.0), (draw(single.given(draw(any_shape()))),), lambda x: x.clamp(-2.0, 2.0))
+    x, below = draw(single.given(draw(any_shape()))), draw(st.booleans())
+    return Case(Clamp(2.0, below), (x,), lambda x: x.clamp(-2.0 if below else None, 2.0))
+
+
+@row
+def shift(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Shift(), (draw(single.given(draw(any_shape()))),), lambda x: x + 1)
 
 
 @row
@@ -156,6 +162,12 @@ def mask(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(2))))
     hides = draw(single.given(x.shape[-2:], "mask"))
     return Case(Mask(), (x, hides), lambda x, hides: x.masked_fill(hides, float("-inf")))
+
+
+@row
+def sink(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(sizes(4))))
+    return Case(Sink(), (x,), models.Sink(x.shape[1]))
 
 
 @row

@@ -20,6 +20,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.files import build
 from costmodel.prediction import predict
 from costmodel.published.families import FAMILIES
+from costmodel.published.mixtures import GptOss
 
 from .measure import meta
 from .settings import differential
@@ -88,6 +89,9 @@ def test_small_configurations_cost_the_same(family: str) -> None:
     holds()
 
 
+WHOLE = {GptOss}
+"""Families that turn whole heads, and refuse a share."""
+
 SIZES = {
     "layers": ("n_layer", "n_layers", "num_layers", "num_hidden_layers"),
     "heads": ("n_head", "n_heads", "num_heads", "num_attention_heads"),
@@ -138,6 +142,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "attn_config": st.just({"clip_qkv": 6.0}),
         **{name: st.booleans() for name, field in fields.items() if field.annotation is bool},
     }
+    if FAMILIES[family] in WHOLE:
+        optional.pop("partial_rotary_factor")
     if family == "stablelm" or draw(st.booleans()):
         optional.pop("layer_types"), optional.pop("head_dim")
     elif "layer_types" in fields:

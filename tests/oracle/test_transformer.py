@@ -54,7 +54,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
         rotary_pattern=draw(PATTERN) if positions == "rotary" else (),
         rotary_size=rotary,
-        mlp=draw(st.sampled_from(["plain", "gated"])),
+        mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
@@ -92,6 +92,8 @@ def mixtures(draw: st.DrawFn) -> dict[str, Any]:
 
 
 FACTOR = st.sampled_from([None, None, 1.0, 0.5])
+EAGER = st.fixed_dictionaries({"score_cap": FACTOR, "sinks": st.booleans()})
+"""What no fused kernel has."""
 PATTERN = st.lists(st.booleans(), max_size=4).map(tuple)
 FLAGS = (
     "causal",
@@ -133,11 +135,11 @@ def on_paper(spec: Transformer, loss: str = "cross_entropy", **settings: Any) ->
 
 
 @differential
-@given(transformers(), st.integers(1, 3), SEQ, DEVICE, LOSS, FACTOR)
+@given(transformers(), st.integers(1, 3), SEQ, DEVICE, LOSS, EAGER)
 def test_eager_attention(
-    spec: Transformer, batch: int, seq: int, device: Any, loss: str, score_cap: float | None
+    spec: Transformer, batch: int, seq: int, device: Any, loss: str, composed: dict[str, Any]
 ) -> None:
-    spec = spec.model_copy(update={"score_cap": score_cap})
+    spec = spec.model_copy(update=composed)
     assert on_paper(spec, loss, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device, loss=loss)
 
 

@@ -47,16 +47,30 @@ def scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, s.factor)
 
 
+def shift(t: Tape, s: Site) -> Ref:
+    """x + 1, as any constant."""
+    return t.add(s.x, 1.0)
+
+
+def shift_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """The gradient itself."""
+    yield s.x, g
+
+
 def clamp(t: Tape, s: Site) -> Ref:
-    """min(max(x, −bound), bound)."""
+    """min(max(x, −bound), bound), or min(x, bound)."""
+    if not s.kind.below:
+        return t.minimum(s.x, s.kind.bound)
     y = t.maximum(s.x, -s.kind.bound)
     return t.minimum(y, s.kind.bound, out=y)
 
 
 def clamp_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
-    """g·[−bound ≤ x ≤ bound]."""
-    above, below = t.greater_equal(s.x, -s.kind.bound), t.less_equal(s.x, s.kind.bound)
-    yield s.x, t.multiply(g, t.logical_and(above, below, out=above))
+    """g where x is within."""
+    within = t.less_equal(s.x, s.kind.bound)
+    if s.kind.below:
+        t.logical_and(t.greater_equal(s.x, -s.kind.bound), within, out=within)
+    yield s.x, t.multiply(g, within)
 
 
 def identity(t: Tape, s: Site) -> Ref:
@@ -124,6 +138,7 @@ def noise_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 kernel("add", add, add_gradients)
 kernel("multiply", multiply, multiply_gradients)
 kernel("scale", scale, scale_gradients)
+kernel("shift", shift, shift_gradients)
 kernel("clamp", clamp, clamp_gradients)
 kernel("identity", identity, identity_gradients)
 kernel("layer_scale", layer_scale, layer_scale_gradients)

@@ -41,6 +41,23 @@ def mask_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.copyto(t.full(s.x.shape, 0.0), g, where=_seen(s))
 
 
+def sink(t: Tape, s: Site) -> Ref:
+    """The scores of a row, and its head's weight."""
+    y, last = t.empty(*s.x.shape[:-1], s.x.shape[-1] + 1), s.x.shape[-1]
+    t.copyto(y[..., :last], s.x)
+    t.copyto(y[..., last:], s.weights["weight"].reshape(1, s.x.shape[1], 1, 1))
+    return y
+
+
+def sink_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """A part of g, and the sum of the rest over the rows of each head."""
+    last, weight = s.x.shape[-1], s.weights["weight"]
+    if s.wants(s.x):
+        yield s.x, g[..., :last]
+    if s.wants(weight):
+        yield weight, t.accumulate(g[..., last:], (1, s.x.shape[1], 1, 1)).reshape(s.x.shape[1])
+
+
 def _seen(s: Site) -> Ref:
     return s.inputs[1].broadcast_to(*s.x.shape)
 
@@ -178,5 +195,6 @@ SUMMED = (
 
 kernel("softmax", softmax, softmax_gradients)
 kernel("mask", mask, mask_gradients)
+kernel("sink", sink, sink_gradients)
 kernel("rotary", rotary, rotary_gradients)
 kernel("fused_attention", fused, fused_gradients, beside={"backward": SUMMED})
