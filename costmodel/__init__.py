@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costmodel.frontier import pareto
     from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.prediction import Prediction, predict
+    from costmodel.recommendation import recommend
     from costmodel.sizing import match
     from costmodel.sweeps import sweep
     from costmodel.zoo import load, models
@@ -41,6 +42,7 @@ _HOMES = {
     **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.inverse"),
     "Prediction": "costmodel.prediction",
     "predict": "costmodel.prediction",
+    "recommend": "costmodel.recommendation",
     "match": "costmodel.sizing",
     "pareto": "costmodel.frontier",
     "sweep": "costmodel.sweeps",
@@ -72,6 +74,7 @@ __all__ = [
     "models",
     "pareto",
     "predict",
+    "recommend",
     "roofline",
     "sensitivity",
     "solve",

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from costmodel.application import Plot, Quantity, Reserve, examples, json_text
 from costmodel.options import Json, Model, asking
 
-LATER = ("solve", "break-even", "sensitivity", "compare", "sweep", "roofline")
+LATER = ("solve", "break-even", "sensitivity", "recommend", "compare", "sweep", "roofline")
 """Commands that are made only when they are asked for: they would slow down every cold start."""
 
 

@@ -1,11 +1,11 @@
-"""The commands that ask which size or setting: ``costmodel solve | break-even | sensitivity``."""
+"""The commands that ask which size or setting: ``costmodel solve | break-even | sensitivity | recommend``."""
 
 from typing import Annotated, Any
 
 import typer
 
 from costmodel.application import Plot, Quantity, Reserve, examples, group, json_text
-from costmodel.options import Json, asking, asking_of
+from costmodel.options import Json, Model, asking, asking_of, choosing
 
 app = group()
 
@@ -74,3 +74,37 @@ def sensitivity(prediction: Any, quantity: Quantity, as_json: Json = False) -> s
 
     found = sensitivities(prediction, quantity)
     return json_text(found.to_dict()) if as_json else str(found)
+
+
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="What there is, such as 24GiB or 80GB.")]
+Samples = Annotated[
+    int | None, typer.Option(metavar="N", help="Of an optimizer step, by accumulating (default: one batch).")
+]
+Rate = Annotated[float, typer.Option(metavar="N", help="FLOPs that the device could do while it moves a byte.")]
+
+
+@app.command(
+    epilog=examples(
+        "recommend gpt2-small --memory 24GiB",
+        "recommend gpt2-small --memory 24GiB --seq 512 --samples 512 --optimizer adamw --reserve 1GiB",
+        "recommend resnet50 --memory 16GiB --precision fp32,bf16-autocast --checkpoint none,block --json",
+    )
+)
+@choosing
+def recommend(
+    model: Model,
+    asked: Any,
+    memory: Memory,
+    samples: Samples = None,
+    reserve: Reserve = "",
+    flops_per_byte: Rate = 100,
+    as_json: Json = False,
+) -> tuple[str, int]:
+    """Settings that fit, ranked by how much of a step is work on its samples: exit code 0, or 1 if nothing fits.
+
+    What is given stays; of several values one is chosen.
+    """
+    from costmodel.recommendation import recommend as choose
+
+    found = choose(model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **asked)
+    return (json_text(found.to_dict()) if as_json else str(found)), 0 if found else 1

@@ -102,6 +102,11 @@ def sweeping(answer: Callable[..., Any]) -> Callable[..., Any]:
     return _sweeping(answer, inspect.Parameter("over", _NAMED, default=None, annotation=Over))
 
 
+def choosing(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without options for fields; a setting that is given one value has it, and not a list."""
+    return _sweeping(answer, single=True)
+
+
 def comparing(answer: Callable[..., Any]) -> Callable[..., Any]:
     """The same from a function of several models and of the values of settings."""
     return _sweeping(answer)
@@ -110,7 +115,7 @@ def comparing(answer: Callable[..., Any]) -> Callable[..., Any]:
 _NAMED = inspect.Parameter.KEYWORD_ONLY
 
 
-def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter) -> Callable[..., Any]:
+def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter, single: bool = False) -> Callable[..., Any]:
     model, _, *own, as_json = inspect.signature(answer, eval_str=True).parameters.values()
 
     @wraps(answer)
@@ -118,7 +123,10 @@ def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter) -> Callabl
         from costmodel.ranges import read_asked
 
         asked = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
-        return answer(given.pop(model.name), read_asked(asked, given.pop("over", None) or []), **given)
+        axes = read_asked(asked, given.pop("over", None) or [])
+        if single:
+            axes = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in axes.items()}
+        return answer(given.pop(model.name), axes, **given)
 
     swept = {name: kind if name in _OF_NAMES else _option("VALUES", _help(kind)) for name, kind in SETTINGS.items()}
     parameters = [

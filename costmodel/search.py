@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+GUESSES = 4
 
 
 def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
@@ -26,3 +29,22 @@ def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1) -> int:
+    """About the last of the positions at which a value that grows in proportion to its size is within a target.
+
+    Straight lines are drawn from position 0 to the last guess, `start` at first, until they lead to the same.
+    """
+    last = len(sizes) - 1
+    place = min(max(start, 1), last)
+    for _ in range(GUESSES):
+        rise = value(place) - value(0)
+        if rise <= 0:
+            return place
+        size = sizes[0] + (target - value(0)) * (sizes[place] - sizes[0]) // rise
+        found = min(max(bisect_right(sizes, size) - 1, 1), last)
+        if found == place:
+            return place
+        place = found
+    return place

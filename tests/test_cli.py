@@ -21,6 +21,7 @@ COMMANDS = [
     "solve",
     "break-even",
     "sensitivity",
+    "recommend",
     "compare",
     "timeline",
     "models",

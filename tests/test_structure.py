@@ -54,8 +54,8 @@ milestones
 pictures prediction
 explanation choice closedforms search scaling
 knobs charts
-inverse shares frontier
-sizing crossing elasticity
+inverse shares frontier steps ranking
+sizing crossing elasticity recommendation
 comparison
 regimes axes tables
 sheets

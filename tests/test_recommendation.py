@@ -1,0 +1,178 @@
+"""Recommended settings: they fit, one more sample would not, they are ranked by what they say, and tips hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.ranking import Recommendations
+from costmodel.recommendation import CHECKPOINTS
+from costmodel.search import line_guess
+from tests.command import here, refused
+from tests.strategies import transformers
+
+TINY = cm.Transformer(vocab=100, context=64, layers=2, width=32, heads=4)
+ONE: dict[str, Any] = {"optimizer": "sgd", "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def found() -> Recommendations:
+    return cm.recommend(TINY, memory="8 MiB")
+
+
+def peak(**asked: Any) -> int:
+    return cm.predict(TINY, **asked).memory.peak
+
+
+def test_each_fits_as_predict_says_and_one_more_sample_does_not(found: Recommendations) -> None:
+    assert len(found) > 4
+    for entry in found:
+        assert peak(**entry.settings) == entry.peak <= 8 * 2**20
+        assert found.margin(entry) == 8 * 2**20 - entry.peak
+        assert peak(**entry.settings | {"batch": entry.batch + 1}) > 8 * 2**20
+
+
+def test_what_is_left_out_recomputes_and_takes_no_larger_batch(found: Recommendations) -> None:
+    every = cm.recommend(TINY, memory="8 MiB", checkpoint=list(CHECKPOINTS))
+    assert len(every) == found.counts.fit == every.counts.fit > len(found)
+    kept = [entry.settings for entry in found]
+    assert all(settings in [entry.settings for entry in every] for settings in kept)
+    for entry in every:
+        if entry.settings in kept:
+            continue
+        alike = [
+            e
+            for e in found
+            if {**e.settings, "checkpoint": 0, "batch": 0} == {**entry.settings, "checkpoint": 0, "batch": 0}
+        ]
+        assert any(
+            e.batch >= entry.batch
+            and e.prediction.flops.recomputed * entry.batch <= entry.prediction.flops.recomputed * e.batch
+            for e in alike
+        )
+
+
+@pytest.mark.parametrize("model", [TINY, "resnet18", "mlp-mnist"])
+def test_the_most_useful_is_first_and_shares_are_of_a_whole(model: Any) -> None:
+    found = cm.recommend(model, memory="512 MiB", checkpoint=["none", "block"], **ONE)
+    shares = [entry.useful for entry in found]
+    assert shares == sorted(shares, reverse=True)
+    assert found.best is found[0]
+    for entry in found:
+        assert entry.useful + entry.recomputed + entry.moving == pytest.approx(1)
+        assert f"{entry.useful:.1%} of the step is work" in entry.reason(found.best)
+
+
+def test_where_moving_is_free_only_recomputing_counts() -> None:
+    found = cm.recommend(TINY, memory="8 MiB", flops_per_byte=0, **ONE)
+    paid = [entry.prediction.flops.recomputed / entry.samples for entry in found]
+    assert paid == sorted(paid)
+    assert paid[0] == 0 < paid[-1]
+
+
+def test_what_is_given_stays_and_of_a_list_one_is_chosen() -> None:
+    found = cm.recommend(
+        TINY, memory="8 MiB", optimizer="sgd", attention="eager", batch=4, checkpoint=["none", "block"]
+    )
+    for entry in found:
+        assert (entry.settings["optimizer"], entry.settings["attention"], entry.batch) == ("sgd", "eager", 4)
+        assert entry.settings["checkpoint"] in ("none", "block")
+    assert {entry.batch for entry in cm.recommend(TINY, memory="8 MiB", batch=range(2, 5), **ONE)} <= {2, 3, 4}
+
+
+@pytest.mark.parametrize("samples", [1, 24, 97, 4096])
+def test_a_step_has_the_samples_that_are_asked_for(samples: int) -> None:
+    found = cm.recommend(TINY, memory="8 MiB", samples=samples, **ONE)
+    for entry in found:
+        assert entry.batch * entry.accumulate == entry.samples == samples
+        assert peak(**entry.settings) <= 8 * 2**20
+
+
+def test_fused_attention_is_the_kernel_that_there_is(found: Recommendations) -> None:
+    assert {(e.settings["precision"], e.settings["attention"]) for e in found} == {
+        ("bf16-autocast", "flash"),
+        ("fp32", "efficient"),
+    }
+    capped = cm.Transformer(**{**dict(TINY), "score_cap": 50.0})
+    assert {e.settings["attention"] for e in cm.recommend(capped, memory="8 MiB", **ONE)} == {"eager"}
+
+
+def test_inference_chooses_a_precision_alone() -> None:
+    best = cm.recommend(TINY, memory="8 MiB", mode="inference").best
+    assert set(best.settings) == {"mode", "precision", "attention", "batch", "accumulate"}
+    assert cm.predict(TINY, **best.settings).memory.peak <= 8 * 2**20
+
+
+def test_where_nothing_fits_the_tips_do() -> None:
+    found = cm.recommend(TINY, memory="300 kB", optimizer="adamw")
+    assert (bool(found), found.entries) == (False, ())
+    assert found.smallest.peak == peak(**found.smallest.settings) > 300_000
+    assert cm.recommend(TINY, memory=found.smallest.peak, optimizer="adamw")
+    assert not cm.recommend(TINY, memory=found.smallest.peak - 1, optimizer="adamw")
+    with pytest.raises(cm.CostModelError, match=f"none of {found.counts.tried} ways"):
+        _ = found.best
+    (seq,) = [tip for tip in found.tips if "seq" in tip]
+    if "not fit" not in seq:
+        assert cm.recommend(TINY, memory="300 kB", optimizer="adamw", seq=int(seq.split()[2]))
+
+
+def test_tables_and_frames_have_each(found: Recommendations) -> None:
+    assert list(found.to_dataframe()["rank"]) == list(range(1, len(found) + 1))
+    assert str(found.best.batch) in str(found).splitlines()[4]
+    assert found.best.reason(found.best) in found._repr_html_()
+    json.dumps(found.to_dict())
+
+
+@given(transformers(), st.integers(1, 40))
+@settings(max_examples=15)
+def test_whatever_is_recommended_fits_and_is_as_large_as_can_be(model: Any, more: int) -> None:
+    least = cm.predict(model, optimizer="sgd", seq=min(4, model.context)).memory.peak
+    asked = {"optimizer": "sgd", "precision": "fp32", "seq": min(4, model.context), "checkpoint": ["none", "selective"]}
+    found = cm.recommend(model, memory=least * more, **asked)
+    assume(found)
+    for entry in found:
+        assert cm.predict(model, **entry.settings).memory.peak <= least * more
+        assert cm.predict(model, **entry.settings | {"batch": entry.batch + 1}).memory.peak > least * more
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 10**6), st.integers(-5, 10**4))
+def test_a_straight_line_leads_to_the_last_within_a_target(slope: int, offset: int, target: int, start: int) -> None:
+    found = line_guess(lambda n: slope * (n + 1) + offset, range(1, 10**7), target, start)
+    assert found == max(1, (target - offset) // slope - 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"memory": "24"}, "memory='24' has no unit"),
+        ({"memory": "1 GiB", "seq": [1, 2]}, "seq=[1, 2] is a list: give one value"),
+        ({"memory": "1 GiB", "optimizer": []}, "optimizer=[] is empty"),
+        ({"memory": "1 GiB", "batch": []}, "batch=[] is empty"),
+        ({"memory": "1 GiB", "optimizer": ["sgd", "adamm"]}, "unknown optimizer 'adamm'"),
+        ({"memory": "1 GiB", "checkpoint": ["none", ("mlpp",)]}, "unknown part to checkpoint 'mlpp'"),
+        ({"memory": "1 GiB", "samples": 10, "batch": 3}, "samples=10 is no step with batch=3"),
+        ({"memory": "1 GiB", "samples": 0}, "samples=0 is not a whole number"),
+        ({"memory": "1 GiB", "samples": 8, "mode": "inference"}, "samples=8 is of an optimizer step"),
+        ({"memory": "1 GiB", "flops_per_byte": -1}, "flops_per_byte=-1 is not a number of FLOPs"),
+        ({"memory": "1 GiB", "optimiser": "sgd"}, "unknown setting 'optimiser'"),
+    ],
+)
+def test_bad_questions_are_one_clear_line(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(cm.CostModelError) as error:
+        cm.recommend(TINY, **asked)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_answers_as_python_does(capsys) -> None:
+    asked = ("recommend", "mlp-mnist", "--memory", "1GiB", "--optimizer", "adamw,sgd", "--precision", "fp32")
+    found = cm.recommend("mlp-mnist", memory="1GiB", optimizer=["adamw", "sgd"], precision="fp32")
+    assert here(capsys, *asked) == (0, f"{found}\n", "")
+    assert json.loads(here(capsys, *asked, "--json").out) == json.loads(json.dumps(found.to_dict()))
+    assert here(capsys, "recommend", "gpt2-small", "--memory", "1GiB", "--batch", "1", "--seq", "8")[0] == 1
+    refused(here(capsys, "recommend", "gpt2-small", "--memory", "1GiB", "--seq", "1,2"), "is a list: give one value")
