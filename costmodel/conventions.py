@@ -23,7 +23,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     ]
     if settings.training:
         said += _training(p)
-    if p.extent.seq is not None:
+    if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
     said.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":

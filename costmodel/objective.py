@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from costmodel.errors import SettingError
 from costmodel.graph import Call
+from costmodel.layers.arithmetic import Add
 from costmodel.layers.linear import Linear
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.run import Run
 from costmodel.tensor import Tensor
 
 
-def take_loss(run: Run, loss: str, output: Tensor, chunks: int = 1) -> None:
-    """End the run in `loss` of `output`, over so many chunks of rows with the head. Raises SettingError."""
-    if chunks > 1:
+def take_loss(run: Run, loss: str, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
+    """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
+
+    Raises SettingError.
+    """
+    if isinstance(output, tuple):
+        if chunks > 1:
+            raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
+        total, *rest = (_of(run, loss, y, f"loss{n}", f"targets{n}") for n, y in enumerate(output, start=1))
+        for n, more in enumerate(rest, start=1):
+            total = Add()(total, more, name="loss" if n == len(rest) else f"add_loss{n}")
+    elif chunks > 1:
         _take_chunked(run, loss, output, chunks)
-    elif loss == "mean_squared_error":
-        MeanSquaredError()(output, run.input(output.shape, name="targets"), name="loss")
     else:
-        batch, _, *rest = output.shape
-        CrossEntropy()(output, run.input((batch, *rest), "index", "targets"), name="loss")
+        _of(run, loss, output, "loss", "targets")
+
+
+def _of(run: Run, loss: str, output: Tensor, name: str, targets: str) -> Tensor:
+    if loss == "mean_squared_error":
+        return MeanSquaredError()(output, run.input(output.shape, name=targets), name=name)
+    batch, _, *rest = output.shape
+    return CrossEntropy()(output, run.input((batch, *rest), "index", targets), name=name)
 
 
 def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> None:

@@ -77,6 +77,13 @@ def transformers(draw: st.DrawFn) -> Transformer:
             "router_bias": draw(st.booleans()),
         }
         fields["shared_gate"] = fields["shared_width"] is not None and draw(st.booleans())
+    if draw(st.booleans()):
+        classes = draw(st.none() | sizes)
+        fields |= {"segments": draw(st.none() | sizes), "classes": classes}
+        fields["head_transform"] = draw(st.none() | st.sampled_from(NAMES)) if head else None
+        fields["pooler"] = draw(st.none() | st.sampled_from(NAMES)) if classes or not head else None
+        fields["pooler_dropout"] = draw(probabilities) if fields["pooler"] else 0.0
+        fields["class_dropout"] = draw(probabilities) if classes else 0.0
     for factor in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale"):
         fields[factor] = draw(factors)
     for flag in ("norm_affine", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):

@@ -31,22 +31,24 @@ plans precision optimizers graph
 evaluation declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.experts layers.linear
 layers.loss layers.noise layers.norm layers.spatial
-layers.conv layers.pool layers.resize layers.shape
+layers.conv layers.pool layers.resize layers.shape layers.tokens
 layers.adaptive_pool
 layers
 adaptation parts
 run training
 objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
-architectures.stack architectures.feedforward
+architectures.stack architectures.feedforward architectures.summary
 backward architectures.blocks architectures.mlp architectures.attention
 architectures.sublayers
 architectures.transformer
+architectures.vision
 architectures.templates memory
 architectures.blocklist
 published published.config
 published.rope
 published.llama published.gpt published.contemporaries
-published.gemma published.relatives published.mixtures
+published.gemma published.relatives published.mixtures published.encoders
+published.vision
 published.families
 architectures.cnn zoo conventions applicability
 report budget
@@ -70,7 +72,8 @@ roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
 roofline.kernels.experts roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms
-roofline.kernels.pools roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.views
+roofline.kernels.pools roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.tokens
+roofline.kernels.views
 roofline.kernels.large_steps
 roofline.kernels.optimizers
 roofline.kernels
@@ -110,6 +113,7 @@ UPWARD = {
     ("graph", "run"): "types: a call is recorded on a run",
     ("architectures.attention", "architectures.transformer"): "types: attention reads the model's fields",
     ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
+    ("architectures.summary", "architectures.transformer"): "types: the summary reads the model's fields",
     ("architectures.feedforward", "architectures.transformer"): "types: experts read the model's fields",
     ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
     ("files", "architectures.base"): "types: a file describes an architecture",

@@ -78,8 +78,8 @@ class Architecture(BaseModel):
         """
 
     @abstractmethod
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
-        """Run on paper; returns the prediction as (rows, classes, ...)."""
+    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
     @property
     def default_loss(self) -> LossName | None:

@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.architectures.activations import ActivationName
+from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, Extent, Factor, LossName, Probability, Size, as_tuple, refuse
 from costmodel.architectures.normalisation import capped, dropped, normed, scaled
 from costmodel.architectures.stack import Variant
 from costmodel.architectures.sublayers import blocks
+from costmodel.architectures.summary import summarised
 from costmodel.errors import SettingError
 from costmodel.layers.arithmetic import Add
 from costmodel.layers.embedding import Embedding, LearnedPositions
@@ -45,6 +46,8 @@ class Transformer(Architecture):
         "window": "w",
         "position_rows": "n_pos",
         "embedding_width": "d_e",
+        "segments": "n_seg",
+        "classes": "C",
         "experts": "E",
         "experts_per_token": "k",
         "expert_width": "d_x",
@@ -110,6 +113,7 @@ class Transformer(Architecture):
     final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
 
     embedding_width: Size | None = Field(default=None, description="width of embeddings and head, if another")
+    segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
     embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
     residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
@@ -119,8 +123,20 @@ class Transformer(Architecture):
     head: bool = Field(default=True, description="whether the model ends in logits over the vocabulary")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
     head_bias: bool = Field(default=False, description="bias in the head")
+    head_transform: ActivationName | None = Field(
+        default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
+    )
     logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
+
+    pooler: ActivationName | None = Field(
+        default=None, description="activation of a linear layer over the first token (default: no such layer)"
+    )
+    classes: Size | None = Field(
+        default=None, description="classes that the first token's features tell (default: none)"
+    )
+    pooler_dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+    class_dropout: Probability = Field(default=0.0, description="dropout before the classes")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -139,9 +155,15 @@ class Transformer(Architecture):
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":
             raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        for field in ("head_bias", "logit_scale", "logit_cap"):
+        for field in ("head_bias", "head_transform", "logit_scale", "logit_cap"):
             if getattr(self, field) and not self.head:
                 raise ValueError(f"{field} needs head: true")
+        if self.pooler_dropout and self.pooler is None:
+            raise ValueError("pooler_dropout needs a pooler")
+        if self.class_dropout and self.classes is None:
+            raise ValueError("class_dropout needs classes")
+        if self.pooler is not None and self.head and self.classes is None:
+            raise ValueError("a pooler beside a head needs classes, or nothing reads it")
         if self.experts is None:
             for field in ("experts_per_token", "expert_width", "expert_pattern", "shared_width", "router_bias"):
                 if getattr(self, field):
@@ -197,8 +219,8 @@ class Transformer(Architecture):
 
     @property
     def default_loss(self) -> LossName | None:
-        """Next-token cross-entropy; none for a model without a head."""
-        return "cross_entropy" if self.head else None
+        """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
+        return "cross_entropy" if self.head or self.classes else None
 
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
         """A batch of sequences, the whole context unless `seq` says less."""
@@ -210,8 +232,8 @@ class Transformer(Architecture):
             )
         return Extent(batch, seq)
 
-    def forward(self, run: Run, extent: Extent, attention: AttentionSetting) -> Tensor:
-        """(batch, T) tokens → (batch·T, vocab) logits, or (batch·T, width) without a head."""
+    def forward(self, run: Run, extent: Extent, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
+        """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert extent.seq is not None
         tokens = run.input((extent.batch, extent.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
@@ -221,15 +243,21 @@ class Transformer(Architecture):
             x = normed(self, x, "final_norm")
         if self.embedding_width is not None:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
-        if self.head:
-            x = self._logits(x, table)
+        y = self._logits(x, table) if self.head else x
         # The loss sees rows of tokens: a view, which costs nothing.
-        return x.view((extent.batch * extent.seq, x.shape[-1]), None)
+        rows = y.view((extent.batch * extent.seq, y.shape[-1]), None)
+        if self.pooler is None and self.classes is None:
+            return rows
+        told = summarised(self, x)
+        return (rows, told) if self.head else told
 
     def _embedded(self, x: Tensor, tokens: Tensor) -> Tensor:
         x = scaled(x, self.embedding_scale, "embedding_scale")
         if self.embedding_width is not None:
             x = Linear(self.width, bias=False)(x, name="project_in")
+        if self.segments is not None:
+            kinds = tokens.run.input(tokens.shape, "index", "segments")
+            x = Add()(x, Embedding(self.segments, self.width)(kinds, name="segments"), name="add_segments")
         if self.positions == "learned":
             rows = self.context if self.position_rows is None else self.position_rows
             x = Add()(x, LearnedPositions(rows, self.width)(tokens, name="positions"), name="add_positions")
@@ -238,6 +266,9 @@ class Transformer(Architecture):
         return dropped(x, self.embedding_dropout, "embedding_dropout")
 
     def _logits(self, x: Tensor, table: Tensor) -> Tensor:
+        if self.head_transform is not None:
+            with x.run.scope("head_transform"):
+                x = normed(self, activation(self.head_transform)(Linear(x.shape[-1])(x)), "norm")
         x = Linear(self.vocab, bias=self.head_bias)(x, name="head", tied={"weight": table} if self.tied else None)
         return capped(scaled(x, self.logit_scale, "logit_scale"), self.logit_cap, "logit_cap")
 

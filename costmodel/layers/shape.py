@@ -70,24 +70,31 @@ class Permute(View):
 
 @layer
 class Slice(View):
-    """`length` consecutive features of the last axis, as one part of a joint projection."""
+    """`length` consecutive places of the last axis or of another, as one part of a joint projection, or some tokens."""
 
-    source = "torch.split, one part"
+    source = "torch.narrow"
 
     length: int
     start: int = 0
+    axis: int | None = None
+
+    def _axis(self, call: Call) -> int:
+        return len(call.x.shape) - 1 if self.axis is None else self.axis
 
     def check(self, call: Call) -> None:
         """The part lies within."""
         super().check(call)
-        if self.start + self.length > call.x.shape[-1]:
-            raise call.fail(f"features {self.start} to {self.start + self.length} are not within {call.x.shape[-1]}")
+        if self._axis(call) >= len(call.x.shape):
+            raise call.fail(f"axis {self.axis} is not one of the {len(call.x.shape)} axes")
+        if self.start + self.length > call.x.shape[self._axis(call)]:
+            size = call.x.shape[self._axis(call)]
+            raise call.fail(f"places {self.start} to {self.start + self.length} are not within {size}")
 
     def output(self, call: Call) -> Tensor:
         """A view with the whole's strides."""
-        x = call.x
+        x, axis = call.x, self._axis(call)
         strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-        return x.view((*x.shape[:-1], self.length), strides)
+        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides)
 
 
 @layer

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from costmodel.architectures.base import explain_validation
+from costmodel.architectures.base import Architecture, explain_validation
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SpecError, shown, unknown
 
@@ -88,7 +88,7 @@ class Published(BaseModel):
     architectures: list[str] | None = None
 
     @classmethod
-    def read(cls, data: dict[str, Any]) -> Transformer:
+    def read(cls, data: dict[str, Any]) -> Architecture:
         """The model that a configuration describes. Raises SpecError or UnknownNameError."""
         fields = {cls.ALIASES.get(name, name): value for name, value in data.items()}
         if len(fields) < len(data):
@@ -102,17 +102,19 @@ class Published(BaseModel):
             message = explain_validation(cls, error).replace(cls.__name__, cls.MODEL_TYPE, 1)
             raise SpecError(message, error.errors()[0]["loc"]) from None
         config.check_others()
-        made = {"name": config.title, "notes": config.note, "head": config.headed, **config.fields()}
-        if not config.headed:
-            made |= {"tied": False, "head_bias": False, "logit_scale": None, "logit_cap": None}
         try:
-            return Transformer(**made)
+            return config.model({"name": config.title, "notes": config.note, **config.fields()})
         except SpecError as error:
-            raise SpecError(f"{cls.MODEL_TYPE} config, as a transformer: {error}") from None
+            raise SpecError(f"{cls.MODEL_TYPE} config, as a model: {error}") from None
+
+    def model(self, fields: dict[str, Any]) -> Architecture:
+        """The model with these fields: a transformer, with a head or without."""
+        without = {"tied": False, "head_bias": False, "logit_scale": None, "logit_cap": None}
+        return Transformer(**{"head": self.headed, **fields, **({} if self.headed else without)})
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """The transformer's fields."""
+        """The model's fields."""
 
     def check_others(self) -> None:
         """Raise SpecError for a field that is not the family's and may change the cost."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.published.config import Published
 from costmodel.published.contemporaries import Bloom, Falcon, Mpt, Opt
+from costmodel.published.encoders import Bert, DistilBert, Roberta
 from costmodel.published.gemma import Gemma, Gemma2, Gemma3Text
 from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
 from costmodel.published.llama import Granite, Llama, Mistral, Qwen2, Qwen3, SmolLm3
 from costmodel.published.mixtures import GptOss, Mixtral, Qwen2Moe, Qwen3Moe
 from costmodel.published.relatives import Cohere, Olmo, Olmo2, Phi, Phi3, StableLm, Starcoder2
+from costmodel.published.vision import Deit, Vit
 
 FAMILIES: dict[str, type[Published]] = {
     family.MODEL_TYPE: family
@@ -21,12 +23,13 @@ FAMILIES: dict[str, type[Published]] = {
         *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
         *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
         *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss),
+        *(Bert, Roberta, DistilBert, Vit, Deit),
     )
 }
 """The families."""
 
 
-def read_config(data: dict[str, Any]) -> Transformer:
+def read_config(data: dict[str, Any]) -> Architecture:
     """The model that a published configuration describes.
 
     Raises SpecError; UnknownNameError for a `model_type` that is not known, with those that are.

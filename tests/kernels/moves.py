@@ -80,19 +80,24 @@ class Permute(Move):
 class Slice(Move):
     def case(self, draw: Draw) -> Case:
         before, length, after = draw(sizes) - 1, draw(sizes), draw(sizes) - 1
-        layer = self.layer(length=length, start=before)
-        return Case(layer, [Operand((draw(sizes), draw(sizes), before + length + after))])
+        axis = draw(st.sampled_from([None, 1, 2]))
+        shape = [draw(sizes), draw(sizes), draw(sizes)]
+        shape[2 if axis is None else axis] = before + length + after
+        return Case(self.layer(length=length, start=before, axis=axis), [Operand(tuple(shape))])
+
+    def within(self, kind: Any) -> Any:
+        return (*[slice(None)] * (2 if kind.axis is None else kind.axis), slice(kind.start, kind.start + kind.length))
 
     def move(self, kind: Any, x: Any) -> Any:
-        return x[..., kind.start : kind.start + kind.length]
+        return x[self.within(kind)]
 
     def back(self, kind: Any, g: Array, x: Array) -> Array:
         whole = zeros(x.shape, g.tally)
-        whole[..., kind.start : kind.start + kind.length] = g
+        whole[self.within(kind)] = g
         return whole
 
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
-        return (*at[:-1], kind.start + at[-1])
+        return tuple(n + kind.start * (axis == (2 if kind.axis is None else kind.axis)) for axis, n in enumerate(at))
 
 
 class SplitHeads(Move):

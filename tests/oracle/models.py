@@ -336,6 +336,7 @@ class Transformer(nn.Module):
         self.positions = nn.Embedding(rows, spec.width) if spec.positions == "learned" else None
         self.inward = nn.Linear(outer, spec.width, bias=False) if spec.embedding_width else None
         self.outward = nn.Linear(spec.width, outer, bias=False) if spec.embedding_width else None
+        self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
         self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(Block(spec, seq, kernel, device, n) for n in range(spec.layers))
@@ -344,11 +345,15 @@ class Transformer(nn.Module):
         self.head = nn.Linear(outer, spec.vocab, bias=spec.head_bias) if spec.head else None
         if self.head is not None and spec.tied:
             self.head.weight = self.tokens.weight
+        self.transform = Transform(spec, outer, device) if spec.head_transform else None
+        self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
         x = scaled(self.tokens(tokens), self.spec.embedding_scale)
         if self.inward is not None:
             x = self.inward(x)
+        if self.segments is not None:
+            x = x + self.segments(segments)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
@@ -360,6 +365,40 @@ class Transformer(nn.Module):
             x = self.final_norm(x)
         if self.outward is not None:
             x = self.outward(x)
+        y = x
         if self.head is not None:
-            x = capped(scaled(self.head(x), self.spec.logit_scale), self.spec.logit_cap)
-        return x.view(-1, x.shape[-1])
+            y = self.head(x if self.transform is None else self.transform(x))
+            y = capped(scaled(y, self.spec.logit_scale), self.spec.logit_cap)
+        rows = y.view(-1, y.shape[-1])
+        if self.summary is None:
+            return rows
+        return self.summary(x) if self.head is None else (rows, self.summary(x))
+
+
+class Transform(nn.Module):
+    """What a masked-language-model head does before it."""
+
+    def __init__(self, spec: Any, width: int, device: Device) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, width), norm_over(spec, width, device)
+        self.act = ACTIVATIONS[spec.head_transform]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.act(self.linear(x)))
+
+
+class Summary(nn.Module):
+    """The first token, pooled and sorted into classes."""
+
+    def __init__(self, spec: Any, width: int, device: Device) -> None:
+        super().__init__()
+        self.act = ACTIVATIONS[spec.pooler] if spec.pooler else None
+        self.pooler = nn.Linear(width, width) if spec.pooler else None
+        self.classes = nn.Linear(width, spec.classes) if spec.classes else None
+        self.before, self.between = Dropout(spec.pooler_dropout, device), Dropout(spec.class_dropout, device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, 0]
+        if self.pooler is not None:
+            x = self.act(self.pooler(self.before(x)))
+        return x if self.classes is None else self.classes(self.between(x))

@@ -31,6 +31,7 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
+from costmodel.layers.tokens import Prepend, TrainedPositions
 from costmodel.sizes import product
 
 from . import models, single
@@ -139,6 +140,37 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+
+@row
+def prepend(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(3, 3))))
+    tokens = draw(st.integers(1, 3))
+    return Case(Prepend(tokens), (x,), Prepended(tokens, x.shape[2]))
+
+
+class Prepended(nn.Module):
+    def __init__(self, tokens: int, features: int) -> None:
+        super().__init__()
+        self.tokens = nn.ParameterList(torch.empty(1, 1, features) for _ in range(tokens))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)
+
+
+@row
+def trained_positions(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(3, 3))))
+    return Case(TrainedPositions(), (x,), Placed(*x.shape[1:]))
+
+
+class Placed(nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, *shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
 
 
 @row
@@ -300,9 +332,11 @@ def permute(draw: st.DrawFn, device: Device) -> Case:
 @row
 def slice(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape())))
-    length = draw(st.integers(1, x.shape[-1]))
-    start = draw(st.integers(0, x.shape[-1] - length))
-    return Case(Slice(length, start), (x,), lambda x: x[..., start : start + length])
+    axis = draw(st.sampled_from([None, *range(1, len(x.shape))]))
+    size = x.shape[-1 if axis is None else axis]
+    length = draw(st.integers(1, size))
+    start = draw(st.integers(0, size - length))
+    return Case(Slice(length, start, axis), (x,), lambda x: x.narrow(-1 if axis is None else axis, start, length))
 
 
 @row

@@ -38,6 +38,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
     context = draw(st.integers(33, 35))
     head = draw(st.booleans())
     routing = draw(st.just({}) | mixtures())
+    ends = draw(st.just({}) | summaries(head))
     flags = {name: draw(st.booleans()) for name in FLAGS}
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
     return Transformer(
@@ -71,8 +72,24 @@ def transformers(draw: st.DrawFn) -> Transformer:
         **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,
         **routing,
+        **ends,
         **chances,
     )
+
+
+@st.composite
+def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
+    names = st.sampled_from([None, *sorted(models.ACTIVATIONS)])
+    classes = draw(st.none() | st.integers(2, 5))
+    pooler = draw(names) if classes or not head else None
+    return {
+        "segments": draw(st.none() | st.integers(1, 3)),
+        "head_transform": draw(names) if head else None,
+        "pooler": pooler,
+        "classes": classes,
+        "pooler_dropout": draw(PROBABILITY) if pooler else 0.0,
+        "class_dropout": draw(PROBABILITY) if classes else 0.0,
+    }
 
 
 @st.composite
@@ -123,11 +140,23 @@ def in_pytorch(
     """What PyTorch counts and keeps."""
     with torch.device("meta"):
         model = models.Transformer(spec, seq, kernel, device)
-    rows, n = batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width
-    target = meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n)
+    inputs = inputs_of(spec, batch, seq)
+    summary = [(batch, spec.classes or spec.embedding_width or spec.width)] if spec.classes or spec.pooler else []
+    tokens = [(batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width)]
+    shapes = [*(tokens if spec.head or not summary else []), *summary]
+    made = [meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n) for rows, n in shapes]
     of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss
-    tokens = meta(batch, seq, dtype=torch.int64)
-    return measure(model, tokens, loss=lambda y: of(y, target), given=(target,), backward=backward)
+
+    def total(y: Any) -> torch.Tensor:
+        ends = y if isinstance(y, tuple) else (y,)
+        return sum(of(end, target) for end, target in zip(ends, made, strict=True))
+
+    return measure(model, *inputs, loss=total, given=tuple(made), backward=backward)
+
+
+def inputs_of(spec: Transformer, batch: int, seq: int) -> list[torch.Tensor]:
+    """Tokens, and the segments that they are in if the model asks for them."""
+    return [meta(batch, seq, dtype=torch.int64) for _ in range(1 + (spec.segments is not None))]
 
 
 def on_paper(spec: Transformer, loss: str = "cross_entropy", **settings: Any) -> Cost:
@@ -176,7 +205,7 @@ def test_fused_attention_on_the_cpu(spec: Transformer, batch: int, seq: int) -> 
 def test_inference(spec: Transformer, batch: int, seq: int, kernel: str) -> None:
     with torch.device("meta"), torch.no_grad():
         model = models.Transformer(spec, seq, kernel, "gpu").eval()
-        found = measure(model, meta(batch, seq, dtype=torch.int64))
+        found = measure(model, *inputs_of(spec, batch, seq))
     paper = predict(spec, batch=batch, seq=seq, attention=kernel, mode="inference")
     assert stated(paper, paper) == found
     assert found.saved == 0

@@ -38,7 +38,8 @@ def permute_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 
 def _part(s: Site, x: Ref) -> Ref:
-    return x[..., s.kind.start : s.kind.start + s.kind.length]
+    within = slice(s.kind.start, s.kind.start + s.kind.length)
+    return x[..., within] if s.kind.axis is None else x[(*(slice(None) for _ in range(s.kind.axis)), within)]
 
 
 def part(t: Tape, s: Site) -> Ref:

@@ -1,0 +1,36 @@
+"""What a whole sequence is summed up in: the features of its first tokens, pooled and sorted into classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.normalisation import dropped
+from costmodel.layers.linear import Linear
+from costmodel.layers.shape import Slice
+from costmodel.tensor import Tensor
+
+if TYPE_CHECKING:
+    from costmodel.architectures.transformer import Transformer
+
+
+def summarised(model: Transformer, x: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, classes), or (batch, width) from the pooler alone (Devlin et al. 2019, §3)."""
+    if model.pooler is not None:
+        x = pooled(x, model.pooler, x.shape[-1], model.pooler_dropout)
+    if model.classes is not None:
+        x = sorted_by(x, model.classes, dropout=model.class_dropout)
+    return x.view((x.shape[0], x.shape[-1]), None)
+
+
+def pooled(x: Tensor, act: str, features: int, dropout: float = 0.0) -> Tensor:
+    """(batch, T, width) → (batch, 1, features): a linear layer over the first token, and its activation."""
+    first = Slice(1, axis=1)(x, name="first_token")
+    with x.run.scope("pooler"):
+        return activation(act)(Linear(features)(dropped(first, dropout, "dropout")))
+
+
+def sorted_by(x: Tensor, classes: int, token: int = 0, name: str = "classes", *, dropout: float = 0.0) -> Tensor:
+    """(batch, T, width) → (batch, 1, classes), told from one token."""
+    one = x if x.shape[1] == 1 else Slice(1, token, axis=1)(x, name=f"{name}_token")
+    return Linear(classes)(dropped(one, dropout, f"{name}_dropout"), name=name)

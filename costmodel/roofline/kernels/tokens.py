@@ -1,0 +1,44 @@
+"""Trained vectors that join a sequence of tokens."""
+
+from __future__ import annotations
+
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.reference import Ref
+from costmodel.roofline.tape import Tape
+
+
+def prepend(t: Tape, s: Site) -> Ref:
+    """The vectors, then x."""
+    b, count, d = s.x.shape
+    n = len(s.weights)
+    y = t.empty(b, n + count, d)
+    for place, weight in enumerate(s.weights.values()):
+        t.copyto(y[:, place : place + 1], weight)
+    t.copyto(y[:, n:], s.x)
+    return y
+
+
+def prepend_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """A slice, and sums over the batch."""
+    if s.wants(s.x):
+        yield s.x, g[:, len(s.weights) :]
+    for place, (name, weight) in enumerate(s.weights.items()):
+        if name in s.names:
+            yield weight, t.accumulate(g[:, place : place + 1], (1, *weight.shape[1:]))
+
+
+def positions(t: Tape, s: Site) -> Ref:
+    """x + W."""
+    return t.add(s.x, s.weights["weight"])
+
+
+def positions_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g, and its sum over the batch."""
+    if s.wants(s.x):
+        yield s.x, g
+    if s.names:
+        yield s.weights["weight"], t.accumulate(g, (1, *g.shape[1:]))
+
+
+kernel("prepend", prepend, prepend_gradients)
+kernel("trained_positions", positions, positions_gradients)

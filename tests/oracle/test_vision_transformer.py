@@ -1,0 +1,122 @@
+"""Vision transformers drawn at random cost what they cost in PyTorch; ready ones are as large as in torchvision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from costmodel.architectures.vision import VisionTransformer
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Cost, measure, meta, stated
+from .settings import differential
+from .vision import stub_operators
+
+pytestmark = pytest.mark.oracle
+
+
+class ViT(nn.Module):
+    """Written plainly from the description."""
+
+    def __init__(self, spec: VisionTransformer, kernel: str, device: Any) -> None:
+        super().__init__()
+        self.spec, d, inner = spec, spec.width, spec.encoder
+        channels, height, width = spec.input
+        self.patches = nn.Conv2d(channels, d, spec.patch, spec.patch)
+        count = (height // spec.patch) * (width // spec.patch) + spec.tokens
+        self.tokens = nn.ParameterList(torch.empty(1, 1, d) for _ in range(spec.tokens))
+        self.positions = nn.Parameter(torch.empty(1, count, d))
+        self.dropout = models.Dropout(spec.embedding_dropout, device)
+        self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
+        self.norm = nn.LayerNorm(d)
+        features = spec.pooler_width or d
+        self.act = models.ACTIVATIONS[spec.pooler] if spec.pooler else None
+        self.pooler = nn.Linear(d, features) if spec.pooler else None
+        self.classes = nn.Linear(features if spec.pooler else d, spec.classes) if spec.classes else None
+        self.other = nn.Linear(d, spec.classes) if spec.classes and spec.distilled else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)
+        x = self.dropout(x + self.positions)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        if self.pooler is None and self.classes is None:
+            return x.view(-1, x.shape[-1])
+        y = x[:, 0]
+        if self.pooler is not None and self.act is not None:
+            y = self.act(self.pooler(y))
+        y = y if self.classes is None else self.classes(y)
+        return y if self.other is None else (y + self.other(x[:, 1])) / 2
+
+
+@st.composite
+def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
+    heads, patch, tokens = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    classes = draw(st.none() | st.integers(2, 5))
+    distilled = tokens == 2 and classes is not None and draw(st.booleans())
+    pooler = None if distilled else draw(st.sampled_from([None, "tanh", "gelu"]))
+    chance = st.sampled_from([0.0, 0.1])
+    return VisionTransformer(
+        input=(draw(st.integers(1, 3)), draw(st.integers(3, 7)), draw(st.integers(3, 7))),
+        patch=patch,
+        layers=draw(st.integers(1, 3)),
+        width=heads * draw(st.integers(1, 4)),
+        heads=heads,
+        fused_qkv=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+        mlp_width=draw(st.none() | st.integers(1, 9)),
+        activation=draw(st.sampled_from(["gelu", "relu"])),
+        tokens=tokens,
+        classes=classes,
+        distilled=distilled,
+        pooler=pooler,
+        pooler_width=draw(st.none() | st.integers(1, 9)) if pooler else None,
+        embedding_dropout=draw(chance),
+        attention_dropout=draw(chance),
+        residual_dropout=draw(chance),
+    )
+
+
+def in_pytorch(spec: VisionTransformer, batch: int, kernel: str = "eager", device: str = "gpu") -> Cost:
+    with torch.device("meta"):
+        model = ViT(spec, kernel, device)
+    target = meta(batch, dtype=torch.int64)
+    loss = None if spec.classes is None else lambda y: F.cross_entropy(y, target)
+    return measure(model, meta(batch, *spec.input), loss=loss, given=(target,))
+
+
+def on_paper(spec: VisionTransformer, **settings: Any) -> Cost:
+    return stated(predict(spec, **settings), predict(spec, loss=None, **settings))
+
+
+@differential
+@given(vision_transformers(), st.integers(1, 3), st.sampled_from(["gpu", "cpu"]))
+def test_eager_attention(spec: VisionTransformer, batch: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, device=device) == in_pytorch(spec, batch, device=device)
+
+
+@differential
+@given(vision_transformers(), st.integers(1, 3), st.sampled_from(["flash", "efficient"]))
+def test_fused_attention(spec: VisionTransformer, batch: int, kernel: str) -> None:
+    assert on_paper(spec, batch=batch, attention=kernel) == in_pytorch(spec, batch, kernel)
+
+
+TORCHVISION = ["vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"]
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_ready_models_have_the_parameters_of_torchvision(name: str) -> None:
+    stub_operators()
+    models_of = pytest.importorskip("torchvision.models")
+    with torch.device("meta"):
+        published = getattr(models_of, name)()
+    assert predict(name, mode="inference").params == sum(weight.numel() for weight in published.parameters())
