@@ -104,6 +104,7 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("smollm3"), 3_075_098_624),
     (sized("gpt_oss", num_hidden_layers=24, num_local_experts=32), 20_914_757_184),
     (sized("gpt_oss"), 116_829_156_672),
+    (sized("deepseek_v3"), 671_026_404_352),
     (common("cohere", 256000, 8192, 22528, 40, 64), 34_980_831_232),
     (sized("bert", architectures=["BertForPreTraining"]), 110_106_428),
     (common("bert", 30522, 1024, 4096, 24, 16, architectures=["BertModel"]), 335_141_888),
@@ -147,11 +148,16 @@ def test_a_configuration_shows_itself_as_a_model_file(tmp_path: Path, capsys: py
     assert cm.load(tmp_path / "model.yaml") == model
 
 
+NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
+"""What a family's published class leaves to be given."""
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_architectures_say_whether_there_is_a_head(family: str) -> None:
     kind = FAMILIES[family]
     with_head, without = (
-        build(sized(family, architectures=[names[0]]), "config") for names in (kind.HEADED, kind.HEADLESS)
+        build(sized(family, architectures=[names[0]], **NEEDED.get(family, {})), "config")
+        for names in (kind.HEADED, kind.HEADLESS)
     )
     assert (with_head.default_loss, without.default_loss) == ("cross_entropy", None)
 
@@ -173,6 +179,13 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("gpt2", n_embd=768, hidden_size=768), "hidden_size and n_embd are the same field"),
         (sized("gpt2", activation_function="mish2"), "unknown activation 'mish2'"),
         (sized("gpt2", add_cross_attention=True), "add_cross_attention=True changes the cost"),
+        (sized("deepseek_v2"), "num_experts_per_tok is missing"),
+        (sized("deepseek_v2", num_experts_per_tok=6, topk_method="group_limited_greedy"), "n_group is missing"),
+        (sized("deepseek_v2", num_experts_per_tok=6, topk_method="random"), "topk_method 'random' is not greedy or"),
+        (sized("deepseek_v3", num_key_value_heads=8), "num_key_value_heads 8 is not num_attention_heads 128"),
+        (sized("deepseek_v3", n_group=7), "expert_groups 7 does not divide experts 256"),
+        (sized("deepseek_v3", moe_layer_freq=2), "moe_layer_freq=2 changes the cost"),
+        (sized("deepseek_v3", qk_rope_head_dim=3), "turns 3 features"),
         (sized("gpt_oss", partial_rotary_factor=0.5), "turns 32 of 64 features, and the family turns all"),
         (sized("opt", layerdrop=0.1), "layerdrop=0.1 changes the cost"),
         (sized("cohere", use_qk_norm=True), "use_qk_norm=True changes the cost"),

@@ -147,6 +147,7 @@ BASE = {
     "attention_dropout": 0.1,
     "residual_dropout": 0.1,
 }
+LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary_size": 2, "latent_width": 5}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"vocab": 51}),
     ({}, {"context": 9}),
@@ -189,6 +190,18 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"experts": 4}, {"shared_width": 7}),
     ({"experts": 4, "shared_width": 7}, {"shared_gate": True}),
     ({"experts": 4}, {"router_bias": True}),
+    ({"experts": 4}, {"expert_bias": False}),
+    ({"experts": 4}, {"dense_layers": 1}),
+    ({"experts": 4}, {"expert_shares": True}),
+    ({"experts": 4}, {"expert_scale": 2.5}),
+    ({"experts": 4}, {"expert_groups": 2, "chosen_groups": 1}),
+    ({"experts": 4, "expert_groups": 4, "chosen_groups": 2}, {"chosen_groups": 3}),
+    ({"experts": 4}, {"choice_bias": True}),
+    ({}, {"sinks": True}),
+    ({"mlp": "gated"}, {"mlp": "clamped"}),
+    (LATENT, {"latent_width": 6}),
+    (LATENT, {"query_latent_width": 6}),
+    (LATENT, {"value_head_size": 6}),
     ({}, {"position_rows": 10}),
     ({}, {"qkv_clip": 8.0}),
     ({}, {"query_key_norm": "head"}),

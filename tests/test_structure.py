@@ -30,14 +30,14 @@ contest decisions tensor lifetimes
 plans precision optimizers graph
 evaluation declaration recomputation layers.base formulas
 layers.activation layers.arithmetic layers.attention layers.cast layers.embedding layers.experts layers.linear
-layers.loss layers.noise layers.norm layers.spatial
+layers.loss layers.noise layers.norm layers.routing layers.spatial
 layers.conv layers.pool layers.resize layers.shape layers.tokens
 layers.adaptive_pool
 layers
 adaptation parts
 run training
 objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
-architectures.stack architectures.feedforward architectures.summary
+architectures.stack architectures.feedforward architectures.latent architectures.summary
 backward architectures.blocks architectures.mlp architectures.attention
 architectures.sublayers
 architectures.transformer
@@ -47,7 +47,7 @@ architectures.blocklist
 published published.config
 published.rope
 published.llama published.gpt published.contemporaries
-published.gemma published.relatives published.mixtures published.encoders
+published.deepseek published.gemma published.relatives published.mixtures published.encoders
 published.vision
 published.families
 architectures.cnn zoo conventions applicability
@@ -72,7 +72,8 @@ roofline.program roofline.tape
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
 roofline.kernels.experts roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms
-roofline.kernels.pools roofline.kernels.products roofline.kernels.steps roofline.kernels.tables roofline.kernels.tokens
+roofline.kernels.pools roofline.kernels.products roofline.kernels.routing roofline.kernels.steps roofline.kernels.tables
+roofline.kernels.tokens
 roofline.kernels.views
 roofline.kernels.large_steps
 roofline.kernels.optimizers
@@ -115,6 +116,7 @@ UPWARD = {
     ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
     ("architectures.summary", "architectures.transformer"): "types: the summary reads the model's fields",
     ("architectures.feedforward", "architectures.transformer"): "types: experts read the model's fields",
+    ("architectures.latent", "architectures.transformer"): "types: latent attention reads the model's fields",
     ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
     ("files", "architectures.base"): "types: a file describes an architecture",
     ("conventions", "prediction"): "types: the views of a prediction",

@@ -27,6 +27,9 @@ PUBLISHED_PARAMS = {
     "bloom-560m": 559_214_592,
     "bloom-7b1": 7_069_016_064,
     "command-r-35b": 34_980_831_232,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_404_352,
     "deit-base": 86_567_656,
     "deit-base-distilled": 87_338_192,
     "deit-small": 22_050_664,
@@ -202,7 +205,13 @@ def test_a_token_meets_the_published_part_of_a_mixture(name: str, rounded: tuple
     assert p.active_params < p.params
 
 
-WITHOUT_EMBEDDING = {"gpt-oss-120b": (1e7, 513), "gpt-oss-20b": (1e7, 361)}
+WITHOUT_EMBEDDING = {
+    "deepseek-v2": (1e9, 21),
+    "deepseek-v2-lite": (1e8, 25),  # 2.45 billion, which the paper cuts off
+    "deepseek-v3": (1e9, 37),
+    "gpt-oss-120b": (1e7, 513),
+    "gpt-oss-20b": (1e7, 361),
+}
 """As above, of cards that leave the token embedding out."""
 
 

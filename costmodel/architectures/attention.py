@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from costmodel.architectures.latent import projected
 from costmodel.architectures.normalisation import capped, clipped, normed
 from costmodel.architectures.stack import Variant
 from costmodel.errors import SettingError
@@ -36,13 +37,20 @@ class Tables:
         self.run = run
         self.seq = seq
         self.setting = setting
-        # The CPU's fused kernel has no dropout: PyTorch then composes it, scaling query and key beforehand.
+        # The CPU's fused kernel has no dropout, nor values of another size: PyTorch then composes it, scaling query
+        # and key beforehand.
+        unequal = model.value_features != model.head_features
         dropped = run.training and model.attention_dropout > 0
-        self.fallback = setting.kernel != "eager" and run.device == "cpu" and dropped
+        self.fallback = setting.kernel != "eager" and run.device == "cpu" and (dropped or unequal)
         self.composed = setting.kernel == "eager" or self.fallback
         lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
         for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
             raise SettingError(f"attention={setting.kernel!r} has no {name}, as {model.title} needs: use 'eager'")
+        if unequal and setting.kernel == "flash" and run.device == "gpu":
+            raise SettingError(
+                f"attention='flash' has no values of another size than keys, as {model.title} needs: use 'efficient' "
+                "or 'eager'"
+            )
         self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
             [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
@@ -78,14 +86,20 @@ class Mixer:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention"):
-            query, key, value = self._project(x)
-            if angles and self.rotated:
-                query = Rotary(model.rotated)(query, *angles, name="rotate_query")
-                key = Rotary(model.rotated)(key, *angles, name="rotate_key")
+            query, key, value = self._projected(x, angles if self.rotated else [])
             with x.run.part("core"):
                 mixed = (self._composed if self.tables.composed else self._fused)(query, key, value)
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
+
+    def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
+        if self.model.latent_width is not None:
+            return projected(self.model, x, angles)
+        query, key, value = self._project(x)
+        if angles:
+            query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
+            key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
+        return [query, key, value]
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features

@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, Extent, Factor, LossName, Probability, Size, as_tuple, refuse
+from costmodel.architectures.feedforward import check_experts
+from costmodel.architectures.latent import check_latent
 from costmodel.architectures.normalisation import capped, dropped, normed, scaled
 from costmodel.architectures.stack import Variant
 from costmodel.architectures.sublayers import blocks
@@ -52,6 +54,10 @@ class Transformer(Architecture):
         "experts_per_token": "k",
         "expert_width": "d_x",
         "shared_width": "d_s",
+        "latent_width": "d_c",
+        "query_latent_width": "d_q",
+        "value_head_size": "d_v",
+        "dense_layers": "L_0",
     }
 
     vocab: Size = Field(description="vocabulary size")
@@ -70,6 +76,11 @@ class Transformer(Architecture):
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
     rotary_size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
     rotary_pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
+    latent_width: Size | None = Field(
+        default=None, description="features that keys and values of all heads are made from (default: no such latent)"
+    )
+    query_latent_width: Size | None = Field(default=None, description="as above, of queries (default: no such latent)")
+    value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
@@ -93,9 +104,17 @@ class Transformer(Architecture):
     experts_per_token: Size | None = Field(default=None, description="experts that each token chooses (default: 2)")
     expert_width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
     expert_pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
-    expert_weights: Literal["chosen", "all"] = Field(
-        default="chosen", description="softmax over the scores of the chosen experts, or over all before choosing"
+    expert_bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
+    dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
+    expert_weights: Literal["chosen", "all", "sigmoid"] = Field(
+        default="chosen",
+        description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
     )
+    expert_shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
+    expert_scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
+    expert_groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
+    chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
+    choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
     shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
     shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
     router_bias: bool = Field(default=False, description="bias in the router")
@@ -164,14 +183,8 @@ class Transformer(Architecture):
             raise ValueError("class_dropout needs classes")
         if self.pooler is not None and self.head and self.classes is None:
             raise ValueError("a pooler beside a head needs classes, or nothing reads it")
-        if self.experts is None:
-            for field in ("experts_per_token", "expert_width", "expert_pattern", "shared_width", "router_bias"):
-                if getattr(self, field):
-                    raise ValueError(f"{field} needs experts")
-        elif self.chosen > self.experts:
-            raise ValueError(f"experts_per_token {self.chosen} is more than experts {self.experts}")
-        if self.shared_gate and self.shared_width is None:
-            raise ValueError("shared_gate needs shared_width")
+        check_latent(self)
+        check_experts(self)
         if self.window_pattern and self.window is None:
             raise ValueError("window_pattern needs a window")
         if self.rotary_pattern and self.positions != "rotary":
@@ -196,16 +209,26 @@ class Transformer(Architecture):
         return self.head_features if self.rotary_size is None else self.rotary_size
 
     @property
+    def value_features(self) -> int:
+        """Features of one value, d_v."""
+        return self.head_features if self.value_head_size is None else self.value_head_size
+
+    @property
     def pattern(self) -> list[Variant]:
-        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
+        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most.
+
+        Of all blocks, where the first ones have no experts.
+        """
+        dense = 0 if self.dense_layers is None else int(self.dense_layers)
         windowed = self.window_pattern or (True,)
         rotated = self.rotary_pattern or (True,)
         routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
         patterns = (windowed, rotated, routed)
         length = lcm(*map(len, patterns))
-        if length > 1:
-            length = min(length, int(self.layers))
-        return [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+        if length > 1 or dense:
+            length = int(self.layers) if dense else min(length, int(self.layers))
+        variants = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+        return [variant._replace(routed=False) for variant in variants[:dense]] + variants[dense:]
 
     @property
     def hidden(self) -> int:

@@ -133,9 +133,9 @@ class Sink(Kind):
 class FusedAttention(Weightless):
     """softmax(q kᵀ/√d_h) v in one kernel that never stores the scores.
 
-    q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated. Backward computes the
-    scores again: five products to the forward pass's two. `pairs`: query-key pairs counted for each head, the whole
-    square unless given.
+    q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
+    takes values of another size, d_v. Backward computes the scores again: five products to the forward pass's two.
+    `pairs`: query-key pairs counted for each head, the whole square unless given.
     """
 
     source = (
@@ -153,15 +153,16 @@ class FusedAttention(Weightless):
         """Query, key and value agree."""
         takes(call, 3)
         q, k, v = (x.shape for x in call.inputs)
-        if len(q) != 4 or k != v or (q[0], q[3]) != (k[0], k[3]) or q[1] % k[1]:
+        alike = k[:3] == v[:3] if self.kernel == "efficient" else k == v
+        if len(q) != 4 or not alike or (q[0], q[3]) != (k[0], k[3]) or q[1] % k[1]:
             raise call.fail("it takes q (batch, h, T, d_h) and k, v (batch, h_kv, T, d_h) with h_kv dividing h")
 
     def output(self, call: Call) -> Tensor:
         """(batch, h, T, d_h): in the query's memory order, or always (batch, T, h, d_h) from the efficient kernel."""
         if self.kernel != "efficient":
             return call.like(call.x)
-        _, h, t, d = call.x.shape
-        return call.run.tensor(call.x.shape, strides=(h * t * d, d, h * d, 1))
+        b, h, t, d = (*call.x.shape[:3], call.inputs[2].shape[3])
+        return call.run.tensor((b, h, t, d), strides=(h * t * d, d, h * d, 1))
 
     def _scores(self, call: Call) -> int:
         b, h, t, _ = call.x.shape
@@ -173,9 +174,10 @@ class FusedAttention(Weightless):
         Rescaling between tiles depends on their size and is not counted.
         """
         scores = self._scores(call)
+        products = 2 * scores * (call.x.shape[3] + call.inputs[2].shape[3])
         if not call.run.training:
-            return Work(2 * 2 * scores * call.x.shape[3], 6 * scores - 2 * call.x.rows)
-        return Work(2 * 2 * scores * call.x.shape[3], (9 if self.dropout else 6) * scores)
+            return Work(products, 6 * scores - 2 * call.x.rows)
+        return Work(products, (9 if self.dropout else 6) * scores)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to the first in need of it.
@@ -184,9 +186,8 @@ class FusedAttention(Weightless):
         once a row. Dropout draws its mask again (a comparison and a product), for p and for dp.
         """
         scores = self._scores(call)
-        q = call.x
-        pointwise = (10 if self.dropout else 6) * scores + 2 * q.size - q.rows
-        work = Work(5 * 2 * scores * q.shape[3], pointwise)
+        pointwise = (10 if self.dropout else 6) * scores + 2 * call.y.size - call.y.rows
+        work = Work(2 * scores * (3 * call.x.shape[3] + 2 * call.inputs[2].shape[3]), pointwise)
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
             work = Work(0, 0)

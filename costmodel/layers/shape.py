@@ -170,27 +170,10 @@ class RepeatHeads(View):
         yield Gradient(call.x, Work(0, call.y.size))
 
 
-@layer
-class Concat(Weightless):
-    """Tensors one after another along the channel axis (1)."""
+class Joining(Weightless):
+    """Abstract: tensors one after another along an axis."""
 
-    source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
     in_lists = False
-
-    def check(self, call: Call) -> None:
-        """All axes but the channels agree."""
-        first = call.x.shape
-        for x in call.inputs[1:]:
-            if len(x.shape) != len(first) or any(
-                a != b for axis, (a, b) in enumerate(zip(first, x.shape, strict=True)) if axis != 1
-            ):
-                raise call.fail("cannot concatenate: all axes but the channels must be equal")
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """(batch, sum of channels, ...); channels are last in memory if they are so in all."""
-        b, _, *rest = call.x.shape
-        shape = (b, sum(x.shape[1] for x in call.inputs), *rest)
-        return arranged(call, shape) if all(channels_last(x) for x in call.inputs) else shape
 
     def forward(self, call: Call) -> Work:
         """No arithmetic."""
@@ -208,3 +191,41 @@ class Concat(Weightless):
     def scratch(self, call: Call) -> Scratch:
         """None."""
         return NO_SCRATCH
+
+
+@layer
+class Concat(Joining):
+    """Tensors one after another along the channel axis (1)."""
+
+    source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
+
+    def check(self, call: Call) -> None:
+        """All axes but the channels agree."""
+        first = call.x.shape
+        for x in call.inputs[1:]:
+            if len(x.shape) != len(first) or any(
+                a != b for axis, (a, b) in enumerate(zip(first, x.shape, strict=True)) if axis != 1
+            ):
+                raise call.fail("cannot concatenate: all axes but the channels must be equal")
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """(batch, sum of channels, ...); channels are last in memory if they are so in all."""
+        b, _, *rest = call.x.shape
+        shape = (b, sum(x.shape[1] for x in call.inputs), *rest)
+        return arranged(call, shape) if all(channels_last(x) for x in call.inputs) else shape
+
+
+@layer
+class Join(Joining):
+    """Tensors one after another along the last axis, as parts of a head."""
+
+    source = "torch.cat along the last axis"
+
+    def check(self, call: Call) -> None:
+        """All axes but the last agree."""
+        if any(x.shape[:-1] != call.x.shape[:-1] for x in call.inputs):
+            raise call.fail("cannot join: all axes but the last must be equal")
+
+    def output(self, call: Call) -> Shape:
+        """New memory, contiguous."""
+        return (*call.x.shape[:-1], sum(x.shape[-1] for x in call.inputs))

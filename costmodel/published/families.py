@@ -8,6 +8,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.published.config import Published
 from costmodel.published.contemporaries import Bloom, Falcon, Mpt, Opt
+from costmodel.published.deepseek import DeepseekV2, DeepseekV3
 from costmodel.published.encoders import Bert, DistilBert, Roberta
 from costmodel.published.gemma import Gemma, Gemma2, Gemma3Text
 from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
@@ -22,7 +23,7 @@ FAMILIES: dict[str, type[Published]] = {
         *(Gpt2, GptNeo, GptNeox, GptJ, Opt, Bloom, Falcon, Mpt),
         *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
         *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
-        *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss),
+        *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss, DeepseekV2, DeepseekV3),
         *(Bert, Roberta, DistilBert, Vit, Deit),
     )
 }

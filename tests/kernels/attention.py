@@ -108,7 +108,8 @@ class FusedAttention(Kernel):
         length = t if masked else draw(sizes)
         layer = self.layer(kernel=draw(st.sampled_from(["flash", "efficient"])), dropout=dropout, pairs=pairs)
         key = Operand((b, heads, length, features))
-        return Case(layer, [Operand((b, heads * times, t, features)), key, key], Visible(keys, "columns"))
+        value = Operand((b, heads, length, draw(sizes))) if layer.kernel == "efficient" else key  # type: ignore[attr-defined]
+        return Case(layer, [Operand((b, heads * times, t, features)), key, value], Visible(keys, "columns"))
 
     def by_key_head(self, p: Pass, x: Any) -> Any:
         """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
@@ -124,7 +125,7 @@ class FusedAttention(Kernel):
 
     def forward(self, p: Pass) -> Array:
         q, (_, k, v) = self.by_key_head(p, p.x), p.inputs
-        y, p.kept["log_sum"] = zeros(q.shape, p.tally), []
+        y, p.kept["log_sum"] = zeros((*q.shape[:-1], v.shape[-1]), p.tally), []
         for row, keys, _ in p.visible.rows():
             scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * (1 / math.sqrt(q.shape[-1]))
             largest = scores.max(-1)
@@ -135,7 +136,7 @@ class FusedAttention(Kernel):
                 p.kept["log_sum"].append(largest + np.log(total))
             share = self.kept_share(p, scores, row.start)
             add_product(y[..., row, :], weights if share is None else weights * share, v[:, :, None, keys])
-        return y.reshape(*p.x.shape)
+        return y.reshape(*p.x.shape[:-1], v.shape[-1])
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         (q, g), (_, k, v) = (self.by_key_head(p, x) for x in (p.x, g)), p.inputs

@@ -181,6 +181,24 @@ class Cast(Move):
         return at
 
 
+class Join(Kernel):
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.lists(sizes, min_size=1, max_size=3))
+        return Case(self.layer(), [Operand((*shape, n)) for n in draw(st.lists(sizes, min_size=1, max_size=3))])
+
+    def forward(self, p: Pass) -> Array:
+        return np.concatenate(p.inputs, axis=-1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        start = 0
+        for x in p.inputs:
+            yield x, g[..., start : start + x.shape[-1]]
+            start += x.shape[-1]
+
+    def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
+        return np.stack([x[..., n] for x in inputs for n in range(x.shape[-1])], axis=-1)
+
+
 class Concat(Kernel):
     def case(self, draw: Draw) -> Case:
         batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))

@@ -135,6 +135,36 @@ class Sink(nn.Module):
         return torch.cat([scores, self.weight.reshape(1, h, 1, 1).expand(b, h, t, 1)], -1)
 
 
+class Latent(nn.Module):
+    """Query, key and value of latent attention, in which the last features of a head are turned."""
+
+    def __init__(self, spec: Any, size: int, value_size: int, device: Device) -> None:
+        super().__init__()
+        self.heads, self.rank, self.turned = spec.heads, spec.latent_width, spec.rotary_size
+        self.plain, self.value_size, narrow = size - spec.rotary_size, value_size, spec.query_latent_width
+        if narrow:
+            self.query_down = nn.Linear(spec.width, narrow, bias=spec.qkv_bias)
+            self.query_norm = norm_over(spec, narrow, device)
+        self.query_up = nn.Linear(narrow or spec.width, spec.heads * size, bias=False)
+        self.down = nn.Linear(spec.width, self.rank + self.turned, bias=spec.qkv_bias)
+        self.norm = norm_over(spec, self.rank, device)
+        self.up = nn.Linear(self.rank, spec.heads * (self.plain + value_size), bias=False)
+        self.narrow = narrow
+
+    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        b, t, _ = x.shape
+        q = self.query_up(self.query_norm(self.query_down(x)) if self.narrow else x)
+        q = q.view(b, t, self.heads, -1).transpose(1, 2)
+        latent, shared = self.down(x).split([self.rank, self.turned], -1)
+        wide = self.up(self.norm(latent)).view(b, t, self.heads, -1).transpose(1, 2)
+        k, v = wide.split([self.plain, self.value_size], -1)
+        shared = shared.view(b, t, 1, -1).transpose(1, 2)
+        if angles is not None:
+            q = torch.cat([q[..., : self.plain], rotate(q[..., self.plain :], *angles)], -1)
+            shared = rotate(shared, *angles)
+        return q, torch.cat([k, shared.expand(-1, self.heads, -1, -1)], -1), v
+
+
 class Attention(nn.Module):
     """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
 
@@ -145,15 +175,18 @@ class Attention(nn.Module):
         windowed = spec.window is not None and (not spec.window_pattern or cycled(spec.window_pattern, number))
         self.masks = spec.causal or windowed
         self.size = spec.head_size or spec.width // spec.heads
+        self.value_size = spec.value_head_size or self.size
         self.kv_heads = spec.kv_heads or spec.heads
         self.rotated = spec.rotary_size or self.size
         widths = [spec.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
         self.widths = widths
-        if spec.fused_qkv:
+        if spec.latent_width:
+            self.latent = Latent(spec, self.size, self.value_size, device)
+        elif spec.fused_qkv:
             self.qkv = nn.Linear(spec.width, sum(widths), bias=spec.qkv_bias)
         else:
             self.query, self.key, self.value = (nn.Linear(spec.width, n, bias=spec.qkv_bias) for n in widths)
-        self.output = nn.Linear(spec.heads * self.size, spec.width, bias=spec.attention_bias)
+        self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
         if spec.query_key_norm:
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
@@ -166,6 +199,16 @@ class Attention(nn.Module):
         self.register_buffer("sin", torch.zeros(seq, self.rotated))
 
     def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        if self.spec.latent_width:
+            q, k, v = self.latent(x, (self.cos, self.sin) if self.turns else None)
+        else:
+            q, k, v = self.heads_of(x)
+        mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
+        mixed = mixed.transpose(1, 2).reshape(b, t, -1)
+        return self.output(mixed)
+
+    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         b, t, _ = x.shape
         if self.spec.fused_qkv:
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
@@ -180,9 +223,7 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:
             q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
-        mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
-        mixed = mixed.transpose(1, 2).reshape(b, t, -1)
-        return self.output(mixed)
+        return q, k, v
 
     def clip(self, x: Tensor) -> Tensor:
         bound = self.spec.qkv_clip
@@ -214,7 +255,7 @@ class Attention(nn.Module):
             return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal)[0]
         if self.kernel == "efficient":
             return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p, causal)[0]
-        if p == 0:
+        if p == 0 and self.value_size == self.size:
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)[0]
         return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
 
@@ -237,14 +278,37 @@ class ExpertLinear(nn.Module):
         return torch.cat([F.linear(part, w, b) for part, w, b in zip(parts, self.weight, of, strict=True)])
 
 
+class Choice(nn.Module):
+    """The largest scores within the best groups, by scores to which a constant of each expert may be added."""
+
+    def __init__(self, spec: Any, experts: int) -> None:
+        super().__init__()
+        self.groups, self.kept, self.chosen = spec.expert_groups or 1, spec.chosen_groups or 1, spec.experts_per_token
+        self.best = 2 if spec.choice_bias else 1
+        self.register_buffer("bias", torch.zeros(experts) if spec.choice_bias else None)
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            judged = scores if self.bias is None else scores + self.bias
+            apart = judged.unflatten(-1, (self.groups, -1))
+            best = apart.topk(self.best, -1)[0].sum(-1).topk(self.kept, -1)[1]
+            closed = torch.ones_like(apart[..., 0], dtype=torch.bool).scatter(-1, best, False)
+            judged = apart.masked_fill(closed[..., None], float("-inf")).flatten(-2)
+            chosen = judged.topk(self.chosen, -1)[1]
+        return scores.gather(-1, chosen), chosen
+
+
 class Experts(nn.Module):
     """A router, the experts that it chooses for each token, and one that all tokens share."""
 
     def __init__(self, spec: Any, hidden: int) -> None:
         super().__init__()
         self.spec = spec
-        n, d, f, bias = spec.experts, spec.width, spec.expert_width or hidden, spec.mlp_bias
+        n, d, f = spec.experts, spec.width, spec.expert_width or hidden
+        bias = spec.mlp_bias if spec.expert_bias is None else spec.expert_bias
         self.router = nn.Linear(d, n, bias=spec.router_bias)
+        grouped = spec.expert_groups or spec.choice_bias
+        self.choice = Choice(spec, n) if grouped else lambda scores: scores.topk(spec.experts_per_token, -1)
         self.gate = ExpertLinear(n, d, f, bias) if spec.mlp != "plain" else None
         self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
         self.shared = FeedForward(spec, spec.shared_width) if spec.shared_width else None
@@ -254,11 +318,7 @@ class Experts(nn.Module):
         b, t, d = x.shape
         k = self.spec.experts_per_token
         scores = self.router(x)
-        if self.spec.expert_weights == "chosen":
-            weights, chosen = scores.topk(k, -1)
-            weights = torch.softmax(weights, -1)
-        else:
-            weights, chosen = torch.softmax(scores, -1).topk(k, -1)
+        weights, chosen = self.routed(scores)
         order = chosen.flatten().argsort()
         rows = x.view(-1, d)[order // k]
         out = self.down(hidden_of(self, rows))[order.argsort()]
@@ -267,6 +327,19 @@ class Experts(nn.Module):
             return y
         shared = self.shared(x)
         return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+
+    def routed(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the chosen experts."""
+        if self.spec.expert_weights == "all":
+            scores = torch.softmax(scores, -1)
+        if self.spec.expert_weights == "sigmoid":
+            scores = torch.sigmoid(scores)
+        weights, chosen = self.choice(scores)
+        if self.spec.expert_weights == "chosen":
+            weights = torch.softmax(weights, -1)
+        if self.spec.expert_shares:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return scaled(weights, self.spec.expert_scale), chosen
 
 
 class FeedForward(nn.Module):
@@ -303,6 +376,7 @@ class Block(nn.Module):
         both = spec.norm_placement == "both"
         self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
         routed = spec.experts is not None and (not spec.expert_pattern or cycled(spec.expert_pattern, number))
+        routed = routed and number >= (spec.dense_layers or 0)
         self.mlp = Experts(spec, hidden) if routed else FeedForward(spec, hidden)
         self.dropout = Dropout(spec.residual_dropout, device)
 

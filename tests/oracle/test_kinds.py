@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, Groupnorm, Layernorm, Rmsnorm
+from costmodel.layers.routing import GroupedTopK, Shares
 from costmodel.layers.shape import (
     Concat,
     Flatten,
+    Join,
     MergeHeads,
     Permute,
     RepeatHeads,
@@ -90,6 +93,34 @@ def top_k(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape())))
     chosen = draw(st.integers(1, x.shape[-1]))
     return Case(TopK(chosen), (x,), lambda x: x.topk(chosen, -1)[0])
+
+
+@row
+def grouped_top_k(draw: st.DrawFn, device: Device) -> Case:
+    groups, biased = draw(st.integers(1, 3)), draw(st.booleans())
+    each, kept = draw(st.integers(1 + biased, 3)), draw(st.integers(1, groups))
+    chosen = draw(st.integers(1, kept * each))
+    x = draw(single.given((*draw(sizes(2)), groups * each)))
+    fields = {"expert_groups": groups, "chosen_groups": kept, "experts_per_token": chosen, "choice_bias": biased}
+    choice = models.Choice(SimpleNamespace(**fields), groups * each)
+    return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased), (x,), First(choice))
+
+
+class First(nn.Module):
+    """The first of what a module returns."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.module(*inputs)[0]
+
+
+@row
+def shares(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape())))
+    return Case(Shares(), (x,), lambda x: x / (x.sum(-1, keepdim=True) + 1e-20))
 
 
 @row
@@ -208,14 +239,14 @@ def fused_attention(draw: st.DrawFn, device: Device) -> Case:
     kernel = draw(st.sampled_from(["flash", "efficient"])) if device == "gpu" else "cpu"
     repeat = 1 if kernel == "efficient" else repeat  # no backward for grouped heads
     p = 0.0 if device == "cpu" else draw(st.sampled_from([0.0, 0.1]))
-    q = draw(single.given((b, heads * repeat, t, d)))
-    k, v = (draw(single.given((b, heads, t, d))) for _ in range(2))
+    q, k = draw(single.given((b, heads * repeat, t, d))), draw(single.given((b, heads, t, d)))
+    v = draw(single.given((b, heads, t, draw(st.integers(1, 4)) if kernel == "efficient" else d)))
     call = {
         "flash": lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p)[0],
         "efficient": lambda q, k, v: torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p)[0],
         "cpu": lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0],
     }
-    return Case(FusedAttention(kernel, p), (q, k, v), call[kernel], call["flash"])
+    return Case(FusedAttention(kernel, p), (q, k, v), call[kernel], call["flash"] if kernel == "cpu" else None)
 
 
 @row
@@ -299,6 +330,14 @@ def fused_linear_cross_entropy(draw: st.DrawFn, device: Device) -> Case:
     target = draw(single.given(x.shape[:-1], "index"))
     head = ChunkedHead(x.shape[-1], features, bias, chunks)
     return Case(FusedLinearCrossEntropy(features, bias, chunks), (x, target), head)
+
+
+@row
+def join(draw: st.DrawFn, device: Device) -> Case:
+    *rest, _ = draw(any_shape(1, 3))
+    features = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    inputs = tuple(draw(single.given((*rest, n))) for n in features)
+    return Case(Join(), inputs, lambda *x: torch.cat(x, -1))
 
 
 @row

@@ -101,11 +101,52 @@ def mixtures(draw: st.DrawFn) -> dict[str, Any]:
         "experts_per_token": draw(st.integers(1, experts)),
         "expert_width": draw(st.none() | st.integers(1, 9)),
         "expert_pattern": draw(PATTERN),
-        "expert_weights": draw(st.sampled_from(["chosen", "all"])),
+        "expert_weights": draw(st.sampled_from(["chosen", "all", "sigmoid"])),
+        "expert_shares": draw(st.booleans()),
+        "expert_scale": draw(FACTOR),
+        "expert_bias": draw(st.none() | st.booleans()),
         "shared_width": shared,
         "shared_gate": shared is not None and draw(st.booleans()),
         "router_bias": draw(st.booleans()),
+        **draw(st.just({}) | groups()),
     }
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> dict[str, Any]:
+    """Experts among which some groups are chosen first; and first blocks without any."""
+    number, biased = draw(st.integers(1, 3)), draw(st.booleans())
+    each, kept = draw(st.integers(1 + biased, 3)), draw(st.integers(1, number))
+    return {
+        "experts": number * each,
+        "experts_per_token": draw(st.integers(1, kept * each)),
+        "expert_groups": number,
+        "chosen_groups": kept,
+        "choice_bias": biased,
+        "expert_pattern": (),
+        "dense_layers": draw(st.none() | st.integers(1, 7)),
+    }
+
+
+@st.composite
+def latents(draw: st.DrawFn) -> Transformer:
+    """With latent attention, and else as others."""
+    turned = 2 * draw(st.integers(1, 2))
+    fields = {
+        "positions": "rotary",
+        "position_rows": None,
+        "rotary_size": turned,
+        "head_size": turned + draw(st.integers(1, 4)),
+        "value_head_size": draw(st.none() | st.integers(1, 6)),
+        "latent_width": draw(st.integers(1, 5)),
+        "query_latent_width": draw(st.none() | st.integers(1, 5)),
+        "fused_qkv": False,
+        "kv_heads": None,
+        "query_key_norm": None,
+        "qkv_clip": None,
+    }
+    spec = draw(transformers())
+    return Transformer(**spec.model_dump() | fields)
 
 
 FACTOR = st.sampled_from([None, None, 1.0, 0.5])
@@ -170,6 +211,20 @@ def test_eager_attention(
 ) -> None:
     spec = spec.model_copy(update=composed)
     assert on_paper(spec, loss, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device, loss=loss)
+
+
+@differential
+@given(latents(), st.integers(1, 3), SEQ, DEVICE, st.sampled_from(["eager", "efficient", "flash"]))
+def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, kernel: str) -> None:
+    if kernel == "flash" and device == "gpu":
+        spec = spec.model_copy(update={"value_head_size": None})
+    paper = on_paper(spec, batch=batch, seq=seq, device=device, attention=kernel)
+    own = "cpu" if device == "cpu" and kernel != "eager" else kernel
+    found = in_pytorch(spec, batch, seq, device, own)
+    if own == "cpu":  # PyTorch counts its fused kernel as nothing
+        counted = in_pytorch(spec, batch, seq, device, "efficient")
+        found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
+    assert paper == found
 
 
 @differential

@@ -137,7 +137,7 @@ def _share(t: Tape, s: Site, scores: Ref, name: str) -> Ref | None:
 def fused(t: Tape, s: Site) -> Ref:
     """softmax(q kᵀ/√d_h) v, a tile of queries at a time; keeps a row's max + log Σ."""
     q, (k, v) = _by_key_head(t, s, s.x), (x[:, :, None] for x in s.inputs[1:])
-    y = t.empty(*q.shape)
+    y = t.empty(*q.shape[:-1], v.shape[-1])
     for queries, keys in _tiles(s):
         scores = _scores(t, s, q[..., queries, :], k[..., keys, :])
         largest = t.reduce("maximum", scores, -1)
@@ -151,7 +151,7 @@ def fused(t: Tape, s: Site) -> Ref:
         if share is not None:
             t.multiply(scores, share, out=scores)
         t.matmul(scores, v[..., keys, :], out=y[..., queries, :])
-    s.y = y.reshape(*s.x.shape)
+    s.y = y.reshape(*s.x.shape[:-1], v.shape[-1])
     return s.y
 
 

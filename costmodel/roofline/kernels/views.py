@@ -121,6 +121,25 @@ def concat_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         start += x.shape[1]
 
 
+def join(t: Tape, s: Site) -> Ref:
+    """One after another along the last axis."""
+    y = t.empty(*s.x.shape[:-1], sum(x.shape[-1] for x in s.inputs))
+    start = 0
+    for x in s.inputs:
+        t.copyto(y[..., start : start + x.shape[-1]], x)
+        start += x.shape[-1]
+    return y
+
+
+def join_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """Slices."""
+    start = 0
+    for x in s.inputs:
+        if s.wants(x):
+            yield x, g[..., start : start + x.shape[-1]]
+        start += x.shape[-1]
+
+
 def cast(t: Tape, s: Site) -> Ref:
     """A copy in another type; in float64, "fp32" is that. Raises SettingError for a type that NumPy has not."""
     if s.kind.dtype not in NAMES:
@@ -143,4 +162,5 @@ kernel("merge_heads", merge_heads, merge_heads_gradients)
 kernel("transpose_last", transpose_last, transpose_last_gradients)
 kernel("repeat_heads", repeat_heads, repeat_heads_gradients)
 kernel("concat", concat, concat_gradients)
+kernel("join", join, join_gradients)
 kernel("cast", cast, cast_gradients)

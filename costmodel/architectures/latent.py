@@ -1,0 +1,63 @@
+"""Multi-head latent attention: keys and values made from one narrow vector a token (DeepSeek-AI 2024, V2, §2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from costmodel.architectures.normalisation import normed
+from costmodel.layers.attention import Rotary
+from costmodel.layers.linear import Linear
+from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
+from costmodel.tensor import Tensor
+
+if TYPE_CHECKING:
+    from costmodel.architectures.transformer import Transformer
+
+
+def projected(model: Transformer, x: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
+    """Query, key and value, each (batch, heads, T, d), turned by `angles`, if there are any.
+
+    Of each key, the features that are turned come from one vector for all heads (eq. 14 to 19).
+    """
+    assert model.latent_width is not None
+    turned, value = model.rotated, model.value_features
+    plain = model.head_features - turned
+    query = _query(model, x)
+    narrow = Linear(model.latent_width + turned, bias=model.qkv_bias)(x, name="key_value_down")
+    latent = normed(model, Slice(model.latent_width)(narrow, name="latent"), "latent_norm")
+    shared = SplitHeads(1)(Slice(turned, model.latent_width)(narrow, name="shared_key"), name="split_shared_key")
+    if angles:
+        query = Rotary(turned)(query, *angles, name="rotate_query")
+        shared = Rotary(turned)(shared, *angles, name="rotate_key")
+    wide = Linear(model.heads * (plain + value), bias=False)(latent, name="key_value_up")
+    wide = SplitHeads(model.heads)(wide, name="split_key_value")
+    key = Join()(Slice(plain)(wide, name="key"), RepeatHeads(model.heads)(shared, name="repeat_key"), name="join_key")
+    return [query, key, Slice(value, plain)(wide, name="value")]
+
+
+def _query(model: Transformer, x: Tensor) -> Tensor:
+    if model.query_latent_width is not None:
+        x = Linear(model.query_latent_width, bias=model.qkv_bias)(x, name="query_down")
+        x = normed(model, x, "query_latent_norm")
+    name = "query" if model.query_latent_width is None else "query_up"
+    return SplitHeads(model.heads)(
+        Linear(model.heads * model.head_features, bias=False)(x, name=name), name="split_query"
+    )
+
+
+def check_latent(model: Transformer) -> None:
+    """Raise ValueError if the fields of latent attention do not fit."""
+    if model.latent_width is None:
+        for field in ("query_latent_width", "value_head_size"):
+            if getattr(model, field) is not None:
+                raise ValueError(f"{field} needs latent_width")
+        return
+    if model.positions != "rotary" or model.rotary_size is None or model.rotary_size >= model.head_features:
+        raise ValueError(
+            "latent_width needs positions: rotary, and a rotary_size smaller than the head size "
+            f"{int(model.head_features)}: keys are turned in features that all heads share"
+        )
+    for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
+        if getattr(model, field) != value:
+            raise ValueError(f"latent_width needs {field}: {'false' if value is False else 'null'}")
