@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
+from math import lcm
 from typing import NamedTuple
 
 from costmodel.run import Run
@@ -22,6 +23,19 @@ class Variant(NamedTuple):
 
 WORDS = {"windowed": ("global", "local"), "rotated": ("unrotated", "rotated"), "routed": ("dense", "routed")}
 """What a block is called, by the value of the field in which blocks differ."""
+
+
+def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
+    """The variants of the first blocks, by the pattern of each field, which those after them repeat.
+
+    Of all `layers` blocks, where the first `dense` ones have no experts.
+    """
+    length = lcm(*map(len, patterns))
+    if length > 1 or dense:
+        length = layers if dense else min(length, layers)
+    made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+    return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]
+
 
 Group = tuple[Variant, ...]
 Body = Callable[[Variant, Tensor], Tensor]

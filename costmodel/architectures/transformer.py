@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import lcm
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,7 +12,7 @@ from costmodel.architectures.base import Architecture, Extent, Factor, LossName,
 from costmodel.architectures.feedforward import check_experts
 from costmodel.architectures.latent import check_latent
 from costmodel.architectures.normalisation import capped, dropped, normed, scaled
-from costmodel.architectures.stack import Variant
+from costmodel.architectures.stack import Variant, variants
 from costmodel.architectures.sublayers import blocks
 from costmodel.architectures.summary import summarised
 from costmodel.errors import SettingError
@@ -215,20 +214,10 @@ class Transformer(Architecture):
 
     @property
     def pattern(self) -> list[Variant]:
-        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most.
-
-        Of all blocks, where the first ones have no experts.
-        """
-        dense = 0 if self.dense_layers is None else int(self.dense_layers)
-        windowed = self.window_pattern or (True,)
-        rotated = self.rotary_pattern or (True,)
+        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
         routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
-        patterns = (windowed, rotated, routed)
-        length = lcm(*map(len, patterns))
-        if length > 1 or dense:
-            length = int(self.layers) if dense else min(length, int(self.layers))
-        variants = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-        return [variant._replace(routed=False) for variant in variants[:dense]] + variants[dense:]
+        patterns = (self.window_pattern or (True,), self.rotary_pattern or (True,), routed)
+        return variants(patterns, int(self.layers), dense=int(self.dense_layers or 0))
 
     @property
     def hidden(self) -> int:
