@@ -79,6 +79,7 @@ roofline.kernels.large_steps
 roofline.kernels.optimizers
 roofline.kernels
 roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
+roofline.shapes
 roofline.placement roofline.probes roofline.products
 roofline.measurement roofline.rates
 roofline.hosttime roofline.intervention

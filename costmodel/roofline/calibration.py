@@ -120,6 +120,7 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
     protocol = Protocol(
         rounds=12 if thorough else 5,
+        least_rounds=3 if thorough else 2,
         sample_seconds=1e-4 if thorough else 5e-5,
         item_seconds=0.1 if thorough else 0.015,
         threads=threads,

@@ -19,7 +19,7 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.arena import LINE
 from costmodel.roofline.operation import Op
 from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
-from costmodel.roofline.products import parts, place_of, regime_of
+from costmodel.roofline.products import regime_of
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
@@ -133,16 +133,11 @@ def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
     for op, terms in calls:
         signature = signature_of(op)
         if isinstance(signature, Product):
-            products += terms.seconds * rates.fit(*_fitted(signature)).doubt
+            products += terms.seconds * rates.fit(regime_of(signature), signature.dtype).doubt
         else:
             rest += terms.seconds * rates.doubt
     whole = sum(terms.seconds for _, terms in calls)
     return (products**2 + rest**2) ** 0.5 / whole if whole else 0.0
-
-
-def _fitted(p: Product) -> tuple[str, str, str]:
-    """Which fit a product is of: regime, layout, type."""
-    return regime_of(p), "b" if p.b_transposed else "a" if p.a_transposed else "", p.dtype
 
 
 def compulsory_bytes_of(program: Program) -> int:
@@ -208,10 +203,7 @@ def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
 
 
 def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
-    import numpy as np
-
-    fit = rates.fit(*_fitted(p))
-    seconds, memory = fit.seconds(np.array(parts(p, rates.operand_times(p, distances))), np.array(place_of(p)))
+    seconds, memory = rates.fit(regime_of(p), p.dtype).seconds(p, rates.operand_times(p, distances))
     call = rates.call("matmul", p.dtype)
     return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(distances))
 

@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.roofline.operation import Op
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.reference import Buffer, Ref
+from costmodel.roofline.shapes import batched_shapes, product_shapes
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -37,7 +38,7 @@ GATHERED_WIDTHS = (1, 9, 60, 700)
 ROWS_ELEMENTS = 30_000
 """Elements in all the rows of one such probe."""
 
-LARGEST_BYTES = 76 * MIB
+LARGEST_BYTES = 96 * MIB
 """More than any probe needs [bytes]."""
 
 ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
@@ -182,86 +183,29 @@ def _moves(dtype: str) -> Iterator[Probe]:
             yield Probe(f"take {rows} {width} {dtype}", Op("take", (table, index), out, {"axis": 0, "mode": "clip"}))
 
 
-def product_shapes(dtype: str, thorough: bool) -> list[tuple[int, int, int]]:
-    """(m, n, k) spread evenly over the logarithms of sizes: most of them large, some narrow, some small.
-
-    Three quarters are rounded up as networks' sizes are. No shape here is one that is predicted: see
-    `costmodel.roofline.validation`.
-    """
-    share = (1.0 if dtype == "float32" else 0.3) * (3 if thorough else 1)
-    most = 1e8 if thorough else 3e7
-    large = _spread(int(64 * share), (24, 24, 24), (2000, 6000, 5000), 3e5, most)
-    narrow = _spread(int(14 * share), (2, 32, 32), (16, 4000, 4000), 1e5, 1e7)
-    narrow += [(n, m, k) for m, n, k in _spread(int(10 * share), (2, 32, 32), (16, 4000, 4000), 1e5, 1e7)]
-    small = _spread(int(20 * share), (3, 3, 3), (300, 300, 300), 0, 1e6)
-    large += [(130, 1024, 512), (520, 256, 2048), (72, 2048, 256), (250, 512, 1024)]
-    return list(dict.fromkeys(large + narrow + small))
-
-
-def _spread(
-    count: int, low: tuple[int, int, int], high: tuple[int, int, int], least: float, most: float
-) -> list[tuple[int, int, int]]:
-    """A low-discrepancy sequence of shapes in a box, of so many multiply-adds (Roberts 2018, the R3 sequence)."""
-    found: list[tuple[int, int, int]] = []
-    step = 0
-    while len(found) < count:
-        step += 1
-        u = [(0.5 + step * r) % 1.0 for r in (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)]
-        shape = [round(a * (b / a) ** x) for a, b, x in zip(low, high, u, strict=True)]
-        grid = (1, 8, 16, 48)[step % 4]
-        m, n, k = (-(-x // grid) * grid if x > 4 * grid else x for x in shape)
-        if least <= m * n * k <= most:
-            found.append((m, n, k))
-    return found
-
-
-def vector_shapes(dtype: str) -> list[tuple[int, int, int]]:
-    """Products of a matrix and a vector, on either side."""
-    sizes = [(7, 90), (40, 270), (150, 500), (500, 150), (700, 700), (1300, 900), (900, 2900), (3300, 1700)]
-    return [shape for a, b in sizes for shape in ((1, a, b), (a, 1, b))]
-
-
-def product(m: int, n: int, k: int, dtype: str, transposed: str = "", batch: int = 1) -> Op:
+def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> Op:
     """(m, k) times (k, n); of the operands that `transposed` names ("a", "b"), the columns are contiguous."""
-    lead = (batch,) if batch > 1 else ()
-    a = array(*lead, k, m, dtype=dtype).swapaxes(-1, -2) if "a" in transposed else array(*lead, m, k, dtype=dtype)
-    b = array(*lead, n, k, dtype=dtype).swapaxes(-1, -2) if "b" in transposed else array(*lead, k, n, dtype=dtype)
-    return Op("matmul", (a, b), array(*lead, m, n, dtype=dtype))
+    a = array(k, m, dtype=dtype).swapaxes(-1, -2) if "a" in transposed else array(m, k, dtype=dtype)
+    b = array(n, k, dtype=dtype).swapaxes(-1, -2) if "b" in transposed else array(k, n, dtype=dtype)
+    return Op("matmul", (a, b), array(m, n, dtype=dtype))
 
 
 def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
-    for number, (m, n, k) in enumerate([*product_shapes(dtype, thorough), *vector_shapes(dtype)]):
-        layouts = ("", "b") if number % 4 else ("", "b", "a")
-        for transposed in layouts:
-            yield Probe(f"product {m} {n} {k} {transposed or 'plain'} {dtype}", product(m, n, k, dtype, transposed))
-    for batch, m, n, k in BATCHES:
-        for transposed in ("", "b"):
-            op = heads(batch, m, n, k, dtype, transposed)
-            yield Probe(f"products {batch} {m} {n} {k} {transposed or 'plain'} {dtype}", op)
+    for m, n, k, layout in product_shapes(dtype, thorough):
+        yield Probe(f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout))
+    for batch, m, n, k, layout in batched_shapes(dtype, thorough):
+        op = heads(batch, m, n, k, dtype, layout)
+        yield Probe(f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op)
 
 
-BATCHES = (
-    (24, 4, 4, 4),
-    (20, 48, 48, 40),
-    (10, 96, 112, 64),
-    (30, 90, 90, 64),
-    (10, 208, 192, 64),
-    (26, 176, 176, 64),
-    (10, 368, 352, 80),
-    (10, 100, 64, 112),
-    (26, 192, 64, 176),
-    (10, 352, 80, 368),
-)
-
-
-def heads(batch: int, m: int, n: int, k: int, dtype: str, transposed: str) -> Op:
-    """Products as attention makes them: of parts of longer rows, if the second operand is transposed in both."""
-    wide = 1280 if batch % 4 else 1792
-    a = array(batch, m, k, dtype=dtype)
-    if transposed:
-        step = wide // batch
-        a = array(batch, m, k, dtype=dtype, strides=(step, wide, 1), elements=(m + 1) * wide + k)
-        b = array(batch, k, n, dtype=dtype, strides=(step, 1, wide), elements=(n + 1) * wide + k)
+def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
+    """Products as attention makes them: queries and keys, or values, are parts of rows that hold all three."""
+    head = k if layout else n
+    wide = 3 * batch * head
+    strides = (head, 1, wide) if layout else (head, wide, 1)
+    b = array(batch, k, n, dtype=dtype, strides=strides, elements=(n if layout else k) * wide)
+    if layout:
+        a = array(batch, m, k, dtype=dtype, strides=(head, wide, 1), elements=m * wide)
     else:
-        b = array(batch, k, n, dtype=dtype, strides=(wide // batch, wide, 1), elements=(k + 1) * wide + n)
+        a = array(batch, m, k, dtype=dtype)
     return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))

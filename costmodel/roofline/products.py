@@ -1,15 +1,16 @@
 """How long matrix products take, by shape: a sum of physical parts, fitted to the calibration's products.
 
-Parts [s each, none negative]: a constant; the multiply-adds, those of tiles only partly filled counted whole; moving
-each operand and packing it; the result once for each block of k; and each operand's way from where it is in memory,
-which the calibration's bandwidth curve prices. Which parts matter depends on the regime: a matrix with a vector, a
-product small enough for a kernel without packing, a narrow one, a large one. Where a Gaussian process on what is left
-improves on the products left out one at a time, it is added.
+Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; what is left of a
+side beside whole tiles, which takes a pass of its own for each power of two in it; moving each operand and packing it;
+the result once for each block of k; what of an operand exceeds the caches of a core; rows that begin at one place in a
+cache; and each operand's way from where it is in memory, which the calibration's bandwidth curve prices. Which parts
+matter depends on the regime: a matrix with a vector, a product small enough for a kernel without packing, a narrow one,
+a large one. Packing depends on the layout, the arithmetic does not: products of all layouts are fitted together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
@@ -21,69 +22,98 @@ if TYPE_CHECKING:
     from numpy import ndarray as Array
 
 PAGE = 4096
-SMALL = 1e6
-"""Multiply-adds up to which BLAS uses a kernel without packing (OpenBLAS, interface/gemm.c)."""
+TILE = 64
+"""Bytes of a row of the result that BLAS computes at once, as wide as a vector register is at most."""
+BLOCK = 384
+"""Steps of k between two visits to the result (OpenBLAS, param.h: about so for all recent x86)."""
+CORE = 1 << 20
+"""What a core's caches keep of one operand [bytes]."""
+SMALL, SMALL_RESULT, SMALL_DEPTH = 1e6, 1200, 32
+"""Multiply-adds up to which there are kernels without packing; with the second operand transposed, if the result is no
+larger than so many elements and k no less than so many."""
 NARROW = 16
-SCALES = (0.5, 1.0, 2.0, 4.0)
-"""Lengths over which what is left may be correlated [doublings of a size]."""
-NOISE = 0.02
-"""Relative error of one measured product, the least that is left unexplained."""
+FOLDS = 8
+"""In how many turns products are left out, to see how far off the rest predicts them."""
+FEWEST = 6
+"""Products of a layout that tell it from the plain one."""
 
-FAR = (11, 12, 13, 14)
-"""The parts that are memory beyond the cache."""
-USED = {"vector": (0, 1, 4, 5, 6, 8, 11, 12, 13), "small": (0, 1, 2, 4, 5, 6, 8, 11, 12, 13)}
-USED["narrow"] = (0, 1, 2, 3, 4, 5, 6, 8, 11, 12, 13)
-"""The parts that matter in a regime, if not all: what its products hardly have, they cannot teach."""
+FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
+"""Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
+SHARED: Mapping[str, tuple[str, ...]] = {
+    "vector": ("multiply-adds", "pieces"),
+    "small": ("multiply-adds", "whole tiles", "a far", "b far"),
+    "narrow": ("whole tiles",),
+    "packed": ("multiply-adds", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
+}
+"""The parts of each regime that do not depend on the layout."""
+OWN: Mapping[str, tuple[str, ...]] = {
+    "vector": ("call", "k", "a far", "b far"),
+    "small": ("call", "one", "n", "c", "m ends", "n ends"),
+    "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond"),
+    "packed": ("call", "one", "m", "n", "a", "b", "m ends", "n ends", "b beyond", *FAR[3:]),
+}
+"""The parts of each regime that do."""
 
 
-def parts(p: Product, far: Sequence[float]) -> list[float]:
+def parts(p: Product, far: Sequence[float]) -> dict[str, float]:
     """The parts of one product of a batch; far: how long each operand takes to come from where it is [s]."""
     m, n, k = float(p.m), float(p.n), float(p.k)
-    blocks = -(-k // 384)
     item = ITEM_BYTES[p.dtype]
-    tiles = (-(-m // 16) * 16) * (-(-n // 4) * 4) * k
-    return [
-        1.0,
-        m * n * k,
-        tiles,
-        (-(-m // 48) * 48) * n * k,
-        m * k,
-        n * k,
-        m * n,
-        m * n * blocks,
-        k,
-        m * k * _clash(p.a_pitch * item, p.k if p.a_transposed else p.m),
-        n * k * _clash(p.b_pitch * item, p.n if p.b_transposed else p.k),
-        far[0],
-        far[1],
-        far[2],
-        far[2] * (blocks - 1),
-    ]
+    wide = TILE // item
+    blocks = -(-p.k // BLOCK)
+    pieces = (p.m // wide + _ends(p.m, wide)) * (p.n // wide + _ends(p.n, wide))
+    more = far if p.batch > 1 else (0.0, 0.0, 0.0)
+    return {
+        "call": 1.0 / p.batch,
+        "one": 1.0,
+        "m": m,
+        "n": n,
+        "k": k,
+        "a": m * k,
+        "b": n * k,
+        "c": m * n,
+        "multiply-adds": m * n * k,
+        "whole tiles": _up(p.n, wide) * _up(p.m, 24) * k,
+        "pieces": pieces,
+        "pieces by k": pieces * k,
+        "m ends": _ends(p.m, wide) * n * k,
+        "n ends": _ends(p.n, wide) * m * k,
+        "c by block": m * n * blocks,
+        "b beyond": max(item * n * k - CORE, 0.0),
+        "c beyond": max(item * m * n - CORE, 0.0),
+        "c clash": m * n * blocks * gcd(p.n * item, PAGE) / PAGE,
+        **dict(zip(FAR, (*far, *more), strict=True)),
+    }
 
 
-def _clash(pitch_bytes: int, rows: int) -> float:
-    """How many of the rows at this pitch begin in the same cache set, as a share: 1 if all do, next to 0 if few."""
-    return gcd(pitch_bytes, PAGE) / PAGE if rows >= NARROW else 0.0
+def _up(length: int, step: int) -> int:
+    return -(-length // step) * step
+
+
+def _ends(length: int, wide: int) -> int:
+    """The powers of two that make up what is left beside whole tiles."""
+    return (length % wide).bit_count()
 
 
 def regime_of(p: Product) -> str:
-    """Which of BLAS's ways a product takes."""
+    """Which of OpenBLAS's ways a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
     if p.m == 1 or p.n == 1:
         return "vector"
-    if p.m * p.n * p.k <= SMALL:
+    if p.m * p.n * p.k <= SMALL and not (p.b_transposed and (p.m * p.n > SMALL_RESULT or p.k < SMALL_DEPTH)):
         return "small"
-    return "narrow" if min(p.m, p.n) < NARROW else "large"
+    return "narrow" if min(p.m, p.n) < NARROW else "packed"
+
+
+def layout_of(p: Product) -> str:
+    """Which operand's columns are contiguous, "a" or "b"; "" for neither."""
+    return "b" if p.b_transposed else "a" if p.a_transposed else ""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One regime: weights of the parts, the Gaussian process on the rest, and the errors of products left out."""
+    """One regime: what each part weighs, by layout, and the errors of products left out."""
 
-    weights: Array
-    places: Array
-    pull: Array
-    scale: float
-    height: float
+    weights: Mapping[str, Mapping[str, float]]
     errors: Array
 
     @property
@@ -93,58 +123,51 @@ class Fit:
 
         return float(np.expm1(np.quantile(np.abs(self.errors), 0.9)))
 
-    def seconds(self, row: Array, place: Array) -> tuple[float, float]:
-        """(in all, of which memory beyond the cache) [s]."""
-        import numpy as np
-
-        base = float(row @ self.weights)
-        memory = float(row[list(FAR)] @ self.weights[list(FAR)])
-        if self.height == 0:
-            return base, memory
-        shift = float(_kernel(place[None], self.places, self.scale, self.height)[0] @ self.pull)
-        factor = float(np.exp(np.clip(shift, -0.3, 0.3)))
-        return base * factor, memory * factor
+    def seconds(self, p: Product, far: Sequence[float]) -> tuple[float, float]:
+        """Of one product of a batch (in all, of which memory beyond the cache) [s]."""
+        given = parts(p, far)
+        weights = self.weights.get(layout_of(p), self.weights[""])
+        terms = {name: weight * given[name] for name, weight in weights.items()}
+        return sum(terms.values()), sum(terms[name] for name in FAR if name in terms)
 
 
 def fit(
     products: Sequence[Product], far: Sequence[Sequence[float]], seconds: Sequence[float], call: Sequence[float]
 ) -> Fit:
-    """Weights that are least wrong relative to each product's time, and a Gaussian process if it helps.
+    """Weights that are least wrong relative to each product's time, for the regime that the products are of.
 
     seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
     """
     import numpy as np
 
-    rows = np.array([parts(p, f) for p, f in zip(products, far, strict=True)])
-    times = np.array(seconds)
-    places = np.array([place_of(p) for p in products])
-    beside = np.array(call)
-    rows[:, [i for i in range(rows.shape[1]) if i not in USED.get(regime_of(products[0]), range(rows.shape[1]))]] = 0.0
-    weights = _weights(rows, times, beside)
-    every = range(len(times))
-    others = [[j for j in every if j != i] for i in every]
-    held_out = np.array([rows[i] @ _weights(rows[o], times[o], beside[o]) for i, o in enumerate(others)])
-    left = np.log((times + beside) / (held_out + beside))
-    best = (float(np.median(np.abs(left)) + np.quantile(np.abs(left), 0.9)), 0.0, 0.0, left)
-    for scale in SCALES:
-        for height in (0.05**2, 0.1**2, 0.2**2):
-            rest = _left_out(places, left, scale, height)
-            score = float(np.median(np.abs(rest)) + np.quantile(np.abs(rest), 0.9))
-            if score < 0.95 * best[0]:
-                best = (score, scale, height, rest)
-    _, scale, height, errors = best
-    pull = np.zeros(len(times))
-    if height:
-        own = np.log((times + beside) / (rows @ weights + beside))
-        pull = np.linalg.solve(_kernel(places, places, scale, height) + NOISE**2 * np.eye(len(times)), own)
-    return Fit(weights, places, pull, scale, height, errors)
+    regime = regime_of(products[0])
+    given = [parts(p, f) for p, f in zip(products, far, strict=True)]
+    layouts = [layout_of(p) for p in products]
+    known = ["", *(layout for layout in ("b", "a") if layouts.count(layout) >= FEWEST)]
+    layouts = [layout if layout in known else "" for layout in layouts]
+    shared, own = SHARED[regime], OWN[regime]
+    rows = np.zeros((len(given), len(shared) + len(known) * len(own)))
+    for row, values, layout in zip(rows, given, layouts, strict=True):
+        start = len(shared) + known.index(layout) * len(own)
+        row[: len(shared)] = [values[name] for name in shared]
+        row[start : start + len(own)] = [values[name] for name in own]
+    times, beside = np.array(seconds), np.array(call)
+    weights = iter(_weights(rows, times, beside).tolist())
+    common = {name: next(weights) for name in shared}
+    by_layout = {layout: {**common, **{name: next(weights) for name in own}} for layout in known}
+    return Fit(by_layout, _left_out(rows, times, beside))
 
 
-def place_of(p: Product) -> list[float]:
-    """Where a product is among others [doublings]."""
-    from math import log2
+def _left_out(rows: Array, times: Array, beside: Array) -> Array:
+    """The error of each product's logarithm of time when it is one of those left out."""
+    import numpy as np
 
-    return [log2(p.m), log2(p.n), log2(p.k)]
+    turn = np.arange(len(times)) % FOLDS
+    found = np.empty(len(times))
+    for fold in range(min(FOLDS, len(times))):
+        kept, left = turn != fold, turn == fold
+        found[left] = rows[left] @ _weights(rows[kept], times[kept], beside[kept])
+    return np.log((times + beside) / (found + beside))
 
 
 def _weights(rows: Array, times: Array, beside: Array) -> Array:
@@ -153,19 +176,4 @@ def _weights(rows: Array, times: Array, beside: Array) -> Array:
 
     relative = rows / (times + beside)[:, None]
     size = np.maximum(np.abs(relative).max(0), 1e-300)
-    return nnls(relative / size, times / (times + beside), maxiter=1000)[0] / size
-
-
-def _kernel(a: Array, b: Array, scale: float, height: float) -> Array:
-    import numpy as np
-
-    squares = ((a[:, None, :] - b[None, :, :]) ** 2).sum(-1)
-    return height * np.exp(-squares / (2 * scale**2))
-
-
-def _left_out(places: Array, left: Array, scale: float, height: float) -> Array:
-    """What a Gaussian process leaves of each, fitted to the others (in closed form)."""
-    import numpy as np
-
-    inverse = np.linalg.inv(_kernel(places, places, scale, height) + NOISE**2 * np.eye(len(left)))
-    return inverse @ left / np.diag(inverse)
+    return nnls(relative / size, times / (times + beside), maxiter=5000)[0] / size

@@ -209,17 +209,15 @@ class Rates:
         assert isinstance(found, Product)
         return found
 
-    def _fit(self, regime: str, layout: str, dtype: str) -> Fit:
-        """How products of a regime and layout take their time."""
+    def _fit(self, regime: str, dtype: str) -> Fit:
+        """How products of a regime take their time."""
         names = [
             name
             for name in self.seconds
             if name.startswith(("product ", "products "))
-            and name.endswith(f" {layout or 'plain'} {dtype}")
+            and name.endswith(f" {dtype}")
             and regime_of(self._product(name)) == regime
         ]
-        if len(names) < 8 and layout == "a":
-            return self.fit(regime, "", dtype)
         found = [self._product(name) for name in names]
         call = self._call("matmul", dtype)
         times = [
