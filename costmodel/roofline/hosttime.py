@@ -192,11 +192,12 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
 
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
-    """Every line that is touched comes from where it is: of every other element as many as of all."""
+    """Every line that is touched comes once from where it is: of every other element as many as of all."""
     used = list(zip(operands_of(op), loop.strands, distances, strict=True))
-    way = "two" if len(used) > 2 and not loop.in_place else "one"
+    seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
+    way = "two" if len(seen) > 2 and not loop.in_place else "one"
     total = 0.0
-    for ref, strand, far in used[:-1] if loop.in_place else used:
+    for ref, strand, far in seen.values():
         lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
         total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
     return total
@@ -234,7 +235,7 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
         name = "fill"
     call = rates.call(name, loop.dtype, loop.scalars if name != "fill" else 0)
     ragged = [strand for strand in loop.strands if not strand.flat or strand.step != 1]
-    rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill")
+    rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill", loop.in_place)
     if name == "copyto" and ragged:
         whole = loop.rows * max(
             rates.row(_copying(loop, number), loop.dtype)(loop.inner)
@@ -258,7 +259,7 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
 def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
     """A row or column for each row of the other operand, as measured of additions; what else is done comes on top."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
-    slower = max(rate - rates.rate("add", loop.dtype, False), 0.0)
+    slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
     whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
     compute = min(loop.elements * rate, whole)
     return compute, whole - compute, rates.call("repeated", loop.dtype)

@@ -19,6 +19,8 @@ UNARY = ("exp", "tanh", "sqrt", "negative", "log", "square", "absolute", "sign",
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysign")
 COMPARING = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_not")
+STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
+"""Functions that can be done in place over and over: numbers stay finite and normal."""
 
 CURVE_BYTES = tuple(
     int(size * KIB)
@@ -35,7 +37,7 @@ RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
 GATHERED_ROWS = 120
 GATHERED_WIDTHS = (1, 9, 60, 700)
 
-ROWS_ELEMENTS = 30_000
+ROWS_ELEMENTS = 45_000
 """Elements in all the rows of one such probe."""
 
 LARGEST_BYTES = 96 * MIB
@@ -128,6 +130,11 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
         for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
             yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
+        for name in STEADY:
+            yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
+        for name in ("maximum", "multiply", "add", "subtract"):
+            in_place = elementwise(name, size, dtype, in_place=True, scalar=True)
+            yield Probe(f"rate {name} scalar in place {size} {dtype}", in_place)
         n = size // (8 if dtype == "float64" else 4)
         yield Probe(f"rate fill {size} {dtype}", Op("copyto", (0.5,), array(n, dtype=dtype)))
         yield Probe(f"rate random {size} {dtype}", Op("random", (), array(n, dtype=dtype)))

@@ -23,6 +23,9 @@ from costmodel.roofline.signature import Product, signature_of
 POWER = 2.4
 """How computing and moving overlap: (compute^p + memory^p)^(1/p), from exp, tanh, sqrt and division out of memory."""
 
+LIKE = {"multiply": ("add",)}
+"""What takes as long in place as a function whose numbers would vanish."""
+
 
 class Table:
     """Values between points, interpolated in the logarithms of both; the nearest beyond the ends."""
@@ -136,14 +139,13 @@ class Rates:
 
     # Functions
 
-    def _rate(self, name: str, dtype: str, scalar: bool) -> float:
+    def _rate(self, name: str, dtype: str, scalar: bool, in_place: bool = False) -> float:
         """Seconds an element, its operands in the cache."""
-        scalar_name = (
-            f"{name} scalar" if scalar and f"rate {name} scalar {RATE_BYTES[0]} {dtype}" in self.seconds else name
-        )
-        probe = f"rate {scalar_name} {RATE_BYTES[0]} {dtype}"
-        if probe not in self.seconds:
-            probe = f"rate add {RATE_BYTES[0]} {dtype}"
+        ways = [" scalar", ""] if scalar else [""]
+        known = [f"{name}{way}" for way in ways] + ["add"]
+        if in_place:
+            known = [f"{like} in place" for like in (*known[:-1], *LIKE.get(name, ()))] + known
+        probe = next(p for p in (f"rate {way} {RATE_BYTES[0]} {dtype}" for way in known) if p in self.seconds)
         took = self.seconds[probe] - self._call(name, dtype, int(scalar))
         return max(took, 0.05 * self.seconds[probe]) / self.ops[probe].output.size
 

@@ -78,7 +78,7 @@ MOST_ATTENTION = 1e8
 
 def product_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, str]]:
     """(m, n, k, layout), none twice; in float64 fewer and smaller ones."""
-    share = (1.0 if dtype == "float32" else 0.4) * (2.5 if thorough else 1)
+    share = (1.0 if dtype == "float32" else 0.3) * (2.5 if thorough else 1)
     boxes = BOXES if dtype == "float32" or thorough else [box for box in BOXES if box.least < 2e7]
     yield from dict.fromkeys((*shape, box.layout) for box in boxes for shape in box.shapes(share))
 

@@ -4,8 +4,8 @@
   several threads, and then only a machine at rest gives a verdict of "quiet".
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
 - Rounds are interleaved: each takes a few samples of every item in turn, so that drift hits all alike.
-- Warm-up: at each of its turns an item first runs untimed until a pass is no longer faster than the one before, eight
-  times at most: a shared last-level cache settles only after several, and what the item before left must be gone.
+- Warm-up: at each of its turns an item first runs untimed until no pass has been faster than those before for 0.1 ms,
+  eight times at most: caches settle only after several passes, and what the item before left must be gone.
 - Memory is 64-byte aligned (an arena), and garbage collection is off.
 - Statistic: the minimum for kernels, the median for whole programs; both are always kept, with the samples.
 """
@@ -27,6 +27,8 @@ Statistic = Literal["minimum", "median"]
 RESAMPLES = 400
 SPREAD_LIMIT = 0.10
 WAIT_LIMIT = 1.25
+SETTLING = 1e5
+"""For how long no pass may be faster than those before [ns]: what fits a cache takes several passes to be all in it."""
 
 
 @dataclass(frozen=True)
@@ -197,16 +199,18 @@ def _first(call: Callable[[], Any], protocol: Protocol) -> _Item:
 
 
 def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
-    """Run until a pass is no faster than the one before; the fastest pass [ns]."""
+    """Run until a pass is no faster than the one before, a short one several times over; the fastest pass [ns]."""
     clock = protocol.clock
     best = 1 << 62
+    slower = 0
     for _ in range(protocol.warm_passes):
         start = clock()
         call()
         took = clock() - start
-        if took > 0.97 * best:
-            break
+        slower = slower + 1 if took > 0.97 * best else 0
         best = min(best, took)
+        if slower and slower * best > SETTLING:
+            break
     return max(best, 1)
 
 
