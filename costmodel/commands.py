@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from costmodel.application import Plot, Quantity, Reserve, examples, json_text
 from costmodel.options import Json, Model, asking
 
-LATER = ("solve", "break-even", "sensitivity", "recommend", "compare", "sweep", "roofline")
+LATER = ("solve", "break-even", "sensitivity", "recommend", "compare", "sweep", "pareto", "roofline")
 """Commands that are made only when they are asked for: they would slow down every cold start."""
 
 
@@ -29,7 +29,7 @@ class Commands(TyperGroup):
             group = typer.main.get_command(roofline)
             group.name = cmd_name
             return group
-        if cmd_name in ("sweep", "compare"):
+        if cmd_name in ("sweep", "pareto", "compare"):
             from costmodel.surveys import app as later
         else:
             from costmodel.inversions import app as later

@@ -12,6 +12,7 @@ from costmodel.applicability import OF_ATTENTION
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.cnn import CNN
 from costmodel.choice import show_checkpoint
+from costmodel.closedforms import varied
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.inverse import shower
 from costmodel.prediction import Prediction, predict
@@ -152,14 +153,14 @@ def compare(
     """Several models, predictions or settings side by side, the first being what the others are compared with.
 
     A list of values of a setting stands for a column each (a tuple is one value), as in
-    ``compare("gpt2-small", optimizer=["sgd", "adamw"])``. A setting that only some of the models have, such as seq or
-    attention, is that of those.
+    ``compare("gpt2-small", optimizer=["sgd", "adamw"])``; so does one of a field, as in ``layers=[12, 24]``. What only
+    some of the models have, such as seq or attention, is that of those.
 
     Args:
         *questions: models as `predict` takes them, or predictions, which keep their own settings.
         at_equal: a quantity, such as "params" or "flops.total": all but the first are sized to come nearest.
         by: what is turned for that: "width" or "layers".
-        **settings: all that `predict` takes.
+        **settings: all that `predict` takes, and fields of the models.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -191,16 +192,27 @@ def _times(ratio: float | None) -> str:
 
 def _predicted(model: Architecture, models: Sequence[Architecture], settings: dict[str, Any]) -> list[Prediction]:
     """One for each combination of the values that lists hold."""
+    known = [*SETTING_NAMES, *dict.fromkeys(name for m in models for name in _fields(m))]
     for name in settings:
-        if name not in SETTING_NAMES:
-            raise unknown("setting", name, SETTING_NAMES)
+        if name not in known:
+            raise unknown("setting or field of the models", name, known)
     given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
     choices = []
     for name, value in given.items():
         if isinstance(value, list) and not value:
             raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
         choices.append(value if isinstance(value, list) else [value])
-    return [predict(model, **dict(zip(given, values, strict=True))) for values in product(*choices)]
+    return [_one(model, dict(zip(given, values, strict=True))) for values in product(*choices)]
+
+
+def _one(model: Architecture, asked: dict[str, Any]) -> Prediction:
+    fields = {name: value for name, value in asked.items() if name in _fields(model)}
+    return predict(varied(model, fields), **{name: value for name, value in asked.items() if name not in fields})
+
+
+def _fields(model: Architecture) -> list[str]:
+    """Fields of a model that can be given other values."""
+    return [name for name in type(model).model_fields if name not in ("name", "notes")]
 
 
 def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]) -> bool:
@@ -211,7 +223,9 @@ def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]
 def _has(model: Architecture, setting: str) -> bool:
     if setting in ("seq", *OF_ATTENTION):
         return model.HAS_ATTENTION
-    return isinstance(model, CNN) if setting == "image" else True
+    if setting == "image":
+        return isinstance(model, CNN)
+    return setting in SETTING_NAMES or setting in _fields(model)
 
 
 def _labels(predictions: Sequence[Prediction]) -> tuple[str, ...]:
@@ -221,12 +235,26 @@ def _labels(predictions: Sequence[Prediction]) -> tuple[str, ...]:
     for p, title in zip(predictions, titles, strict=True):
         peers = [q for q, other in zip(predictions, titles, strict=True) if other == title]
         differing = [f.name for f in fields(Settings) if len({repr(getattr(q.settings, f.name)) for q in peers}) > 1]
-        own = " ".join(_shown_setting(name, getattr(p.settings, name)) for name in differing)
+        own = " ".join(
+            [
+                *(_shown_setting(name, getattr(p.settings, name)) for name in differing),
+                *(f"{name} {value}" for name, value in _differing_fields(p, peers)),
+            ]
+        )
         labels.append(" ".join(part for part in (title if len(set(titles)) > 1 or not own else "", own) if part))
     return tuple(
         f"{label} #{labels[:n].count(label) + 1}" if labels.count(label) > 1 else label
         for n, label in enumerate(labels)
     )
+
+
+def _differing_fields(p: Prediction, peers: Sequence[Prediction]) -> list[tuple[str, Any]]:
+    """Fields in which models of one name are not alike, and have few words for it."""
+    if any(type(q.model) is not type(p.model) for q in peers):
+        return []
+    names = [n for n in _fields(p.model) if len({repr(getattr(q.model, n)) for q in peers}) > 1]
+    values = {name: getattr(p.model, name) for name in names}
+    return [(name, value) for name, value in values.items() if len(str(value)) <= 24]
 
 
 def _shown_setting(name: str, value: Any) -> str:

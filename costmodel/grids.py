@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.quantities import QUANTITIES
 from costmodel.sweeps import space_of
 from costmodel.table import Table
@@ -44,6 +44,52 @@ def printed(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | No
     reasons = Counter(row["reason"] for row in rows if row["reason"])
     lines += ["", *(f"no answer in {count}: {reason}" for reason, count in reasons.items())] if reasons else []
     return "\n".join(lines)
+
+
+def drawn(
+    model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, path: str, memory: str | None, reserve: str
+) -> None:
+    """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
+    from costmodel.sweeps import sweep
+
+    wanted = list(quantities or ("memory.peak",))
+    first = wanted[0]
+    if memory and "memory.peak" not in wanted:
+        wanted.append("memory.peak")
+    sweep(model, quantities=wanted, **asked).plot(path, quantity=first, memory=memory, reserve=reserve or 0)
+
+
+def unbeaten(
+    model: str,
+    asked: Mapping[str, Any],
+    quantities: Sequence[str],
+    most: Sequence[str],
+    plot: str | None,
+    as_json: bool,
+) -> str:
+    """The cells of a sweep, or of a saved one, that no other beats, as JSON or as a table. Raises CostModelError."""
+    from costmodel.frontier import pareto
+    from costmodel.sweeps import sweep
+
+    saved = Path(model).suffix in (".parquet", ".zarr")
+    if saved and asked:
+        raise SettingError(f"{next(iter(asked))} is for a model: {shown(model)} holds a sweep already")
+    wanted = [name for name in (*quantities, *most) if name in QUANTITIES]
+    for name in () if saved else (*quantities, *most):
+        if name not in wanted and name not in asked:
+            raise unknown("quantity or axis", name, [*QUANTITIES, *asked])
+    grid = model if saved else sweep(model, quantities=list(dict.fromkeys(wanted)) or None, **asked)
+    front = pareto(grid, *quantities, most=tuple(most), plot=plot)
+    rows: list[dict[str, Any]] = [
+        {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
+        for row in front.to_dict("records")
+    ]
+    if as_json:
+        return json.dumps(rows, indent=2)
+    names = list(map(str, front.columns))
+    words = frozenset(n for n, name in enumerate(names) if front[name].dtype.kind not in "iuf")
+    shown_rows = [[_text(name, row[name]) for name in names] for row in rows]
+    return Table(names, shown_rows, words=words).text()
 
 
 def written(

@@ -99,7 +99,7 @@ def sweeping(answer: Callable[..., Any]) -> Callable[..., Any]:
 
     It gets the argument MODEL in front, and before `as_json` options for fields and for the values of each setting.
     """
-    return _sweeping(answer, inspect.Parameter("over", _NAMED, default=None, annotation=Over))
+    return _sweeping(answer, _OVER)
 
 
 def choosing(answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,11 +108,12 @@ def choosing(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def comparing(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The same from a function of several models and of the values of settings."""
-    return _sweeping(answer)
+    """The same from a function of several models."""
+    return _sweeping(answer, _OVER)
 
 
 _NAMED = inspect.Parameter.KEYWORD_ONLY
+_OVER = inspect.Parameter("over", _NAMED, default=None, annotation=Over)
 
 
 def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter, single: bool = False) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import dask.array
@@ -14,12 +15,15 @@ from dask.array.core import normalize_chunks
 
 from costmodel.axes import Axis, label_of
 from costmodel.errors import SettingError, shown, unknown
+from costmodel.files import describe
 from costmodel.plans import Window
 from costmodel.quantities import UNITS
 from costmodel.space import Space
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from matplotlib.figure import Figure
 
 CHUNK_BYTES = "16MiB"
 """Of one quantity, where chunks are "auto"."""
@@ -39,6 +43,38 @@ class Sweep(xarray.Dataset):
         from costmodel.tables import write_parquet
 
         write_parquet(self, path)
+
+    def plot(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        quantity: str | None = None,
+        memory: str | int | None = None,
+        reserve: str | int = 0,
+        dark: bool = False,
+    ) -> Figure:
+        """Draw a quantity over one or two axes, also to `path` (extra `plot`).
+
+        Over two axes its values are colours; along one, memory.peak is stacked by category, others are a line.
+
+        Args:
+            path: where to, such as "sweep.png".
+            quantity: default memory.peak if the sweep has it, else the first.
+            memory: a budget such as "24 GiB": the edge of what fits it is drawn.
+            reserve: memory to leave for what is not modelled.
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: more than two axes of several values, an unknown quantity, or `path` cannot be written.
+
+        """
+        from costmodel.drawings import save
+        from costmodel.gridpictures import picture
+
+        figure = picture(self, quantity, memory, reserve, dark)
+        if path is not None:
+            save(figure, path)
+        return figure
 
 
 TEXT = np.dtype("O", metadata={"element_type": str})
@@ -119,8 +155,24 @@ def _dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
     return Sweep(
         {name: (dims, array, attrs[name]) for name, array in arrays.items()},
         coords={axis.name: (axis.name, _labels(axis), _description(space, axis.name)) for axis in space.axes},
-        attrs={"model": space.model.title, "settings": json.dumps(fixed)},
+        attrs={"model": space.model.title, "settings": json.dumps(fixed), "question": _question(space)},
     )
+
+
+def _question(space: Space) -> str:
+    """What `predict` takes for each cell, as JSON: the model, what holds for all, and what labels stand for."""
+    values = {
+        axis.name: dict(zip(map(str, axis.labels), axis.values, strict=True))
+        for axis in space.axes
+        if isinstance(axis.labels[0], str)
+    }
+    asked = {
+        "model": describe(space.model),
+        "settings": space.settings,
+        "changed": space.changed,
+        "values": values,
+    }
+    return json.dumps(asked, default=lambda value: asdict(value) if is_dataclass(value) else str(value))  # pyright: ignore[reportArgumentType]
 
 
 def _labels(axis: Axis) -> Any:

@@ -1,13 +1,15 @@
-"""The commands that ask several questions at once: ``costmodel sweep | compare``."""
+"""The commands that ask several questions at once: ``costmodel sweep | pareto | compare``."""
 
 from typing import Annotated, Any
 
 import typer
 
-from costmodel.application import Plot, examples, group, json_text
+from costmodel.application import Plot, Reserve, examples, group, json_text
 from costmodel.options import Json, Model, Models, Out, Quantities, Resume, comparing, sweeping
 
 app = group()
+
+Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="With --plot, draw the edge of what fits so much.")]
 
 
 @app.command(
@@ -15,6 +17,7 @@ app = group()
         "sweep gpt2-small --batch 1:64:*2 --seq 512,1024 --optimizer sgd,adamw --out sweep.parquet",
         "sweep gpt2-small --over layers=6:24:6 --over width=768,1536 --quantities params,memory.peak",
         "sweep resnet50 --batch 8,16 --image 224,224x320 --json",
+        "sweep gpt2-small --batch 1:64 --seq 128:1024:64 --plot fits.png --memory 24GiB",
     )
 )
 @sweeping
@@ -24,19 +27,53 @@ def sweep(
     quantities: Quantities = None,
     out: Out = None,
     resume: Resume = False,
+    plot: Plot = None,
+    memory: Memory = None,
+    reserve: Reserve = "",
     as_json: Json = False,
 ) -> str:
     """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
 
     Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
     """
-    from costmodel.grids import printed, summary, written
+    from costmodel.grids import drawn, printed, summary, written
 
     named = quantities.split(",") if quantities else None
+    if plot is not None:
+        drawn(model, asked, named, plot, memory, reserve)
+    elif memory or reserve:
+        raise typer.BadParameter("--memory and --reserve are drawn: give --plot FILE too")
     if out is None:
         return printed(model, asked, named, as_json)
     found = written(model, asked, named, out, resume)
     return json_text(found) if as_json else summary(found)
+
+
+Wanted = Annotated[
+    list[str], typer.Argument(metavar="QUANTITY...", help="Of which less is better: memory.peak, flops.hardware, ...")
+]
+Most = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Of which more is better: batch, seq, ...")]
+
+
+@app.command(
+    epilog=examples(
+        "pareto gpt2-small memory.peak flops.hardware --batch 8 --checkpoint none,selective,block,mlp+attention",
+        "pareto resnet50 memory.peak --most batch --batch 1:64:*2 --optimizer sgd,adamw --json",
+    )
+)
+@sweeping
+def pareto(
+    model: Model,
+    asked: Any,
+    quantities: Wanted,
+    most: Most = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> str:
+    """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
+    from costmodel.grids import unbeaten
+
+    return unbeaten(model, asked, quantities, most or (), plot, as_json)
 
 
 AtEqual = Annotated[
@@ -49,6 +86,7 @@ By = Annotated[str, typer.Option(metavar="SIZE", help="What to turn for that: wi
     epilog=examples(
         "compare gpt2-small resnet50 mlp-mnist --batch 8",
         "compare gpt2-small --optimizer sgd,adamw --checkpoint none,block",
+        "compare gpt2-small --over layers=12,24 --over width=768,1024",
         "compare gpt2-small gpt2-medium --at-equal params --plot bars.png",
     )
 )

@@ -27,6 +27,7 @@ COMMANDS = [
     "models",
     "show",
     "sweep",
+    "pareto",
 ]
 
 

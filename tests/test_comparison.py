@@ -95,3 +95,16 @@ def test_the_shell_compares_as_python_does(capsys) -> None:
     assert here(capsys, *asked) == (0, f"{found}\n", "")
     assert json.loads(here(capsys, *asked, "--json").out) == found.to_dict()
     refused(here(capsys, "compare", "gpt2-small"), "2 to 64")
+
+
+def test_fields_of_a_model_stand_for_columns_too(capsys) -> None:
+    found = cm.compare("gpt2-small", layers=[6, 12], width=[768, 1536], seq=64)
+    assert found.labels[:2] == ("layers 6 width 768", "layers 6 width 1536")
+    wide = cm.Transformer(**{**dict(cm.GPT2Small), "layers": 12, "width": 1536})
+    assert found.predictions[3].memory == cm.predict(wide, seq=64).memory
+    other = cm.compare("gpt2-small", "mlp-mnist", layers=6)
+    assert other.predictions[1].params == cm.predict("mlp-mnist").params
+    assert "did you mean 'layers'" in error_of(lambda: cm.compare("gpt2-small", layerz=[1, 2]))
+    assert "heads 12 does not divide" in error_of(lambda: cm.compare("gpt2-small", width=[768, 769]))
+    outcome = here(capsys, "compare", "gpt2-small", "--over", "layers=6,12", "--over", "width=768,1536", "--seq", "64")
+    assert outcome == (0, f"{found}\n", "")

@@ -54,14 +54,18 @@ architectures.cnn zoo conventions applicability
 report budget
 milestones
 pictures prediction
+themes
+scales
 explanation choice closedforms search scaling
 knobs charts
+fronts
 inverse shares frontier steps ranking
-sizing crossing elasticity recommendation
+sizing crossing elasticity recommendation lines heatmaps
 comparison
 regimes axes tables
 sheets
 space
+gridpictures
 results streams ranges
 sweeps
 grids

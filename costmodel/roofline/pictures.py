@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import CostModelError
-from costmodel.pictures import figure_class
 from costmodel.roofline.ceilings import Ceiling
 from costmodel.roofline.classification import BOUNDS, Bound
 from costmodel.roofline.dots import COLOURS, LEGEND, Dot, dots_of, drawn_dots, spread
 from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
 from costmodel.roofline.sheet import headline
+from costmodel.themes import DARK, LIGHT, Theme, canvas
 from costmodel.units import show_rate, show_seconds, show_tick
 
 if TYPE_CHECKING:
@@ -23,33 +23,11 @@ MOST_LABELS = 14
 MOST_BARS = 40
 
 
-class Theme(NamedTuple):
-    """Colours of text and lines, of the ground, and of what stands back."""
-
-    ink: str
-    paper: str
-    faint: str
-
-
-LIGHT, DARK = Theme("#222222", "#ffffff", "#8a8a8a"), Theme("#e6e6e6", "#16181c", "#8f959e")
-
-
 def picture(check: Check, kind: str, dark: bool = False) -> Figure:
     """The roofline, the scatter or the bars."""
     theme = DARK if dark else LIGHT
     draw = {"roofline": _roofline, "scatter": _scatter, "bars": _bars}[kind]
     return draw(check, theme)
-
-
-def _figure(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure, Axes]:
-    figure = figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
-    axes = figure.add_subplot(facecolor=theme.paper)
-    axes.set_title(title.replace("$", r"\$"), color=theme.ink, size=10.5, loc="left")
-    axes.tick_params(which="both", colors=theme.ink)
-    for side in axes.spines:
-        axes.spines[side].set_color(theme.faint)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _area(share: float) -> float:
@@ -76,7 +54,7 @@ def _roofline(check: Check, theme: Theme) -> Figure:
     dots, ceilings = drawn_dots(check), check.ceilings
     if not dots:
         raise CostModelError(f"{check.prediction.model.title} does no arithmetic: there is nothing to draw")
-    figure, axes = _figure((11, 7), theme, f"Roofline, {headline(check)}")
+    figure, axes = canvas((11, 7), theme, f"Roofline, {headline(check)}")
     peak, memory = ceilings[0].rate, ceilings[-1].rate
     low, high = spread([dot.intensity for dot in dots] + [peak / memory])
     rates = [rate for dot in dots for rate in (dot.predicted_rate, dot.measured_rate)]
@@ -209,7 +187,7 @@ def _scatter(check: Check, theme: Theme) -> Figure:
     dots = dots_of(check)
     errors = check.errors
     said = f"median error {errors.median:.1%}, nine of ten within {errors.quantile(0.9):.1%}"
-    figure, axes = _figure((8, 7.6), theme, f"{headline(check)}\n{said}")
+    figure, axes = canvas((8, 7.6), theme, f"{headline(check)}\n{said}")
     low, high = spread([s for dot in dots for s in (dot.predicted_seconds, dot.measured_seconds)])
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     axes.set_xlabel("measured time of one run", color=theme.ink)
@@ -252,7 +230,7 @@ def _bars(check: Check, theme: Theme) -> Figure:
     dots = dots_of(check)
     shown, others = dots[:MOST_BARS], dots[MOST_BARS:]
     title = f"{headline(check)}\nall runs of each layer; outlined: predicted"
-    figure, axes = _figure((11, 1.6 + 0.27 * len(shown)), theme, title)
+    figure, axes = canvas((11, 1.6 + 0.27 * len(shown)), theme, title)
     for row, dot in enumerate(shown):
         measured = sum(layer.measured_seconds for layer in dot.layers)
         predicted = sum(layer.predicted_seconds for layer in dot.layers)

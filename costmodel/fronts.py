@@ -1,0 +1,67 @@
+"""The picture of a Pareto front: every cell of a sweep, and those that no other beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from costmodel.quantities import QUANTITIES
+from costmodel.scales import WIDE, label, scale_of, written
+from costmodel.themes import LIGHT, canvas
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_DOTS = 20_000
+LETTER, LINE = 9, 22
+"""About what a letter of a label is wide, and a line of it high, in pixels."""
+
+
+def picture(
+    frame: pandas.DataFrame, front: pandas.DataFrame, held: Sequence[str], names: Sequence[str], most: Sequence[str]
+) -> Figure:
+    """All cells, in grey, and the front over the first two of the quantities, each with its place on the axes.
+
+    held: columns that are axes of the sweep. most: quantities of which more is better.
+    """
+    across, up = list(dict.fromkeys(names))[:2]
+    figure, axes = canvas((10, 6), LIGHT, f"{len(front):,} of {len(frame):,} cells that no other beats")
+    dots = frame.sample(MOST_DOTS, random_state=0) if len(frame) > MOST_DOTS else frame
+    units = {name: scale_of(name, max(frame[name].tolist(), default=1)) for name in (across, up)}
+    for cells, style in ((dots, BEATEN), (front, FRONT)):
+        x, y = (cells[name].to_numpy(float) / units[name][0] for name in (across, up))
+        line = "-" if style is FRONT and len(set(names)) == 2 else ""
+        turned = "steps-post" if (across in most) == (up in most) else "default"
+        axes.plot(x, y, linestyle=line, drawstyle=turned, **style)
+    for along, name in (("x", across), ("y", up)):
+        _scale(axes, along, name, frame[name].tolist())
+        label(axes, along, LIGHT, units[name][1] + (" (more is better)" if name in most else ""))
+    places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
+    _name(axes, front, [name for name in held if len(set(front[name].tolist())) > 1], list(zip(*places, strict=True)))
+    axes.legend(frameon=False, labelcolor=LIGHT.ink)
+    return figure
+
+
+BEATEN = {"marker": ".", "color": LIGHT.faint, "markersize": 7, "alpha": 0.5, "label": "beaten", "markeredgewidth": 0}
+FRONT = {"marker": "o", "color": "#d55e00", "markersize": 5, "linewidth": 1.2, "label": "not beaten"}
+
+
+def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
+    """Logarithmic where values are far apart, in powers of two for sizes."""
+    if len(values) and 0 < WIDE * min(values) < max(values):
+        getattr(axes, f"set_{along}scale")("log", base=10 if name in QUANTITIES else 2)
+        getattr(axes, f"{along}axis").set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _name(axes: Axes, front: pandas.DataFrame, varied: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
+    """Say where on the axes cells of the front are, as far as there is room."""
+    taken: list[tuple[float, float, float]] = []
+    for (_, cell), place in zip(front.iterrows(), places, strict=True):
+        text = ", ".join(f"{name} {written(cell[name])}" for name in varied)
+        left, height = axes.transData.transform(place)
+        right = left + LETTER * len(text)
+        if all(right < start or left > end or abs(height - at) > LINE for start, end, at in taken):
+            taken.append((left, right, height))
+            axes.annotate(text, place, (6, 5), textcoords="offset points", color=LIGHT.ink, size=7.5)
