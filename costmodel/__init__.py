@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costmodel.elasticity import sensitivity
     from costmodel.errors import CostModelError
     from costmodel.frontier import pareto
+    from costmodel.imported.importing import from_torch
     from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.prediction import Prediction, predict
     from costmodel.recommendation import recommend
@@ -44,6 +45,7 @@ _HOMES = {
     "predict": "costmodel.prediction",
     "recommend": "costmodel.recommendation",
     "match": "costmodel.sizing",
+    "from_torch": "costmodel.imported.importing",
     "pareto": "costmodel.frontier",
     "sweep": "costmodel.sweeps",
     "load": "costmodel.zoo",
@@ -65,6 +67,7 @@ __all__ = [
     "break_even",
     "cheapest_checkpoint",
     "compare",
+    "from_torch",
     "load",
     "match",
     "max_batch",

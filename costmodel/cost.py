@@ -101,7 +101,7 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
 
 def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage]:
     for weight in weights:
-        if weight.storage not in charged:
+        if weight.storage not in charged and weight.storage.origin == "weight":
             charged.add(weight.storage)
             yield weight.storage
 
@@ -145,7 +145,7 @@ def _read(call: Call, x: Tensor) -> int:
 def traffic(call: Call) -> int:
     """Compulsory bytes of one forward call: none for a view; rows are spread over as many experts as they can be."""
     y = call.y
-    if any(x.storage is y.storage for x in call.inputs):
+    if any(x.storage is y.storage for x in call.operands()):
         return 0
     moved = y.bytes
     seen: list[Storage] = []

@@ -259,7 +259,7 @@ class Forward:
             here = self._weights[x.storage.block]
             slot = here.get(x.storage)
             if slot is None:
-                slot = here[x.storage] = Slot(size_bytes(x.size, self._gradients), of_weight=True)
+                slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot

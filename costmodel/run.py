@@ -85,9 +85,9 @@ class Run:
         self.inputs[tensor.storage] = None
         return tensor
 
-    def weight(self, shape: Shape, name: str, dtype: Dtype | None = None) -> Tensor:
+    def weight(self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False) -> Tensor:
         """A weight, trained unless it is frozen; pass the tensor to another layer to tie the two."""
-        trains = self.training and (
+        trains = (self.training and not frozen) and (
             self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
         )
         tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=dtype)

@@ -51,6 +51,17 @@ published.deepseek published.gemma published.relatives published.mixtures publis
 published.vision
 published.families
 architectures.cnn zoo conventions applicability
+imported.trees imported.meta imported.failures
+imported.program imported.movements imported.functions imported.reductions imported.products
+imported.site imported.axes imported.capture
+imported.rules.shapes
+imported.rules.elementwise
+imported.rules.attention imported.rules.layers
+imported.rules
+imported.replay
+imported.model
+imported
+imported.importing
 report budget
 milestones
 pictures prediction
@@ -113,6 +124,7 @@ __main__
 """Every module, a floor a line, from the ground up: what a module imports stands on a line before its own."""
 
 UPWARD = {
+    ("imported.site", "imported.replay"): "types: a rule works on a replay",
     ("tensor", "graph"): "types: a storage is charged to a block",
     ("tensor", "run"): "types: a tensor is recorded on a run",
     ("graph", "layers.base"): "types: a call is of a kind",

@@ -125,16 +125,23 @@ K = TypeVar("K", bound=type[Kind])
 
 @dataclass_transform(frozen_default=True)
 def layer(cls: K) -> K:
-    """Make `cls` a layer kind: a frozen dataclass, final, known by its name. Checked here, when it is defined."""
+    """Make `cls` a layer kind that model files can name: see `unlisted`, which this adds to `KINDS`."""
+    made = unlisted(cls)
+    if cls.kind in KINDS:
+        raise TypeError(f"two layer kinds are called {cls.kind}")
+    KINDS[cls.kind] = made
+    return made
+
+
+@dataclass_transform(frozen_default=True)
+def unlisted(cls: K) -> K:
+    """Make `cls` a layer kind: a frozen dataclass, final, with a name. Checked here, when it is defined."""
     if missing := getattr(cls, "__abstractmethods__", None):
         raise TypeError(f"layer kind {cls.__name__} does not say: {', '.join(sorted(missing))}")
     if not getattr(cls, "source", "").strip():
         raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
     cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-    if cls.kind in KINDS:
-        raise TypeError(f"two layer kinds are called {cls.kind}")
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
-    KINDS[cls.kind] = cls
     return dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
 
 

@@ -1,0 +1,125 @@
+"""`from_torch`: a live module, exported on the meta device, as a model like any other."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
+from costmodel.imported.axes import Dynamic, Example, examples_of
+from costmodel.imported.capture import Capture
+from costmodel.imported.failures import explained
+from costmodel.imported.meta import module_on_meta
+from costmodel.imported.model import Imported
+from costmodel.imported.program import Program
+from costmodel.imported.rules import load_rules
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Any = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: Dynamic | None = None,
+    unknown: Literal["error", "lower_bound"] = "error",
+    name: str = "",
+) -> Imported:
+    """A PyTorch module as a model, for `predict` and everything else; needs PyTorch (extra `torch`).
+
+    The module is exported by ``torch.export`` on the meta device, as a copy without data: neither it nor its memory is
+    touched, and models larger than the machine can be read.
+
+    Args:
+        module: a ``torch.nn.Module``, in training or evaluation mode; weights that need no gradient are frozen.
+        example_inputs: its positional arguments, as a tuple, or one tensor; only shapes and data types are read.
+        example_kwargs: its keyword arguments.
+        dynamic: for each input, by its name in the module's signature, which of its axes is a size of the batch:
+            {"input_ids": {0: "batch", 1: "seq"}}; the sizes are batch, seq, height and width. By default axis 0 of
+            every tensor is the batch; axis 1 of whole numbers, of truth values and of tensors of three axes the
+            sequence; and axes 2 and 3 of tensors of four axes height and width. A size that the module fixes is fixed.
+        unknown: what becomes of operators that have no rule: an error that lists them, or a lower bound.
+        name: shown in reports (default: the module's class).
+
+    Raises CostModelError: what is wrong, in one line.
+    """
+    torch = _torch()
+    if not isinstance(module, torch.nn.Module):
+        raise SettingError(f"from_torch takes a torch.nn.Module, not {shown(module)}")
+    if unknown not in ("error", "lower_bound"):
+        raise UnknownNameError(f"unknown={shown(unknown)} is neither 'error' nor 'lower_bound'")
+    args = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    kwargs = dict(example_kwargs or {})
+    named = _bound(module, args, kwargs)
+    bare = module_on_meta(torch, module)
+    program, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
+    title = name or type(module).__name__
+    missing = _without_rule(program)
+    if missing and unknown == "error":
+        raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
+    notes = [*example.notes]
+    if missing:
+        notes.append(f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated")
+    return Imported(
+        name=title,
+        notes=". ".join(notes)[:4000],
+        program=program,
+        example=example.sizes,
+        limits=example.limits,
+        unknown=tuple(sorted(missing)),
+    )
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise CostModelError("from_torch needs PyTorch: pip install 'costmodel[torch]'") from None
+    return torch
+
+
+def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The example inputs by the names of the module's signature. Raises SettingError."""
+    signature = inspect.signature(module.forward)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise SettingError(f"example inputs do not fit {type(module).__name__}.forward{signature}: {error}") from None
+
+
+def _exported(
+    torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example
+) -> tuple[Program, Example]:
+    """The program at as many open sizes as the module leaves open; the last error if it leaves none."""
+    failure: Exception | None = None
+    for open_sizes in example.attempts():
+        tried = example.opened(open_sizes)
+        given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+        try:
+            with warnings.catch_warnings(), torch.device("meta"):
+                warnings.simplefilter("ignore")
+                exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
+            found = tried.found(exported)
+            return Capture(exported, module, found.letters)(), found
+        except Exception as error:  # whatever the module's own code raises
+            failure = error
+    assert failure is not None
+    raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
+
+
+def _without_rule(program: Program) -> Counter[str]:
+    rules = load_rules()
+    return Counter(step.op for step in program.steps if step.op not in rules)
+
+
+def _listed(missing: Counter[str], program: Program) -> str:
+    """Operators by name and count, with their share of the tensors that are made."""
+    made = Counter[str]()
+    for step in program.steps:
+        made[step.op] += len(step.makes)
+    share = sum(made[op] for op in missing) / sum(made.values())
+    names = ", ".join(f"{op} ×{count}" for op, count in missing.most_common())
+    plural = "s have" if len(missing) > 1 else " has"
+    return f"{len(missing)} operator{plural} no rule: {names} ({share:.1%} of its tensors)"

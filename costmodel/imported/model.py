@@ -1,0 +1,83 @@
+"""A model taken from a live module: its program, and the sizes at which that holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.base import Architecture, Extent, LossName
+from costmodel.errors import SettingError
+from costmodel.imported.program import Program
+from costmodel.imported.replay import Replay
+from costmodel.imported.trees import extents_in
+from costmodel.run import Run
+from costmodel.tensor import Tensor
+
+
+class Imported(Architecture):
+    """What one forward pass of a PyTorch module calls; made by `costmodel.from_torch`."""
+
+    program: Any = Field(description="operators in order, with the tensors they read and make")
+    example: Any = Field(description="sizes of the example inputs: batch, seq, height, width, as far as there are")
+    limits: Any = Field(default={}, description="least and largest size of each that is open")
+    unknown: tuple[str, ...] = Field(default=(), description="operators without a rule: numbers are lower bounds")
+
+    @property
+    def HAS_ATTENTION(self) -> bool:  # type: ignore[override]
+        """Whether it calls attention as one operator."""
+        return any(step.op == "scaled_dot_product_attention" for step in self.program.steps)
+
+    @property
+    def default_loss(self) -> LossName | None:
+        """None: it ends where the module ends."""
+        return None
+
+    @property
+    def open(self) -> set[str]:
+        """Sizes that a question may give; all others are those of the example inputs."""
+        return set().union(*(extents_in(tree) for given in self.program.inputs.values() for tree in given.shape))
+
+    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+        """Sizes of a batch; those of the example inputs where the question gives none."""
+        height, width = image if image is not None else (None, None)
+        asked = {"batch": batch, "seq": seq, "height": height, "width": width}
+        sizes = {name: self._size(name, size) for name, size in asked.items()}
+        if sizes["height"] is None and sizes["width"] is None:
+            return Extent(sizes["batch"] or 1, sizes["seq"])
+        return Extent(sizes["batch"] or 1, sizes["seq"], (sizes["height"] or 1, sizes["width"] or 1))
+
+    def _size(self, name: str, size: int | None) -> int | None:
+        example = self.example.get(name)
+        shown = "image" if name in ("height", "width") else name
+        if size is None:
+            return example
+        if name not in self.open:
+            if example is None and name == "batch" and size == 1:
+                return None
+            if example is None:
+                raise SettingError(f"{shown}={int(size)} does not apply to {self.title!r}: no input has such a size")
+            if size != example:
+                raise SettingError(
+                    f"{shown}={int(size)} is not what {self.title!r} was exported for, where it is fixed: "
+                    f"use {shown}={example}"
+                )
+            return size
+        least, most = self.limits.get(name, (1, None))
+        if size < least or (most is not None and size > most):
+            bounds = f"at least {least}" if size < least else f"at most {most}"
+            raise SettingError(f"{shown}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
+        return size
+
+    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+        """What the module returns first."""
+        height, width = extent.image or (None, None)
+        known = {"batch": extent.batch, "seq": extent.seq, "height": height, "width": width}
+        sizes = {name: size for name, size in known.items() if size is not None}
+        assert isinstance(attention, AttentionSetting)
+        outputs = Replay(self._program(), run, sizes, attention)()
+        return next((x for x in outputs if x.requires_grad), outputs[0])
+
+    def _program(self) -> Program:
+        return self.program

@@ -1,0 +1,133 @@
+"""Running a program on paper: each step by its rule, under the names of the modules that called it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.errors import SpecError
+from costmodel.imported.movements import Parameter, Unknown
+from costmodel.imported.program import Program, Step, tensors_in
+from costmodel.imported.rules import load_rules
+from costmodel.imported.site import Site, role_of
+from costmodel.imported.trees import Tree, shape_of
+from costmodel.run import Run
+from costmodel.tensor import Shape, Tensor, show_shape
+
+
+class Replay:
+    """One run of a program at some sizes of the batch."""
+
+    def __init__(self, program: Program, run: Run, sizes: dict[str, int], attention: AttentionSetting) -> None:
+        self.program = program
+        self.run = run
+        self.sizes = sizes
+        self.attention = attention
+        self.rules = load_rules()
+        self._made: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
+        self._held: set[str] = set()
+        self._taken: set[str] = set()
+        self._open: list[tuple[str, Any]] = []
+
+    def __call__(self) -> list[Tensor]:
+        """Run all steps; returns the outputs."""
+        for name, given in self.program.inputs.items():
+            self._made[name] = self.run.input(self.shape(given.shape), role_of(given.dtype), given.path)
+        with ExitStack() as stack:
+            stack.callback(self._enter, ())
+            for step in self.program.steps:
+                self._enter(step.path)
+                self._step(step)
+        self._rest()
+        return [self.tensor(name) for name in self.program.outputs]
+
+    def shape(self, trees: tuple[Tree, ...]) -> Shape:
+        """A shape at this run's sizes."""
+        return shape_of(trees, self.sizes)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor by name; a weight as a layer that holds it, a buffer once it is first read."""
+        if name in self._made:
+            return self._made[name]
+        if name in self.program.weights:
+            made = self._parameter(name)
+        else:
+            given = self.program.buffers[name]
+            made = self.run.buffer(self.shape(given.shape), role_of(given.dtype), given.path)
+        self._made[name] = made
+        return made
+
+    def weight(self, name: str) -> Tensor:
+        """A tensor by name; a weight by itself, to be held by the layer that reads it."""
+        if name not in self.program.weights:
+            return self.tensor(name)
+        self._held.add(name)
+        if name not in self._weights:
+            weight = self.program.weights[name]
+            self._weights[name] = self.run.weight(weight.shape, f"{weight.path}", frozen=not weight.trained)
+        return self._weights[name]
+
+    def taken(self, name: str) -> None:
+        """Leave out a buffer that a layer has of its own, and the others of its module."""
+        module = self.program.buffers[name].path.rpartition(".")[0]
+        siblings = (other for other, given in self.program.buffers.items() if given.path.rpartition(".")[0] == module)
+        self._taken.update(siblings)
+
+    def _parameter(self, name: str) -> Tensor:
+        weight = self.weight(name)
+        path = ".".join(self.program.weights[name].path.split("."))
+        here = ".".join(label for label, _ in self._open)
+        label = path.removeprefix(f"{here}.") if here else path
+        return self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
+
+    def _rest(self) -> None:
+        """Weights and buffers that nothing read."""
+        for name in self.program.weights:
+            if name not in self._held:
+                self._parameter(name)
+        for name in self.program.buffers:
+            if name not in self._taken:
+                self.tensor(name)
+
+    def _enter(self, path: tuple[str, ...]) -> None:
+        """Leave the scopes that the next step is not in, and enter those that it is."""
+        common = 0
+        while common < min(len(path), len(self._open)) and self._open[common][0] == path[common]:
+            common += 1
+        while len(self._open) > common:
+            self._open.pop()[1].__exit__(None, None, None)
+        for name in path[common:]:
+            scope = self.run.scope(name)
+            scope.__enter__()
+            self._open.append((name, scope))
+
+    def _step(self, step: Step) -> None:
+        site = Site(self, step)
+        found = self.rules.get(step.op)
+        made = found(site) if found is not None else self._unknown(site)
+        for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
+            self._check(step, tensor, self.shape(told.shape))
+            if not step.grad:
+                tensor.requires_grad = False
+            self._made[told.name] = tensor
+        if step.changes is not None:
+            self._made[step.changes] = self._made[step.makes[0].name]
+
+    def _unknown(self, site: Site) -> list[Tensor]:
+        step = site.step
+        inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
+        return [
+            site.layer(Unknown(step.op, self.shape(told.shape), role_of(told.dtype)), *inputs) for told in step.makes
+        ]
+
+    def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
+        """A rule makes what the operator made."""
+        found = tuple(map(int.__index__, tensor.shape))
+        told = tuple(map(int.__index__, shape))
+        if found != told:
+            where = ".".join((*step.path, step.name))
+            raise SpecError(
+                f"{where}: {step.op} makes {show_shape(told)} and not {show_shape(found)} as its rule has it"
+            )
