@@ -201,7 +201,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"mlp": "gated"}, {"mlp": "clamped"}),
     (LATENT, {"latent_width": 6}),
     (LATENT, {"query_latent_width": 6}),
-    (LATENT, {"value_head_size": 6}),
+    (LATENT, {"value_head_size": 5}),
     ({}, {"position_rows": 10}),
     ({}, {"qkv_clip": 8.0}),
     ({}, {"query_key_norm": "head"}),
