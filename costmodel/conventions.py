@@ -25,6 +25,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
         said += _training(p)
     if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
+    said += p.model.assumptions(p.extent)
     said.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":
         said.append(("allocator", _CUDA))

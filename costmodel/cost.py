@@ -138,7 +138,8 @@ def _read(call: Call, x: Tensor) -> int:
         return size_bytes(call.y.size, x.dtype)
     if x.storage.role == "weight" and isinstance(call.kind, ExpertLinear):
         experts = call.kind.experts
-        return size_bytes(exact_div(x.size, experts) * minimum(experts, call.x.shape[0]), x.dtype)
+        busy = experts if call.kind.busy is None else call.kind.busy
+        return size_bytes(exact_div(x.size, experts) * minimum(busy, call.x.shape[0]), x.dtype)
     return x.bytes
 
 

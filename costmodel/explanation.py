@@ -37,7 +37,7 @@ _OTHER_SOURCES = {
 class Explanation:
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 
-    note: at which sizes the formula holds, where that is not all.
+    note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.
     """
 
     quantity: str
@@ -47,6 +47,7 @@ class Explanation:
     value: int
     sources: tuple[str, ...]
     note: str = ""
+    assumptions: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> str:
@@ -65,6 +66,7 @@ class Explanation:
             "value": self.value,
             "sources": list(self.sources),
             "note": self.note,
+            "assumptions": list(self.assumptions),
         }
 
     def __str__(self) -> str:
@@ -78,6 +80,7 @@ class Explanation:
                 *(["", "where"] if self.letters else []),
                 *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
                 *(["", f"note: {self.note}"] if self.note else []),
+                *(["", "assumed", *(f"  {said}" for said in self.assumptions)] if self.assumptions else []),
                 "",
                 "sources",
                 *(f"  {source}" for source in self.sources),
@@ -94,7 +97,8 @@ class Explanation:
         sources = [f"- {source}" for source in self.sources]
         result = f"`= {self.numbers}` = **{self.value:,} {self.unit}**"
         note = [f"note: {self.note}", ""] if self.note else []
-        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *sources])
+        assumed = [*(f"assumed: {said}" for said in self.assumptions), ""] if self.assumptions else []
+        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumed, *sources])
 
 
 class _NumberPrinter(StrPrinter):
@@ -120,7 +124,8 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
         if formula.subs(numbers) == value:
             note = _note(quantity, prediction, lettered)
             unit = UNITS[quantity.partition(".")[0]]
-            return Explanation(quantity, unit, formula, shown, value, _sources(prediction, quantity), note)
+            sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
+            return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
     raise ArithmeticError(f"the formula of {quantity} gives {formula.subs(numbers)}, not {value}")
 
 
@@ -131,6 +136,16 @@ def _note(quantity: str, prediction: Prediction, lettered: Prediction) -> str:
     if lettered is not prediction.typical:
         return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
     return ""
+
+
+def _assumed(quantity: str, prediction: Prediction) -> tuple[str, ...]:
+    """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
+    if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
+        return ()
+    return tuple(f"{topic}: {said}" for topic, said in prediction.model.assumptions(prediction.extent))
+
+
+_OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")
 
 
 def definitions_of(prediction: Prediction) -> list[Definition]:

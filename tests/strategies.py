@@ -75,6 +75,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
             "expert_weights": draw(st.sampled_from(["chosen", "all"])),
             "shared_width": draw(st.none() | sizes),
             "router_bias": draw(st.booleans()),
+            "capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25])),
         }
         fields["shared_gate"] = fields["shared_width"] is not None and draw(st.booleans())
     if draw(st.booleans()):

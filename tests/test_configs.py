@@ -122,6 +122,16 @@ def test_published_configurations_have_the_published_parameters(config: dict[str
     assert cm.predict(build(config, "config")).params == params
 
 
+@pytest.mark.parametrize("imbalance", [0.5, 5.0])
+def test_an_imbalance_that_cannot_be_is_refused(imbalance: float) -> None:
+    with pytest.raises(CostModelError, match="is not possible: from 1, even, to 4, where all tokens choose"):
+        Transformer(**sized_experts(imbalance=imbalance))
+
+
+def sized_experts(**fields: Any) -> dict[str, Any]:
+    return {"vocab": 5, "context": 8, "layers": 1, "width": 8, "heads": 2, "experts": 8, **fields}
+
+
 def write(folder: Path, config: Any) -> Path:
     path = folder / "config.json"
     path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")

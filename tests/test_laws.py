@@ -197,6 +197,8 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"experts": 4}, {"expert_groups": 2, "chosen_groups": 1}),
     ({"experts": 4, "expert_groups": 4, "chosen_groups": 2}, {"chosen_groups": 3}),
     ({"experts": 4}, {"choice_bias": True}),
+    ({"experts": 4}, {"capacity_factor": 1.25}),
+    ({"experts": 4}, {"imbalance": 2.0}),
     ({}, {"sinks": True}),
     ({"mlp": "gated"}, {"mlp": "clamped"}),
     (LATENT, {"latent_width": 6}),

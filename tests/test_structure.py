@@ -37,8 +37,8 @@ layers
 adaptation parts
 run training
 objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
-architectures.stack architectures.feedforward architectures.latent architectures.summary
-backward architectures.blocks architectures.mlp architectures.attention
+architectures.stack architectures.ends architectures.feedforward architectures.latent architectures.summary
+backward architectures.blocks architectures.mlp architectures.attention architectures.mixture
 architectures.sublayers
 architectures.transformer
 architectures.vision
@@ -132,7 +132,9 @@ UPWARD = {
     ("architectures.attention", "architectures.transformer"): "types: attention reads the model's fields",
     ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
     ("architectures.summary", "architectures.transformer"): "types: the summary reads the model's fields",
-    ("architectures.feedforward", "architectures.transformer"): "types: experts read the model's fields",
+    ("architectures.feedforward", "architectures.transformer"): "types: MLPs read the model's fields",
+    ("architectures.mixture", "architectures.transformer"): "types: experts read the model's fields",
+    ("architectures.ends", "architectures.transformer"): "types: embeddings and logits read the model's fields",
     ("architectures.latent", "architectures.transformer"): "types: latent attention reads the model's fields",
     ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
     ("files", "architectures.base"): "types: a file describes an architecture",

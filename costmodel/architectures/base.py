@@ -99,6 +99,10 @@ class Architecture(BaseModel):
         """This model with letters for some of its sizes, of the same values."""
         return self.model_copy(update=sizes)
 
+    def assumptions(self, extent: Extent) -> list[tuple[str, str]]:
+        """What the numbers take for granted that no size says, as (topic, sentence)."""
+        return []
+
     @property
     def title(self) -> str:
         """Name for reports."""
@@ -111,6 +115,17 @@ def refuse(extent_name: str, value: object, model: Architecture, takes: str) -> 
         raise SettingError(
             f"{extent_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
         )
+
+
+def nearest_divisor(width: int, heads: int) -> int:
+    """The divisor of `width` that is nearest to `heads`."""
+    divisors = {
+        n
+        for small in range(1, min(int(width**0.5) + 1, 100_000))
+        if width % small == 0
+        for n in (small, width // small)
+    }
+    return min(divisors, key=lambda n: (abs(n - heads), n))
 
 
 def explain_validation(model: type[BaseModel], error: ValidationError) -> str:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
-from costmodel.architectures.feedforward import feed_forward, routed
+from costmodel.architectures.feedforward import feed_forward
+from costmodel.architectures.mixture import routed
 from costmodel.architectures.normalisation import dropped, normed, scaled
 from costmodel.architectures.stack import Stack, Variant
 from costmodel.layers.arithmetic import Add

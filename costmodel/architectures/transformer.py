@@ -6,18 +6,28 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.architectures.activations import ActivationName, activation
+from costmodel.architectures.activations import ActivationName
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, Extent, Factor, LossName, Probability, Size, as_tuple, refuse
-from costmodel.architectures.feedforward import check_experts
+from costmodel.architectures.base import (
+    Architecture,
+    Extent,
+    Factor,
+    LossName,
+    Probability,
+    Size,
+    as_tuple,
+    nearest_divisor,
+    refuse,
+)
+from costmodel.architectures.ends import embedded, logits
 from costmodel.architectures.latent import check_latent
-from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.architectures.mixture import assumptions, check_experts
+from costmodel.architectures.normalisation import normed
 from costmodel.architectures.stack import Variant, variants
 from costmodel.architectures.sublayers import blocks
 from costmodel.architectures.summary import summarised
 from costmodel.errors import SettingError
-from costmodel.layers.arithmetic import Add
-from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
 from costmodel.run import Run
 from costmodel.sizes import exact_div
@@ -114,6 +124,10 @@ class Transformer(Architecture):
     expert_groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
     chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
     choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
+    capacity_factor: Factor | None = Field(
+        default=None, description="rows that each expert computes over its even share (default: as many as come)"
+    )
+    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
     shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
     shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
     router_bias: bool = Field(default=False, description="bias in the router")
@@ -161,7 +175,7 @@ class Transformer(Architecture):
         if self.head_size is None and self.width % self.heads:
             raise ValueError(
                 f"heads {self.heads} does not divide width {self.width}: use a divisor such as "
-                f"{_nearest_divisor(self.width, self.heads)}, or give head_size"
+                f"{nearest_divisor(self.width, self.heads)}, or give head_size"
             )
         if self.heads % self.key_heads:
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
@@ -234,6 +248,10 @@ class Transformer(Architecture):
         """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
         return "cross_entropy" if self.head or self.classes else None
 
+    def assumptions(self, extent: Extent) -> list[tuple[str, str]]:
+        """Of the tokens' choice of experts."""
+        return assumptions(self, extent.batch * (extent.seq or 1))
+
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
         """A batch of sequences, the whole context unless `seq` says less."""
         refuse("image", image, self, "batch and seq")
@@ -250,46 +268,15 @@ class Transformer(Architecture):
         tokens = run.input((extent.batch, extent.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-        x = blocks(self, run, self._embedded(x, tokens), attention)
+        x = blocks(self, run, embedded(self, x, tokens), attention)
         if self.norm_placement != "post" if self.final_norm is None else self.final_norm:
             x = normed(self, x, "final_norm")
         if self.embedding_width is not None:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
-        y = self._logits(x, table) if self.head else x
+        y = logits(self, x, table) if self.head else x
         # The loss sees rows of tokens: a view, which costs nothing.
         rows = y.view((extent.batch * extent.seq, y.shape[-1]), None)
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)
         return (rows, told) if self.head else told
-
-    def _embedded(self, x: Tensor, tokens: Tensor) -> Tensor:
-        x = scaled(x, self.embedding_scale, "embedding_scale")
-        if self.embedding_width is not None:
-            x = Linear(self.width, bias=False)(x, name="project_in")
-        if self.segments is not None:
-            kinds = tokens.run.input(tokens.shape, "index", "segments")
-            x = Add()(x, Embedding(self.segments, self.width)(kinds, name="segments"), name="add_segments")
-        if self.positions == "learned":
-            rows = self.context if self.position_rows is None else self.position_rows
-            x = Add()(x, LearnedPositions(rows, self.width)(tokens, name="positions"), name="add_positions")
-        if self.embedding_norm:
-            x = normed(self, x, "embedding_norm")
-        return dropped(x, self.embedding_dropout, "embedding_dropout")
-
-    def _logits(self, x: Tensor, table: Tensor) -> Tensor:
-        if self.head_transform is not None:
-            with x.run.scope("head_transform"):
-                x = normed(self, activation(self.head_transform)(Linear(x.shape[-1])(x)), "norm")
-        x = Linear(self.vocab, bias=self.head_bias)(x, name="head", tied={"weight": table} if self.tied else None)
-        return capped(scaled(x, self.logit_scale, "logit_scale"), self.logit_cap, "logit_cap")
-
-
-def _nearest_divisor(width: int, heads: int) -> int:
-    divisors = {
-        n
-        for small in range(1, min(int(width**0.5) + 1, 100_000))
-        if width % small == 0
-        for n in (small, width // small)
-    }
-    return min(divisors, key=lambda n: (abs(n - heads), n))

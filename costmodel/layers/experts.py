@@ -1,6 +1,6 @@
 """The parts of a mixture of experts: choosing, sending rows to experts and back, and the experts' linear maps.
 
-Every token reaches all the experts that it chose, however many others chose them: no row is dropped and none padded.
+Which rows reach which expert is data, and changes no cost here: experts get as many rows as whoever calls sends them.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ class TopK(Weightless):
 
 @layer
 class Pick(Weightless):
-    """Rows by index, y = x[i] with each row taken `times` times: (rows, d) → (rows·times, d)."""
+    """Rows by index, y = x[i]: (n, d) → (rows, d), or (n·times, d) with each row taken `times` times."""
 
     source = "y = x[i] (torch.Tensor.__getitem__ by int64 index); dx[i] += g"
     in_lists = False
 
     times: int = 1
+    rows: int | None = None
 
     def check(self, call: Call) -> None:
         """Takes a matrix."""
         takes_rank(call, 2, "rows, features")
 
     def output(self, call: Call) -> Shape:
-        """(rows·times, d)."""
-        return (call.x.shape[0] * self.times, call.x.shape[1])
+        """(rows, d)."""
+        return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
 
     def forward(self, call: Call) -> Work:
         """No arithmetic."""
@@ -102,7 +103,8 @@ class Pick(Weightless):
 class ExpertLinear(Kind):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
-    x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features).
+    x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
+    rows are spread over, all unless given, which decides what is read.
     """
 
     source = "y = x Wₑᵀ + bₑ for the rows of each expert (torch.nn.functional.linear; Shazeer et al. 2017, eq. 1)"
@@ -112,6 +114,7 @@ class ExpertLinear(Kind):
     chosen: int
     features: int
     bias: bool = True
+    busy: int | None = None
 
     def check(self, call: Call) -> None:
         """Takes a matrix of rows."""

@@ -35,10 +35,15 @@ class TopK(Kernel):
 
 class Pick(Kernel):
     def case(self, draw: Draw) -> Case:
-        return Case(self.layer(times=draw(sizes)), [Operand((draw(sizes), draw(sizes)))])
+        layer = self.layer(times=draw(sizes)) if draw(st.booleans()) else self.layer(rows=draw(st.integers(1, 9)))
+        return Case(layer, [Operand((draw(sizes), draw(sizes)))])
+
+    def index(self, p: Pass, rows: int) -> np.ndarray:
+        """Which rows: each in turn, or each `times` times."""
+        return np.arange(rows * p.kind.times) // p.kind.times if p.kind.rows is None else np.arange(p.kind.rows) % rows
 
     def forward(self, p: Pass) -> Array:
-        p.kept["index"] = np.arange(p.x.shape[0] * p.kind.times) // p.kind.times
+        p.kept["index"] = self.index(p, p.x.shape[0])
         return p.x[p.kept["index"]]
 
     def backward(self, p: Pass, g: Array) -> Gradients:
@@ -47,7 +52,9 @@ class Pick(Kernel):
         yield p.x, total
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return np.repeat(x, p.kind.times, axis=0)
+        if p.kind.rows is None:
+            return np.repeat(x, p.kind.times, axis=0)
+        return np.stack([x[row % len(x)] for row in range(p.kind.rows)])
 
 
 class ExpertLinear(Kernel):

@@ -320,8 +320,11 @@ class Experts(nn.Module):
         scores = self.router(x)
         weights, chosen = self.routed(scores)
         order = chosen.flatten().argsort()
-        rows = x.view(-1, d)[order // k]
-        out = self.down(hidden_of(self, rows))[order.argsort()]
+        places = order.argsort()
+        if self.spec.capacity_factor is not None:  # the first that fit; any indices cost the same
+            fit = math.ceil(self.spec.capacity_factor * k * b * t / self.spec.experts) * self.spec.experts
+            order = order.new_zeros(fit)
+        out = self.down(hidden_of(self, x.view(-1, d)[order // k]))[places]
         y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
         if self.shared is None:
             return y

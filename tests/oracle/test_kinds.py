@@ -126,6 +126,9 @@ def shares(draw: st.DrawFn, device: Device) -> Case:
 @row
 def pick(draw: st.DrawFn, device: Device) -> Case:
     x, times = draw(single.given(draw(any_shape(2, 2)))), draw(st.integers(1, 3))
+    rows = draw(st.none() | st.integers(1, 9))
+    if rows is not None:
+        return Case(Pick(rows=rows), (x,), lambda x: x[torch.arange(rows, device=x.device) % len(x)])
     return Case(Pick(times), (x,), lambda x: x[torch.arange(len(x) * times, device=x.device) // times])
 
 

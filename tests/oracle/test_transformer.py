@@ -103,6 +103,7 @@ def mixtures(draw: st.DrawFn) -> dict[str, Any]:
         "expert_pattern": draw(PATTERN),
         "expert_weights": draw(st.sampled_from(["chosen", "all", "sigmoid"])),
         "expert_shares": draw(st.booleans()),
+        "capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25, 2.0])),
         "expert_scale": draw(FACTOR),
         "expert_bias": draw(st.none() | st.booleans()),
         "shared_width": shared,

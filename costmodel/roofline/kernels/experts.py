@@ -33,8 +33,12 @@ def top_k_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 def pick(t: Tape, s: Site) -> Ref:
     """x[i]."""
-    rows, times = s.x.shape[0], s.kind.times
-    index = s.kept["index"] = t.constant((rows * times,), lambda: np.arange(rows * times) // times, dtype="int64")
+    rows, times, taken = s.x.shape[0], s.kind.times, s.kind.rows
+    if taken is None:
+        index = t.constant((rows * times,), lambda: np.arange(rows * times) // times, dtype="int64")
+    else:
+        index = t.constant((taken,), lambda: np.arange(taken) % rows, dtype="int64")
+    s.kept["index"] = index
     return t.take(s.x, index)
 
 

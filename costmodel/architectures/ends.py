@@ -1,0 +1,40 @@
+"""What is before a transformer's first block and after its last: embeddings and logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.layers.arithmetic import Add
+from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.linear import Linear
+from costmodel.tensor import Tensor
+
+if TYPE_CHECKING:
+    from costmodel.architectures.transformer import Transformer
+
+
+def embedded(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
+    """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
+    x = scaled(x, model.embedding_scale, "embedding_scale")
+    if model.embedding_width is not None:
+        x = Linear(model.width, bias=False)(x, name="project_in")
+    if model.segments is not None:
+        kinds = tokens.run.input(tokens.shape, "index", "segments")
+        x = Add()(x, Embedding(model.segments, model.width)(kinds, name="segments"), name="add_segments")
+    if model.positions == "learned":
+        rows = model.context if model.position_rows is None else model.position_rows
+        x = Add()(x, LearnedPositions(rows, model.width)(tokens, name="positions"), name="add_positions")
+    if model.embedding_norm:
+        x = normed(model, x, "embedding_norm")
+    return dropped(x, model.embedding_dropout, "embedding_dropout")
+
+
+def logits(model: Transformer, x: Tensor, table: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
+    if model.head_transform is not None:
+        with x.run.scope("head_transform"):
+            x = normed(model, activation(model.head_transform)(Linear(x.shape[-1])(x)), "norm")
+    x = Linear(model.vocab, bias=model.head_bias)(x, name="head", tied={"weight": table} if model.tied else None)
+    return capped(scaled(x, model.logit_scale, "logit_scale"), model.logit_cap, "logit_cap")
