@@ -97,12 +97,13 @@ def _dropless(model: Transformer) -> str:
 
 def _capped(model: Transformer, tokens: int) -> str:
     assert model.experts is not None
-    rows = capacity(model, tokens)
-    said = (
-        f"each expert computes {rows:,} rows, {model.capacity_factor:g} times an even share (capacity_factor), padded"
+    rows, factor, uneven = capacity(model, tokens), model.capacity_factor, model.imbalance
+    dropped = max(0.0, 1 - rows * model.experts / (uneven * model.chosen * tokens))
+    sent = "evenly (imbalance: 1)" if uneven == 1 else f"to busy ones {uneven:g} times the share (imbalance)"
+    return (
+        f"each expert computes {rows:,} rows, {factor:g} times an even share (capacity_factor), padded where fewer come; "
+        f"with rows sent {sent}, {dropped:.1%} of choices are dropped"
     )
-    dropped = max(0.0, 1 - rows * model.experts / (model.imbalance * model.chosen * tokens))
-    return f"{said}; where busy ones are sent {model.imbalance:g} times it (imbalance), {dropped:.1%} of choices are dropped"
 
 
 def _weights(model: Transformer, scores: Tensor) -> Tensor:
