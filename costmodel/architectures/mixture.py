@@ -62,6 +62,7 @@ def _experts(model: Transformer, x: Tensor) -> Tensor:
 
 def capacity(model: Transformer, tokens: int) -> int:
     """Rows that each expert computes: its even share of the tokens' choices, times the capacity factor, rounded up."""
+    assert model.experts is not None
     factor = Fraction(str(model.capacity_factor))
     return ceil_div(factor.numerator * model.chosen * tokens, factor.denominator * model.experts)
 
@@ -71,7 +72,7 @@ def busy(model: Transformer) -> int | None:
 
     With a capacity all experts compute.
     """
-    if model.capacity_factor is not None or model.imbalance == 1:
+    if model.experts is None or model.capacity_factor is not None or model.imbalance == 1:
         return None
     factor = Fraction(str(model.imbalance))
     return ceil_div(factor.denominator * model.experts, factor.numerator)
@@ -101,8 +102,8 @@ def _capped(model: Transformer, tokens: int) -> str:
     dropped = max(0.0, 1 - rows * model.experts / (uneven * model.chosen * tokens))
     sent = "evenly (imbalance: 1)" if uneven == 1 else f"to busy ones {uneven:g} times the share (imbalance)"
     return (
-        f"each expert computes {rows:,} rows, {factor:g} times an even share (capacity_factor), padded where fewer come; "
-        f"with rows sent {sent}, {dropped:.1%} of choices are dropped"
+        f"each expert computes {rows:,} rows, {factor:g} times an even share (capacity_factor), padded where "
+        f"fewer come; with rows sent {sent}, {dropped:.1%} of choices are dropped"
     )
 
 
