@@ -34,6 +34,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
     window = draw(st.none() | sizes)
     factors = st.sampled_from([None, 1.0, 0.5])
     pattern = st.lists(st.booleans(), max_size=3)
+    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
     fields: dict[str, Any] = {
         "vocab": draw(sizes),
         "context": 16,
@@ -48,7 +49,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "positions": positions,
         "position_rows": draw(st.sampled_from([None, 18])) if positions == "learned" else None,
         "rotary_pattern": tuple(draw(pattern)) if positions == "rotary" else (),
-        "query_key_norm": draw(st.sampled_from([None, "head", "width"])),
+        "query_key_norm": draw(st.sampled_from([None, "head", "width", *["heads"] * (norm == "layernorm")])),
         "embedding_width": draw(st.none() | sizes),
         "logit_scale": draw(factors) if head else None,
         "logit_cap": draw(factors) if head else None,
@@ -56,7 +57,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "parallel": parallel,
         "shared_norm": parallel and draw(st.booleans()),
         "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
-        "norm": draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        "norm": norm,
         "mlp": draw(st.sampled_from(["plain", "gated", "clamped"])),
         "mlp_width": draw(st.none() | sizes),
         "activation": draw(st.sampled_from(NAMES)),

@@ -198,7 +198,6 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("deepseek_v3", qk_rope_head_dim=3), "turns 3 features"),
         (sized("gpt_oss", partial_rotary_factor=0.5), "turns 32 of 64 features, and the family turns all"),
         (sized("opt", layerdrop=0.1), "layerdrop=0.1 changes the cost"),
-        (sized("cohere", use_qk_norm=True), "use_qk_norm=True changes the cost"),
         (sized("llama", rope_scaling={"type": "spiral"}), "unknown rope_type 'spiral'"),
         (sized("llama", partial_rotary_factor=1.5), "partial_rotary_factor 1.5 is not a share"),
         (sized("gpt_neo", attention_types=[[["global"], 10**9]]), "gpt_neo: attention_types "),

@@ -208,6 +208,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"qkv_clip": 8.0}),
     ({}, {"query_key_norm": "head"}),
     ({"query_key_norm": "head"}, {"query_key_norm": "width"}),
+    ({"query_key_norm": "head"}, {"query_key_norm": "heads"}),
     ({}, {"score_scale": 1.0}),
     ({}, {"score_cap": 50.0}),
     ({}, {"norm_affine": False}),

@@ -122,9 +122,10 @@ class Mixer:
         norm = self.model.query_key_norm if name != "value" else None
         if norm == "width":
             x = normed(self.model, x, f"{name}_norm")
-        if norm == "head":
+        if norm in ("head", "heads"):
             x = Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
-            return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm"), name=f"split_{name}")
+            own = None if norm == "head" else heads
+            return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm", own), name=f"split_{name}")
         return SplitHeads(heads)(x, name=f"split_{name}")
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

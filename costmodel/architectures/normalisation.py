@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer
 
 
-def normed(model: Transformer, x: Tensor, name: str) -> Tensor:
-    """`x` through a norm of the model's kind, over its last axis."""
+def normed(model: Transformer, x: Tensor, name: str, heads: int | None = None) -> Tensor:
+    """`x` through a norm of the model's kind, over its last axis; or through a layer norm for each of so many heads."""
+    if heads is not None:
+        return Layernorm(model.norm_affine, bias=False, heads=heads)(x, name=name)
     kind = Layernorm(model.norm_affine, model.norm_bias) if model.norm == "layernorm" else Rmsnorm(model.norm_affine)
     return kind(x, name=name)
 

@@ -93,8 +93,9 @@ class Transformer(Architecture):
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
-    query_key_norm: Literal["head", "width"] | None = Field(
-        default=None, description="norm of query and key: within each head, or over all heads (default: none)"
+    query_key_norm: Literal["head", "heads", "width"] | None = Field(
+        default=None,
+        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
@@ -183,6 +184,8 @@ class Transformer(Architecture):
             raise ValueError(f"rotary_size {self.rotary_size} needs positions 'rotary', not {self.positions!r}")
         if self.positions == "rotary" and (self.rotated % 2 or self.rotated > self.head_features):
             raise ValueError(f"rotary_size {self.rotated} must be even and at most the head size {self.head_features}")
+        if self.query_key_norm == "heads" and self.norm != "layernorm":
+            raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
         if self.shared_norm and not self.parallel:
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":

@@ -65,12 +65,19 @@ class Centred(Norm):
 
 @layer
 class Layernorm(Centred):
-    """Over the last axis, x: (..., d), w and b: (d)."""
+    """Over the last axis, x: (..., d), w and b: (d); or a norm for each head, x: (..., heads, d), w and b: (heads, d)."""
 
     source = "(x − μ)/√(σ² + ε)·w + b (torch.nn.LayerNorm; Ba et al. 2016, eq. 4); keeps x, μ and 1/σ"
 
     affine: bool = True
     bias: bool = True
+    heads: int | None = None
+
+    def check(self, call: Call) -> None:
+        """There are as many heads."""
+        super().check(call)
+        if self.heads is not None and call.x.shape[-2:-1] != (self.heads,):
+            raise call.fail(f"layernorm has weights for {self.heads} heads: it takes (..., {self.heads}, features)")
 
     def groups_of(self, call: Call) -> int:
         """One a row."""
@@ -78,8 +85,8 @@ class Layernorm(Centred):
 
     def weights(self, call: Call) -> Weights:
         """Scale and shift per feature."""
-        d = call.x.shape[-1]
-        return ({"weight": (d,)} if self.affine else {}) | ({"bias": (d,)} if self.affine and self.bias else {})
+        d = call.x.shape[-1:] if self.heads is None else (self.heads, call.x.shape[-1])
+        return ({"weight": d} if self.affine else {}) | ({"bias": d} if self.affine and self.bias else {})
 
 
 class PerChannel(Centred):

@@ -116,8 +116,6 @@ class StableLm(Decoder):
     MODEL_TYPE: ClassVar = "stablelm"
     HEADED: ClassVar = ("StableLmForCausalLM", "StableLMEpochForCausalLM")
     HEADLESS: ClassVar = ("StableLmModel",)
-    FIXED: ClassVar = {"qk_layernorm": (False,)}
-
     vocab_size: Size = 50304
     intermediate_size: Size = 6912
     hidden_size: Size = 2560
@@ -127,6 +125,7 @@ class StableLm(Decoder):
     max_position_embeddings: Size = 4096
     use_qkv_bias: bool = False
     use_parallel_residual: bool = False
+    qk_layernorm: bool = False
     hidden_dropout: Probability = 0.0
     partial_rotary_factor: Factor = 0.25
 
@@ -136,6 +135,7 @@ class StableLm(Decoder):
             raise SpecError(f"stablelm: head_dim {self.head_dim} is not hidden_size / heads", ("head_dim",))
         return super().fields() | {
             "qkv_bias": self.use_qkv_bias,
+            "query_key_norm": "heads" if self.qk_layernorm else None,
             "norm": "layernorm",
             "parallel": self.use_parallel_residual,
             "shared_norm": self.use_parallel_residual,
@@ -199,12 +199,11 @@ class Cohere(Decoder):
     MODEL_TYPE: ClassVar = "cohere"
     HEADED: ClassVar = ("CohereForCausalLM",)
     HEADLESS: ClassVar = ("CohereModel",)
-    FIXED: ClassVar = {"use_qk_norm": (False,)}
-
     vocab_size: Size = 256000
     hidden_size: Size = 8192
     intermediate_size: Size = 22528
     logit_scale: Factor = 0.0625
+    use_qk_norm: bool = False
     num_hidden_layers: Size = 40
     num_attention_heads: Size = 64
     max_position_embeddings: Size = 8192
@@ -216,6 +215,7 @@ class Cohere(Decoder):
         return super().fields() | {
             "qkv_bias": self.attention_bias,
             "attention_bias": self.attention_bias,
+            "query_key_norm": "heads" if self.use_qk_norm else None,
             "norm": "layernorm",
             "norm_bias": False,
             "parallel": True,

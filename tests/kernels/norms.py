@@ -75,8 +75,9 @@ class Layernorm(Centred):
     axes = (-1,)
 
     def case(self, draw: Draw) -> Case:
-        layer = self.layer(affine=draw(st.booleans()), bias=draw(st.booleans()))
-        return Case(layer, [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=3))))])
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+        heads = shape[-2] if len(shape) > 1 and draw(st.booleans()) else None
+        return Case(self.layer(affine=draw(st.booleans()), bias=draw(st.booleans()), heads=heads), [Operand(shape)])
 
     def spread(self, p: Pass, weight: Array) -> Array:
         return weight

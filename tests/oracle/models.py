@@ -107,6 +107,18 @@ def norm_over(spec: Any, features: int, device: Device) -> nn.Module:
     return RMSNorm(features, device, spec.norm_affine)
 
 
+class HeadNorms(nn.Module):
+    """A layer norm for each place of the last axis but one."""
+
+    def __init__(self, heads: int, features: int, affine: bool, bias: bool) -> None:
+        super().__init__()
+        norms = (nn.LayerNorm(features, elementwise_affine=affine, bias=bias) for _ in range(heads))
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([norm(part) for norm, part in zip(self.norms, x.unbind(-2), strict=True)], -2)
+
+
 def capped(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else torch.tanh(x / cap) * cap
 
@@ -191,6 +203,9 @@ class Attention(nn.Module):
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
             self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
+        if spec.query_key_norm == "heads":
+            heads = (spec.heads, self.kv_heads)
+            self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
         self.sink = Sink(spec.heads) if spec.sinks else None
         self.dropout = Dropout(spec.attention_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
@@ -218,7 +233,7 @@ class Attention(nn.Module):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
         parts = [part.view(b, t, n, self.size) for part, n in zip(parts, heads, strict=True)]
-        if self.spec.query_key_norm == "head":
+        if self.spec.query_key_norm in ("head", "heads"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:

@@ -285,6 +285,9 @@ class Positions(nn.Embedding):
 @row
 def layernorm(draw: st.DrawFn, device: Device) -> Case:
     x, affine, bias = draw(single.given(draw(any_shape()))), draw(st.booleans()), draw(st.booleans())
+    if len(x.shape) > 1 and draw(st.booleans()):
+        heads, x = x.shape[-2], x._replace(order=tuple(range(len(x.shape))))
+        return Case(Layernorm(True, bias, heads), (x,), models.HeadNorms(heads, x.shape[-1], True, bias))
     return Case(Layernorm(affine, bias), (x,), nn.LayerNorm(x.shape[-1], elementwise_affine=affine, bias=bias))
 
 

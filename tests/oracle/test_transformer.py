@@ -40,6 +40,8 @@ def transformers(draw: st.DrawFn) -> Transformer:
     routing = draw(st.just({}) | mixtures())
     ends = draw(st.just({}) | summaries(head))
     flags = {name: draw(st.booleans()) for name in FLAGS}
+    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
+    inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
     return Transformer(
         vocab=draw(st.integers(1, 20)),
@@ -58,7 +60,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
-        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        norm=norm,
         norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         parallel=parallel,
         shared_norm=parallel and draw(st.booleans()),
@@ -67,7 +69,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         head_bias=head and draw(st.booleans()),
         logit_scale=draw(FACTOR) if head else None,
         logit_cap=draw(FACTOR) if head else None,
-        query_key_norm=draw(st.sampled_from([None, "head", "width"])),
+        query_key_norm=draw(st.sampled_from(inner)),
         embedding_width=draw(st.none() | st.integers(1, 9)),
         **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,

@@ -37,8 +37,13 @@ def _affine(t: Tape, s: Site, y: Ref, along: int) -> Ref:
     """y·w + b, in place."""
     for name, function in (("weight", t.multiply), ("bias", t.add)):
         if name in s.weights:
-            function(y, spread(s.weights[name], y.shape, along), out=y)
+            function(y, _spread(s.weights[name], y.shape, along), out=y)
     return y
+
+
+def _spread(weight: Ref, shape: Shape, along: int) -> Ref:
+    """A weight, shaped to broadcast along `along`; those of heads are as they are."""
+    return weight if len(weight.shape) > 1 else spread(weight, shape, along)
 
 
 def _inverse(t: Tape, variance: Ref, out: Ref) -> Ref:
@@ -89,7 +94,7 @@ def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
     normalised = t.subtract(x, s.kept["mean"]) if centre else x
     normalised = t.multiply(normalised, s.kept["inverse"], out=normalised if centre else None)
     if s.wants(s.x):
-        h = t.multiply(g, spread(s.weights["weight"], g.shape, grouping.along)) if "weight" in s.weights else g
+        h = t.multiply(g, _spread(s.weights["weight"], g.shape, grouping.along)) if "weight" in s.weights else g
         h = t.reshape(h, *grouping.shape)
         terms = t.multiply(h, normalised)
         projection = t.mean(terms, grouping.axes)
@@ -100,7 +105,7 @@ def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
         yield s.x, t.reshape(dx, *s.x.shape)
     for name in s.names:
         terms = t.multiply(g, t.reshape(normalised, *s.x.shape)) if name == "weight" else g
-        shape = spread(s.weights[name], g.shape, grouping.along).shape
+        shape = _spread(s.weights[name], g.shape, grouping.along).shape
         yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
