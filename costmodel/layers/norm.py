@@ -65,7 +65,7 @@ class Centred(Norm):
 
 @layer
 class Layernorm(Centred):
-    """Over the last axis, x: (..., d), w and b: (d); or a norm for each head, x: (..., heads, d), w and b: (heads, d)."""
+    """Over the last axis, x: (..., d), w and b: (d); or one for each head, x: (..., heads, d), w and b: (heads, d)."""
 
     source = "(x − μ)/√(σ² + ε)·w + b (torch.nn.LayerNorm; Ba et al. 2016, eq. 4); keeps x, μ and 1/σ"
 
