@@ -35,6 +35,18 @@ class Commands(TyperGroup):
             from costmodel.inversions import app as later
         return cast(TyperGroup, typer.main.get_command(later)).get_command(ctx, cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments begin with; an error that names the nearest ones if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            from difflib import get_close_matches  # only errors need it
+
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            error.message = f"No such command {args[0]!r}.{meant}"
+            raise
+
 
 app = typer.Typer(
     cls=Commands,

@@ -122,9 +122,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class Check:
-    """Predictions of every layer's time beside measurements. Times are of layers alone, warm, one after another.
+    """Predictions of every layer's time beside measurements. Times are of layers alone, one after another.
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
+    reuse_bytes: 0 if warm; else cold, so much being touched between two runs of a layer.
     """
 
     prediction: Prediction = field(repr=False)
@@ -133,6 +134,7 @@ class Check:
     layers: tuple[Finding, ...] = field(repr=False)
     idle: tuple[str, ...] = field(repr=False)
     warnings: tuple[str, ...] = ()
+    reuse_bytes: int = 0
 
     @property
     def predicted_seconds(self) -> float:

@@ -44,6 +44,7 @@ def predict_seconds(
     in_context: bool = False,
     compulsory_bytes: int | None = None,
     placement: Placement | None = None,
+    between: int = 0,
 ) -> HostTime:
     """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
 
@@ -54,12 +55,20 @@ def predict_seconds(
         in_context: for whole networks: with the factors that the calibration's own networks gave.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
         placement: where its memory is, if that is known already.
+        between: bytes that others touch from one repetition to the next.
 
     Raises:
         SettingError: there is no such level.
 
     """
-    host = host_time(program, calibration.rates, level=level, compulsory_bytes=compulsory_bytes, placement=placement)
+    host = host_time(
+        program,
+        calibration.rates,
+        level=level,
+        compulsory_bytes=compulsory_bytes,
+        placement=placement,
+        between=between,
+    )
     if not in_context or level < 6:
         return host
     context = context_of(calibration)

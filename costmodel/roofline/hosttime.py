@@ -105,9 +105,11 @@ def host_time(
     level: int = 6,
     compulsory_bytes: int | None = None,
     placement: Placement | None = None,
+    between: int = 0,
 ) -> HostTime:
     """How long a program takes when it is run over and over.
 
+    between: bytes that others touch from one run to the next.
     compulsory_bytes: what level 1 moves, the program's inputs, weights and outputs once unless given.
     Raises SettingError for a level that there is not.
     """
@@ -115,7 +117,7 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances((placement or place(program)).touched)
+    distances = reuse_distances((placement or place(program)).touched, between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.budget import read_budget
 from costmodel.cost import traffic
 from costmodel.errors import SettingError, shown
 from costmodel.graph import Call
@@ -18,7 +19,7 @@ from costmodel.roofline.footprint import check_fits
 from costmodel.roofline.forecast import predict_seconds
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of
 from costmodel.roofline.layer import layer_programs
-from costmodel.roofline.measurement import measure
+from costmodel.roofline.measurement import copies_of, measure
 from costmodel.roofline.network import check_runs
 from costmodel.roofline.operation import Op, Phase
 from costmodel.roofline.placement import place
@@ -50,18 +51,21 @@ def check(
     level: int = 6,
     rounds: int | None = None,
     classes: bool = True,
+    reuse: int | str = 0,
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
     **settings: Any,
 ) -> Check:
-    """Hold the predicted time of each layer against its measured time, alone and warm, on one thread.
+    """Hold the predicted time of each layer against its measured time, alone, on one thread.
 
     Args:
         model: as `predict` takes it, or a prediction.
         level: which model of host time, 1 to 6; see `costmodel.roofline.hosttime`.
         rounds: turns of measurement, of three samples each; more make intervals narrower.
-        classes: whether to measure also what bounds each layer, which takes as long again.
+        classes: whether to measure also what bounds each layer, which takes as long again; of warm layers only.
+        reuse: 0 for warm layers; else cold ones, so many bytes (or a size such as "64 MiB") being touched between two
+            runs of a layer, as copies of its memory take turns.
         calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
         progress: a bar on stderr, or a function that is told the share done.
         say: is told what there is to know of the calibration, as that it had to be made; a warning unless given.
@@ -81,19 +85,31 @@ def check(
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
     numbers = _numbered([each.program for each in busy])
     distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
-    check_fits(sum(place(program).arena_bytes for program in distinct.values()), prediction.model.title)
+    reuse_bytes = read_budget(reuse, "reuse").bytes if reuse != 0 else 0
+    between = {number: _others(program, reuse_bytes) for number, program in distinct.items()}
+    placements = [place(program) for program in distinct.values()]
+    room = sum(copies_of(placement, reuse_bytes) * placement.arena_bytes for placement in placements)
+    check_fits(room, prediction.model.title)
     calibration = calibration or calibration_for(progress, say)
     with bar(progress, "measuring") as told:
-        timings = dict(zip(distinct, measure([*distinct.values()], protocol=protocol, progress=told), strict=True))
+        measured = measure([*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, progress=told)
+        timings = dict(zip(distinct, measured, strict=True))
     seconds = [timings[number].seconds for number in distinct]
-    bounds = classify([*distinct.values()], seconds, calibration.machine) if classes else [None] * len(distinct)
-    measured = dict(zip(distinct, bounds, strict=True))
+    known = classes and not reuse_bytes
+    bounds = classify([*distinct.values()], seconds, calibration.machine) if known else [None] * len(distinct)
+    bound = dict(zip(distinct, bounds, strict=True))
     layers = tuple(
-        _finding(each, number, timings[number], measured[number], calibration, level)
+        _finding(each, number, timings[number], bound[number], calibration, level, between[number])
         for each, number in zip(busy, numbers, strict=True)
     )
     idle = tuple(each.call.name for each in passes if each.phase == "forward" and not each.program.ops)
-    return Check(prediction, calibration, level, layers, idle, _warnings(calibration, layers))
+    return Check(prediction, calibration, level, layers, idle, _warnings(calibration, layers), reuse_bytes)
+
+
+def _others(program: Program, reuse_bytes: int) -> int:
+    """Bytes of the copies of a program's memory that are touched between two uses of one."""
+    placement = place(program)
+    return (copies_of(placement, reuse_bytes) - 1) * placement.touched_bytes
 
 
 def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
@@ -133,10 +149,18 @@ def _passes(call: Call) -> Iterator[Pass]:
 
 
 def _finding(
-    each: Pass, number: int, timing: Timing, bound: Verdict | None, calibration: Calibration, level: int
+    each: Pass,
+    number: int,
+    timing: Timing,
+    bound: Verdict | None,
+    calibration: Calibration,
+    level: int,
+    between: int,
 ) -> Finding:
     rates, repeat, program = calibration.rates, int(each.call.times), each.program
-    host: HostTime = predict_seconds(program, calibration, level=level, compulsory_bytes=each.compulsory_bytes)
+    host: HostTime = predict_seconds(
+        program, calibration, level=level, compulsory_bytes=each.compulsory_bytes, between=between
+    )
     arithmetic = each.flops + each.pointwise_flops
     return Finding(
         each.call.name,

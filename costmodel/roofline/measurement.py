@@ -33,7 +33,7 @@ def measure(
     """
     require()
     placements = [place(program) for program in programs]
-    copies = [1 + reuse_bytes // max(placement.arena_bytes, 1) for placement in placements]
+    copies = [copies_of(placement, reuse_bytes) for placement in placements]
     _check_room(placements, copies)
     calls = []
     for placement, number in zip(placements, copies, strict=True):
@@ -42,6 +42,11 @@ def measure(
         calls.append(runner([thunk for part in parts for thunk in placement.bind(part)]))
     timings = time_calls(calls, protocol, statistic=statistic, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
+
+
+def copies_of(placement: Placement, reuse_bytes: int) -> int:
+    """How many copies of a program's memory take turns, so that so many bytes are touched between two uses of one."""
+    return 1 + -(-reuse_bytes // max(placement.arena_bytes, 1))
 
 
 def runner(thunks: list[Thunk]) -> Run:

@@ -68,6 +68,11 @@ class Placement:
         """For each call what it touches: each array that it reads, then the one that it writes."""
         return tuple(tuple(self._span(ref, op) for ref in operands_of(op)) for op in self.program.ops)
 
+    @property
+    def touched_bytes(self) -> int:
+        """What one run touches; of a table only what is looked up."""
+        return _footprint(span for spans in self.touched for span in spans)
+
     def _span(self, ref: Ref, op: Op) -> Span:
         item = ITEM_BYTES[ref.dtype]
         start = self.starts[ref.buffer] + ref.offset * item
@@ -107,10 +112,11 @@ def operands_of(op: Op) -> list[Ref]:
     return [*(x for x in op.inputs if isinstance(x, Ref)), op.output]
 
 
-def reuse_distances(touched: Sequence[Sequence[Span]]) -> list[list[float]]:
+def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
     """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
 
     Half of the call that touched it last and half of this one count, since both stream through what they touch.
+    between: bytes that others touch from one repetition to the next.
     """
     recent: dict[tuple[int, int], tuple[Span, int]] = {}
     found: list[list[float]] = []
@@ -118,7 +124,7 @@ def reuse_distances(touched: Sequence[Sequence[Span]]) -> list[list[float]]:
         found = []
         for number, spans in enumerate(touched):
             own = _footprint(spans)
-            found.append([_distance(span, recent, own, touched) for span in spans])
+            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
             for span in spans:
                 _touch(span, turn * len(touched) + number, recent)
     return found
@@ -134,7 +140,11 @@ def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]
 
 
 def _distance(
-    span: Span, recent: dict[tuple[int, int], tuple[Span, int]], own: int, touched: Sequence[Sequence[Span]]
+    span: Span,
+    recent: dict[tuple[int, int], tuple[Span, int]],
+    own: int,
+    touched: Sequence[Sequence[Span]],
+    others: int,
 ) -> float:
     between = at_once = 0
     last = -1
@@ -142,6 +152,7 @@ def _distance(
         if mark != last:
             between, at_once, last = between + at_once, 0, mark
         if _overlaps(entry, span):
+            between += others if mark < len(touched) else 0
             return max(between + (_footprint(touched[mark % len(touched)]) + own) / 2, span.bytes)
         at_once += entry.bytes
     return float("inf")

@@ -39,6 +39,8 @@ FEWEST = 6
 
 FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
 """Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
+MOST_FAR = 1.5
+"""How many times longer than a stream's the way of an operand can be."""
 SHARED: Mapping[str, tuple[str, ...]] = {
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
@@ -153,9 +155,14 @@ def fit(
         row[start : start + len(own)] = [values[name] for name in own]
     times, beside = np.array(seconds), np.array(call)
     weights = iter(_weights(rows, times, beside).tolist())
-    common = {name: next(weights) for name in shared}
-    by_layout = {layout: {**common, **{name: next(weights) for name in own}} for layout in known}
+    common = {name: _bounded(name, next(weights)) for name in shared}
+    by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
     return Fit(by_layout, _left_out(rows, times, beside))
+
+
+def _bounded(name: str, weight: float) -> float:
+    """Products that the caches hold cannot tell what the way from memory weighs: no more than a stream's."""
+    return min(weight, MOST_FAR) if name in FAR else weight
 
 
 def _left_out(rows: Array, times: Array, beside: Array) -> Array:

@@ -13,6 +13,9 @@ from costmodel.roofline.commands import app
 
 Rounds = Annotated[int | None, typer.Option(metavar="N", help="Turns of measurement: more make intervals narrower.")]
 Level = Annotated[int, typer.Option(metavar="1-6", help="Which model of host time (6: all that is known).")]
+Reuse = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB).")
+]
 Quick = Annotated[bool, typer.Option("--no-classes", help="Do not measure what bounds each layer.")]
 Page = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Also write a page with tables and pictures.")]
 FailOver = Annotated[
@@ -46,6 +49,7 @@ def check(
     level: Level = 6,
     rounds: Rounds = None,
     no_classes: Quick = False,
+    reuse: Reuse = None,
     html: Page = None,
     fail_over: FailOver = None,
     save: Save = None,
@@ -61,7 +65,15 @@ def check(
     _check_writable(html, save)
     then = None if against is None else baseline.read(against)
     prediction = asked(model, settings)
-    found = checked(prediction, level=level, rounds=rounds, classes=not no_classes, progress=_shown(), say=_note)
+    found = checked(
+        prediction,
+        level=level,
+        rounds=rounds,
+        classes=not no_classes,
+        reuse=reuse or 0,
+        progress=_shown(),
+        say=_note,
+    )
     if html is not None:
         found.to_html(html)
     changes = None if then is None else baseline.against(found, then)

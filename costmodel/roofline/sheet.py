@@ -20,7 +20,7 @@ MOST_ROWS = 60
 TOP = 5
 
 NOTES = (
-    "layers: each alone and warm, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"
+    "layers: each alone, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"
     " and NumPy's own passes; FLOP/B is operations of both sorts a compulsory byte",
     "times: CPU time of one thread, the fastest of all samples; ± is half its 95 % interval;"
     " off is predicted over measured, less one",
@@ -32,7 +32,8 @@ NOTES = (
 
 def headline(check: Check) -> str:
     """What was asked, in one line."""
-    return f"{question(check.prediction)}, held against the clock"
+    state = f"cold ({show_bytes(check.reuse_bytes)} between two runs)" if check.reuse_bytes else "warm"
+    return f"{question(check.prediction)}, {state}, held against the clock"
 
 
 def text(check: Check) -> str:

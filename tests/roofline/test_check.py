@@ -152,6 +152,15 @@ def test_levels_differ_only_in_what_is_predicted() -> None:
     assert [layer.numpy_bytes for layer in found[1].layers] == [layer.numpy_bytes for layer in found[6].layers]
 
 
+def test_cold_layers_are_predicted_as_cold_and_say_so() -> None:
+    wide = cm.MLP(sizes=[400, 500, 9], activation="relu")
+    warm, cold = check(wide, batch=60, **SETTINGS), check(wide, batch=60, reuse="16 MiB", **SETTINGS)
+    assert cold.predicted_seconds > warm.predicted_seconds
+    assert "cold (16.0 MiB between two runs)" in str(cold)
+    assert "warm" in str(warm)
+    assert [layer.numpy_bytes for layer in cold.layers] == [layer.numpy_bytes for layer in warm.layers]
+
+
 def test_ceilings_are_what_was_measured() -> None:
     told = ceilings_of(calibration())
     assert [ceiling.name for ceiling in told] == ["float32", "float64", "L1", "L2", "memory"]
@@ -177,6 +186,8 @@ def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
         ({"level": True}, "level True"),
         ({"rounds": 0}, "rounds 0"),
         ({"rounds": 2.5}, "rounds 2.5"),
+        ({"reuse": "64"}, "no unit"),
+        ({"reuse": "900 TiB"}, "is free"),
         ({"batch": 0}, "batch"),
         ({"attention": "flash"}, "attention"),
         ({"precision": "bf16"}, "fp32"),

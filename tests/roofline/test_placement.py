@@ -35,6 +35,13 @@ def test_what_lies_between_two_uses_counts_once() -> None:
     assert min(first + second + third) >= 60
 
 
+def test_what_others_touch_lies_between_two_repetitions_only() -> None:
+    a, b = span(0, 100), span(200, 60)
+    warm, cold = reuse_distances([(a, b), (b, a)]), reuse_distances([(a, b), (b, a)], between=10**6)
+    assert cold[0] == [distance + 10**6 for distance in warm[0]]
+    assert cold[1] == warm[1]
+
+
 def test_a_span_is_never_nearer_than_itself() -> None:
     large, small = span(0, 10_000), span(20_000, 4)
     distances = reuse_distances([(large, small), (small, small)])
