@@ -96,6 +96,10 @@ class ClosedForms:
                 leaf = _follow(self.tree, point) or self._explore(point)
         return leaf
 
+    def known(self, point: Mapping[str, int]) -> Leaf | None:
+        """The regime of a point, if there has been a trace in it."""
+        return _follow(self.tree, point)
+
     def predict(self, point: Mapping[str, int]) -> Prediction:
         """What `costmodel.predict` answers at a point. Raises CostModelError."""
         fields, settings = _sorted(point)

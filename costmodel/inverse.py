@@ -1,4 +1,7 @@
-"""Questions turned around: how large may one number be so that a quantity stays within a target."""
+"""Questions turned around: how large may one number be so that a quantity stays within a target.
+
+Solved on closed forms where there are any, and predicted at the answer and one past it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.budget import Budget, fit, read_budget
+from costmodel.curves import Curve
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.knobs import Knob, current, knob_of
 from costmodel.prediction import Prediction, predict
@@ -197,43 +201,40 @@ def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve:
 
 
 class _Search:
-    """Predictions along a knob, each made once; what the model cannot take is no prediction but a reason."""
+    """The last position of a knob at which its curve is within the target."""
 
     def __init__(self, knob: Knob, quantity: str, target: Budget, reserve: int) -> None:
         self.knob, self.quantity, self.target, self.reserve = knob, quantity, target, reserve
-        self.made: dict[int, Prediction | CostModelError] = {}
-
-    def at(self, position: int) -> Prediction | CostModelError:
-        if position not in self.made:
-            try:
-                self.made[position] = self.knob.at(self.knob.values[position])
-            except CostModelError as error:
-                self.made[position] = error
-        return self.made[position]
-
-    def value(self, position: int) -> int | None:
-        found = self.at(position)
-        return None if isinstance(found, CostModelError) else int(found.value(self.quantity))
+        self.curve = Curve(knob, quantity)
 
     def meets(self, position: int) -> bool:
-        value = self.value(position)
+        value = self.curve.value(position)
         return value is not None and value + self.reserve <= self.target.bytes
 
     def solution(self) -> Solution:
         count = len(self.knob.values)
-        if not self.meets(0):
-            return self._rising(count)
-        last = last_true(self.meets, count)
+        rising = not self.meets(0)
+        last = self._last((lambda n: not self.meets(n)) if rising else self.meets, count)
+        if rising:
+            return self._rising(last, count)
         if last == count - 1 and not self.knob.limit:
             raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
         return self._answer(last, last + 1 if last + 1 < count else None)
 
-    def _rising(self, count: int) -> Solution:
+    def _last(self, holds: Callable[[int], bool], count: int) -> int:
+        """Found by formula as far as there is one, and predicted there and one past it."""
+        if count < 3:
+            return last_true(holds, count)
+        guess = self.curve.trace(self.target.bytes - self.reserve)
+        last = last_true(holds, count, guess)
+        right = all(self.curve.check(n) for n in (last, last + 1) if n < count)
+        return last if right else last_true(holds, count)
+
+    def _rising(self, found: int, count: int) -> Solution:
         """The first value does not do: either a later one does, or none."""
-        found = last_true(lambda n: not self.meets(n), count)
         if found + 1 < count:
             return self._answer(found + 1, found)
-        first = self.at(0)
+        first = self.curve.at(0)
         if isinstance(first, CostModelError):
             raise first
         return self._made(None, first, None, None, self._binds(first))
@@ -242,12 +243,12 @@ class _Search:
         return fit(at, self.target.bytes).binds if self.quantity == "memory.peak" else ""
 
     def _answer(self, position: int, past: int | None) -> Solution:
-        found = self.at(position)
+        found = self.curve.at(position)
         assert isinstance(found, Prediction)
         answer = self.knob.values[position]
         if past is None:
             return self._made(answer, found, None, None, self.knob.limit)
-        beyond, value = self.at(past), self.knob.values[past]
+        beyond, value = self.curve.at(past), self.knob.values[past]
         if isinstance(beyond, CostModelError):
             return self._made(answer, found, value, None, str(beyond))
         return self._made(answer, found, value, int(beyond.value(self.quantity)), self._binds(beyond))

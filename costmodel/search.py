@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-GUESSES = 4
-
 
 def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
     """The last of `count` positions at which `holds` is true, if it is true at 0 and false from some position on.
@@ -31,14 +29,15 @@ def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
     return low
 
 
-def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1) -> int:
+def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1, rounds: int = 4) -> int:
     """About the last of the positions at which a value that grows in proportion to its size is within a target.
 
-    Straight lines are drawn from position 0 to the last guess, `start` at first, until they lead to the same.
+    Straight lines are drawn from position 0 to the last guess, `start` at first, until they lead to the same, or for
+    so many rounds.
     """
     last = len(sizes) - 1
     place = min(max(start, 1), last)
-    for _ in range(GUESSES):
+    for _ in range(rounds):
         rise = value(place) - value(0)
         if rise <= 0:
             return place

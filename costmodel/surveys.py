@@ -86,7 +86,7 @@ By = Annotated[str, typer.Option(metavar="SIZE", help="What to turn for that: wi
     epilog=examples(
         "compare gpt2-small resnet50 mlp-mnist --batch 8",
         "compare gpt2-small --optimizer sgd,adamw --checkpoint none,block",
-        "compare gpt2-small --over layers=12,24 --over width=768,1024",
+        "compare gpt2-small --over layers=12,24 --over width=768,1536",
         "compare gpt2-small gpt2-medium --at-equal params --plot bars.png",
     )
 )

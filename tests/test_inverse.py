@@ -10,7 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.closedforms import ClosedForms, Forms
 from costmodel.inverse import solve_for
+from costmodel.knobs import Knob
+from costmodel.polynomial import Polynomial
 from costmodel.search import last_true
 from tests.command import error_of, here, refused
 from tests.strategies import mlps, questions, sizes, transformers
@@ -149,3 +152,23 @@ def test_the_shell_answers_as_python_does(capsys) -> None:
     assert here(capsys, *asked, "1GiB", *options).code == 1
     refused(here(capsys, *asked, "24GiB", "--for", "bach"), "'batch'")
     refused(here(capsys, *asked, "24GiB", "--for", "batch", "--batch", "3"), "leave it out")
+
+
+@pytest.mark.parametrize("name", ["batch", "seq", "layers", "width"])
+def test_formulas_are_searched_and_few_questions_predicted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    asked: list[int] = []
+    at = Knob.at
+    monkeypatch.setattr(Knob, "at", lambda knob, value: asked.append(value) or at(knob, value))
+    own = {} if name == "batch" else {"batch": 8}
+    found = cm.solve("gpt2-small", "memory.peak", "12 GiB", for_=name, **own)
+    assert {found.answer, found.past} <= set(asked)
+    assert len(set(asked)) <= 8
+
+
+def test_a_formula_that_is_wrong_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = cm.max_batch("gpt2-small", memory="12 GiB", seq=128).answer
+    monkeypatch.setattr(Polynomial, "value", lambda self, point: 0)
+    monkeypatch.setattr(
+        ClosedForms, "at", lambda self, point: self._put(None, Forms({q: Polynomial({}) for q in self.quantities}))
+    )
+    assert cm.max_batch("gpt2-small", memory="12 GiB", seq=128).answer == right

@@ -69,7 +69,7 @@ themes
 scales
 explanation choice closedforms search scaling
 knobs charts
-fronts
+fronts curves
 inverse shares frontier steps ranking
 sizing crossing elasticity recommendation lines heatmaps
 comparison
