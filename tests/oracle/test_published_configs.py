@@ -189,3 +189,54 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
     return config | {fields[name].alias or name: draw(values) for name, values in drawn.items() if name in fields}
+
+
+def decoder(family: str, sizes: str, **fields: Any) -> dict[str, Any]:
+    """A configuration by the names that most families give sizes, in the order here."""
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return {"model_type": family, **dict(zip(names, map(int, sizes.split()), strict=True)), **fields}
+
+
+def opt(width: int, layers: int, heads: int) -> dict[str, Any]:
+    sizes = {"hidden_size": width, "ffn_dim": 4 * width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"model_type": "opt", **sizes}
+
+
+def mpt(width: int, layers: int, heads: int) -> dict[str, Any]:
+    return {"model_type": "mpt", "d_model": width, "n_layers": layers, "n_heads": heads, "vocab_size": 50432}
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "opt-13b": opt(5120, 40, 40),
+    "opt-30b": opt(7168, 48, 56),
+    "opt-66b": opt(9216, 64, 72),
+    "mpt-30b": mpt(7168, 48, 64),
+    "gemma-3-270m": decoder("gemma3_text", "262144 640 2048 18 4", num_key_value_heads=1),
+    "gemma-3-4b-text": decoder("gemma3_text", "262208 2560 10240 34 8", num_key_value_heads=4),
+    "gemma-3-12b-text": decoder("gemma3_text", "262208 3840 15360 48 16", num_key_value_heads=8),
+    "gemma-3-27b-text": decoder("gemma3_text", "262208 5376 21504 62 32", num_key_value_heads=16, head_dim=128),
+    "mistral-large-123b": decoder("mistral", "32768 12288 28672 88 96", head_dim=128),
+    "olmo-2-32b": decoder("olmo2", "100352 5120 27648 64 40", num_key_value_heads=8),
+    "phi-4-mini": decoder("phi3", "200064 3072 8192 32 24", num_key_value_heads=8, tie_word_embeddings=True),
+    "pythia-14m": decoder("gpt_neox", "50304 128 512 6 4"),
+    "qwen2-57b-a14b": decoder("qwen2_moe", "151936 3584 18944 28 28", num_key_value_heads=4)
+    | {"num_experts": 64, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480},
+    "qwen3-30b-a3b": decoder("qwen3_moe", "151936 2048 6144 48 32", head_dim=128),
+    "qwen3-235b-a22b": decoder("qwen3_moe", "151936 4096 12288 94 64", moe_intermediate_size=1536, head_dim=128),
+    "gpt-oss-20b": {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32},
+    "gpt-oss-120b": {"model_type": "gpt_oss"},
+    "deepseek-v2": decoder("deepseek_v2", "102400 5120 12288 60 128", n_routed_experts=160, num_experts_per_tok=6)
+    | {"first_k_dense_replace": 1, "moe_intermediate_size": 1536},
+    "deepseek-v2-lite": decoder("deepseek_v2", "102400 2048 10944 27 16", q_lora_rank=None, num_experts_per_tok=6)
+    | {"first_k_dense_replace": 1, "moe_intermediate_size": 1408},
+    "deepseek-v3": {"model_type": "deepseek_v3"},
+}
+"""Sizes of ready models, as their published configurations give them."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: str) -> None:
+    config = CONFIG_MAPPING[PUBLISHED[name]["model_type"]](**PUBLISHED[name])
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(weight.numel() for weight in model.parameters()) == predict(name, seq=1).params
