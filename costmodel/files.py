@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "mlp": ("costmodel.architectures.mlp", "MLP"),
     "cnn": ("costmodel.architectures.cnn", "CNN"),
     "transformer": ("costmodel.architectures.transformer", "Transformer"),
+    "imported": ("costmodel.imported.model", "Imported"),
     "vision_transformer": ("costmodel.architectures.vision", "VisionTransformer"),
 }
 """Where each architecture lives, by the name that files give it."""

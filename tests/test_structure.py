@@ -61,10 +61,10 @@ imported.rules
 imported.replay
 imported.model
 imported
-imported.importing
 report budget
 milestones
 pictures prediction
+imported.importing
 themes
 scales
 explanation choice closedforms search scaling

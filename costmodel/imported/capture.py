@@ -104,7 +104,10 @@ class Capture:
         op = target._schema.name.partition("::")[2]
         if op in IDLE or op in SIZES or value is None:
             return
-        makes = self._makes(node, value)
+        try:
+            makes = self._makes(node, value)
+        except SpecError as error:
+            raise SpecError(f"{'.'.join((*_path(node), op))}: {error}") from None
         if not makes:
             return
         args = self._arguments(node)
@@ -176,6 +179,8 @@ class Capture:
     def _tree(self, size: Any) -> Tree:
         if isinstance(size, int | float | bool):
             return size
+        if type(size).__name__ != "SymInt":
+            return 1.0  # a number that depends on the data, which nothing here does
         return tree_of(size.node.expr, self.letters)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Any, Literal
 
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
@@ -16,6 +19,9 @@ from costmodel.imported.meta import module_on_meta
 from costmodel.imported.model import Imported
 from costmodel.imported.program import Program
 from costmodel.imported.rules import load_rules
+from costmodel.imported.site import NoRuleError
+from costmodel.prediction import trace
+from costmodel.training import Settings
 
 
 def from_torch(
@@ -50,26 +56,21 @@ def from_torch(
         raise SettingError(f"from_torch takes a torch.nn.Module, not {shown(module)}")
     if unknown not in ("error", "lower_bound"):
         raise UnknownNameError(f"unknown={shown(unknown)} is neither 'error' nor 'lower_bound'")
+    if dynamic is not None and not isinstance(dynamic, Mapping):
+        raise SettingError(f"dynamic={shown(dynamic)} is not a mapping of inputs such as {{'x': {{0: 'batch'}}}}")
     args = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
     kwargs = dict(example_kwargs or {})
     named = _bound(module, args, kwargs)
     bare = module_on_meta(torch, module)
     program, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
     title = name or type(module).__name__
-    missing = _without_rule(program)
+    model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
+    missing = _without_rule(model)
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
-    notes = [*example.notes]
-    if missing:
-        notes.append(f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated")
-    return Imported(
-        name=title,
-        notes=". ".join(notes)[:4000],
-        program=program,
-        example=example.sizes,
-        limits=example.limits,
-        unknown=tuple(sorted(missing)),
-    )
+    left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
+    notes = ". ".join([*example.notes, *([left_out] if missing else [])])
+    return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
 
 
 def _torch() -> Any:
@@ -98,8 +99,7 @@ def _exported(
         tried = example.opened(open_sizes)
         given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
         try:
-            with warnings.catch_warnings(), torch.device("meta"):
-                warnings.simplefilter("ignore")
+            with _quiet(), torch.device("meta"):
                 exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
             found = tried.found(exported)
             return Capture(exported, module, found.letters)(), found
@@ -109,17 +109,41 @@ def _exported(
     raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
 
 
-def _without_rule(program: Program) -> Counter[str]:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing is printed or logged: what PyTorch has to say is in its errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _without_rule(model: Imported) -> dict[str, str]:
+    """Operators that have no rule, or are called as no rule knows: what is wrong with each but the lack of a rule."""
     rules = load_rules()
-    return Counter(step.op for step in program.steps if step.op not in rules)
+    missing = {step.op: "" for step in model.program.steps if step.op not in rules}
+    asked = Settings(batch=model.example.get("batch", 1))
+    while True:
+        try:
+            trace(model.model_copy(update={"unknown": tuple(missing)}), asked)
+        except NoRuleError as error:
+            if error.op in missing:
+                raise
+            missing[error.op] = str(error)
+        else:
+            return missing
 
 
-def _listed(missing: Counter[str], program: Program) -> str:
+def _listed(missing: dict[str, str], program: Program) -> str:
     """Operators by name and count, with their share of the tensors that are made."""
-    made = Counter[str]()
-    for step in program.steps:
-        made[step.op] += len(step.makes)
-    share = sum(made[op] for op in missing) / sum(made.values())
-    names = ", ".join(f"{op} ×{count}" for op, count in missing.most_common())
+    count = Counter(step.op for step in program.steps if step.op in missing)
+    made = sum(len(step.makes) for step in program.steps if step.op in missing)
+    share = made / max(sum(len(step.makes) for step in program.steps), 1)
+    why = {op: f" ({reason})" if reason else "" for op, reason in missing.items()}
+    names = ", ".join(f"{op} ×{times}{why[op]}" for op, times in count.most_common())
     plural = "s have" if len(missing) > 1 else " has"
-    return f"{len(missing)} operator{plural} no rule: {names} ({share:.1%} of its tensors)"
+    return f"{len(missing)} operator{plural} no rule: {names}, {share:.1%} of its tensors"

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, Extent, LossName
-from costmodel.errors import SettingError
-from costmodel.imported.program import Program
+from costmodel.architectures.base import Architecture, Extent, LossName, Size, as_tuple
+from costmodel.errors import SettingError, SpecError
+from costmodel.imported.program import Program, program_of
 from costmodel.imported.replay import Replay
 from costmodel.imported.trees import extents_in
 from costmodel.run import Run
-from costmodel.tensor import Tensor
+from costmodel.tensor import Tensor, is_contiguous
 
 
 class Imported(Architecture):
     """What one forward pass of a PyTorch module calls; made by `costmodel.from_torch`."""
 
-    program: Any = Field(description="operators in order, with the tensors they read and make")
-    example: Any = Field(description="sizes of the example inputs: batch, seq, height, width, as far as there are")
-    limits: Any = Field(default={}, description="least and largest size of each that is open")
-    unknown: tuple[str, ...] = Field(default=(), description="operators without a rule: numbers are lower bounds")
+    program: Annotated[Any, BeforeValidator(program_of)] = Field(
+        description="operators in order, with the tensors they read and make"
+    )
+    example: dict[str, Size] = Field(
+        description="sizes of the example inputs: batch, seq, height, width, as far as there are"
+    )
+    limits: dict[str, Annotated[tuple[Size, Size | None], BeforeValidator(as_tuple)]] = Field(
+        default={}, description="least and largest size of each that is open"
+    )
+    unknown: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
+        default=(), description="operators that are left out, so that numbers are lower bounds"
+    )
+
+    @field_serializer("program")
+    def _write(self, program: Program) -> dict[str, Any]:
+        return program.to_dict()
 
     @property
     def HAS_ATTENTION(self) -> bool:  # type: ignore[override]
@@ -76,8 +88,10 @@ class Imported(Architecture):
         known = {"batch": extent.batch, "seq": extent.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
         assert isinstance(attention, AttentionSetting)
-        outputs = Replay(self._program(), run, sizes, attention)()
-        return next((x for x in outputs if x.requires_grad), outputs[0])
-
-    def _program(self) -> Program:
-        return self.program
+        outputs = Replay(self.program, self.unknown, run, sizes, attention)()
+        if not outputs:
+            raise SpecError(f"{self.title} returns no tensor")
+        y = next((x for x in outputs if x.requires_grad), outputs[0])
+        if len(y.shape) == 3 and extent.seq is not None and is_contiguous(y.shape, y.strides):
+            return y.view((y.rows, y.shape[-1]), None)  # the loss sees rows of tokens
+        return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from costmodel.imported.trees import Tree
@@ -58,6 +59,35 @@ class Program(NamedTuple):
     inputs: dict[str, Given]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, which `program_of` reads."""
+        steps = [{**step._asdict(), "makes": [made._asdict() for made in step.makes]} for step in self.steps]
+        named = {part: {name: item._asdict() for name, item in getattr(self, part).items()} for part in _NAMED}
+        return {**named, "steps": steps, "outputs": list(self.outputs)}
+
+
+_NAMED: dict[str, type[Weight] | type[Given]] = {"weights": Weight, "buffers": Given, "inputs": Given}
+
+
+def program_of(data: Any) -> Program:
+    """The program that plain data describes. Raises ValueError, whose text says what is not understood."""
+    if isinstance(data, Program):
+        return data
+    try:
+        named = {part: {name: _read(kind, item) for name, item in data[part].items()} for part, kind in _NAMED.items()}
+        steps = [
+            _read(Step, {**step, "makes": tuple(_read(Made, made) for made in step["makes"])}) for step in data["steps"]
+        ]
+        return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no program as from_torch makes them: {error}") from None
+
+
+def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+    return kind(
+        **{name: tuple(v) if name in ("shape", "path") and isinstance(v, list) else v for name, v in data.items()}
+    )
 
 
 def tensors_in(value: Any) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.errors import SpecError
+from costmodel.errors import CostModelError, SpecError
 from costmodel.imported.movements import Parameter, Unknown
 from costmodel.imported.program import Program, Step, tensors_in
 from costmodel.imported.rules import load_rules
@@ -19,8 +20,16 @@ from costmodel.tensor import Shape, Tensor, show_shape
 class Replay:
     """One run of a program at some sizes of the batch."""
 
-    def __init__(self, program: Program, run: Run, sizes: dict[str, int], attention: AttentionSetting) -> None:
+    def __init__(
+        self,
+        program: Program,
+        unknown: Collection[str],
+        run: Run,
+        sizes: dict[str, int],
+        attention: AttentionSetting,
+    ) -> None:
         self.program = program
+        self.unknown = unknown
         self.run = run
         self.sizes = sizes
         self.attention = attention
@@ -105,8 +114,12 @@ class Replay:
 
     def _step(self, step: Step) -> None:
         site = Site(self, step)
-        found = self.rules.get(step.op)
-        made = found(site) if found is not None else self._unknown(site)
+        try:
+            made = self._unknown(site) if step.op in self.unknown else self.rules[step.op](site)
+        except CostModelError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise site.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
         for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
             self._check(step, tensor, self.shape(told.shape))
             if not step.grad:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from costmodel.imported.replay import Replay
 
 
+class NoRuleError(SpecError):
+    """An operator that has no rule, or is called in a way that its rule does not know."""
+
+    def __init__(self, message: str, op: str) -> None:
+        super().__init__(message)
+        self.op = op
+
+
 class Site:
     """One step at work. Rules read its arguments and record layers; they return the tensors that the step makes."""
 
@@ -91,9 +99,9 @@ class Site:
         """Record a layer under the step's name, or under one of its own."""
         return self.run.record(kind, inputs, name or self.step.name, tied)
 
-    def fail(self, why: str) -> SpecError:
+    def fail(self, why: str) -> NoRuleError:
         """Error that names the step."""
-        return SpecError(f"{'.'.join((*self.step.path, self.step.name))}: {self.step.op} {why}")
+        return NoRuleError(f"{'.'.join((*self.step.path, self.step.name))}: {self.step.op} {why}", self.step.op)
 
     def part(self, x: Tensor, shape: Shape, strides: Shape) -> Tensor:
         """A part of `x`, or `x` seen several times; `x` itself if nothing is left out."""

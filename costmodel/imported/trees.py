@@ -29,8 +29,8 @@ _OPERATIONS = {
 
 def evaluate(tree: Tree, sizes: Mapping[str, int]) -> int:
     """The size that a tree stands for; with letters for `sizes`, a letter."""
-    if isinstance(tree, int):
-        return tree
+    if isinstance(tree, int | float):
+        return tree  # type: ignore[return-value]
     if isinstance(tree, str):
         return sizes[tree]
     return _OPERATIONS[tree[0]](*(evaluate(branch, sizes) for branch in tree[1:]))
