@@ -30,6 +30,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     if settings.allocator == "cuda":
         said.append(("allocator", _CUDA))
     return [
+        *p.model.caveats,
         *said,
         (
             "layers",

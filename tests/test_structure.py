@@ -53,7 +53,7 @@ published.families
 architectures.cnn zoo conventions applicability
 imported.trees imported.meta imported.failures
 imported.program imported.movements imported.functions imported.reductions imported.products
-imported.site imported.axes imported.capture
+imported.site imported.axes imported.capture imported.folding
 imported.rules.shapes
 imported.rules.elementwise
 imported.rules.attention imported.rules.layers

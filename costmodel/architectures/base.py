@@ -70,6 +70,11 @@ class Architecture(BaseModel):
         """The file that this model was read from, for errors; no part of what it is."""
         return ""
 
+    @property
+    def caveats(self) -> tuple[tuple[str, str], ...]:
+        """What its numbers leave out, as (topic, sentence); reports say so."""
+        return ()
+
     @abstractmethod
     def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
         """Sizes of a batch, with the model's own where the question gives none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_serializer
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_serializer
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, Extent, LossName, Size, as_tuple
 from costmodel.errors import SettingError, SpecError
+from costmodel.imported.folding import Item, fold
 from costmodel.imported.program import Program, program_of
 from costmodel.imported.replay import Replay
 from costmodel.imported.trees import extents_in
@@ -36,6 +38,11 @@ class Imported(Architecture):
     def _write(self, program: Program) -> dict[str, Any]:
         return program.to_dict()
 
+    @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """The program with equal blocks folded."""
+        return fold(self.program)
+
     @property
     def HAS_ATTENTION(self) -> bool:  # type: ignore[override]
         """Whether it calls attention as one operator."""
@@ -45,6 +52,18 @@ class Imported(Architecture):
     def default_loss(self) -> LossName | None:
         """None: it ends where the module ends."""
         return None
+
+    @property
+    def caveats(self) -> tuple[tuple[str, str], ...]:
+        """Operators that have no rule, and what the export fixed."""
+        if not self.unknown:
+            return ()
+        names = ", ".join(self.unknown)
+        left_out = f"all numbers but params and weights: no rule for {names}, whose work and memory are left out"
+        return (("lower bound", left_out),)
+
+    def __repr__(self) -> str:
+        return f"<Imported {self.title}: {len(self.program.steps):,} operators>"
 
     @property
     def open(self) -> set[str]:
@@ -88,7 +107,7 @@ class Imported(Architecture):
         known = {"batch": extent.batch, "seq": extent.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
         assert isinstance(attention, AttentionSetting)
-        outputs = Replay(self.program, self.unknown, run, sizes, attention)()
+        outputs = Replay(self.program, self.items, self.unknown, run, sizes, attention)()
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")
         y = next((x for x in outputs if x.requires_grad), outputs[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SpecError
+from costmodel.imported.folding import Fold, Item
 from costmodel.imported.movements import Parameter, Unknown
 from costmodel.imported.program import Program, Step, tensors_in
 from costmodel.imported.rules import load_rules
@@ -23,12 +24,14 @@ class Replay:
     def __init__(
         self,
         program: Program,
+        items: Sequence[Item],
         unknown: Collection[str],
         run: Run,
         sizes: dict[str, int],
         attention: AttentionSetting,
     ) -> None:
         self.program = program
+        self.items = items
         self.unknown = unknown
         self.run = run
         self.sizes = sizes
@@ -39,6 +42,7 @@ class Replay:
         self._held: set[str] = set()
         self._taken: set[str] = set()
         self._open: list[tuple[str, Any]] = []
+        self._here: Step | None = None
 
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
@@ -46,9 +50,12 @@ class Replay:
             self._made[name] = self.run.input(self.shape(given.shape), role_of(given.dtype), given.path)
         with ExitStack() as stack:
             stack.callback(self._enter, ())
-            for step in self.program.steps:
-                self._enter(step.path)
-                self._step(step)
+            for item in self.items:
+                if isinstance(item, Fold):
+                    self._blocks(item)
+                else:
+                    self._enter(item.path)
+                    self._step(item)
         self._rest()
         return [self.tensor(name) for name in self.program.outputs]
 
@@ -75,24 +82,25 @@ class Replay:
         self._held.add(name)
         if name not in self._weights:
             weight = self.program.weights[name]
-            self._weights[name] = self.run.weight(weight.shape, f"{weight.path}", frozen=not weight.trained)
+            path = weight.path if "." in weight.path else f"{weight.path}.{weight.path}"
+            self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained)
         return self._weights[name]
 
     def taken(self, name: str) -> None:
-        """Leave out a buffer that a layer has of its own, and the others of its module."""
-        module = self.program.buffers[name].path.rpartition(".")[0]
-        siblings = (other for other, given in self.program.buffers.items() if given.path.rpartition(".")[0] == module)
-        self._taken.update(siblings)
+        """Leave out a buffer that a layer has of its own, and its module's count of batches."""
+        count = f"{self.program.buffers[name].path.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
+        self._taken.update({name}, (other for other, given in self.program.buffers.items() if given.path == count))
 
     def _parameter(self, name: str) -> Tensor:
         weight = self.weight(name)
-        path = ".".join(self.program.weights[name].path.split("."))
-        here = ".".join(label for label, _ in self._open)
+        path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
         label = path.removeprefix(f"{here}.") if here else path
         return self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
 
     def _rest(self) -> None:
         """Weights and buffers that nothing read."""
+        self._enter(())
+        self._here = None
         for name in self.program.weights:
             if name not in self._held:
                 self._parameter(name)
@@ -112,7 +120,36 @@ class Replay:
             scope.__enter__()
             self._open.append((name, scope))
 
+    def _blocks(self, found: Fold) -> None:
+        """Equal blocks: traced once, unless gradients go from them to what they share."""
+        if any(self.tensor(name).requires_grad for name in found.outer):
+            for step in (step for block in found.blocks for step in block):
+                self._enter(step.path)
+                self._step(step)
+            return
+        self._enter(found.scope)
+        traced = iter(range(len(found.blocks)))
+        outside, self._open = self._open, []
+
+        def body(x: Tensor) -> Tensor:
+            number = next(traced)
+            self._made[found.entries[number]] = x
+            for step in found.blocks[number]:
+                self._enter(step.path[found.depth :])
+                self._step(step)
+            self._enter(())
+            return self._made[found.exits[number]]
+
+        y = self.run.repeat(len(found.blocks), body, self.tensor(found.entries[0]), found.label)
+        self._open = outside
+        self._made[found.exits[-1]] = y
+        for own in found.own:
+            self._held.update(own)
+            for name in own & self.program.buffers.keys():
+                self.taken(name)
+
     def _step(self, step: Step) -> None:
+        self._here = step
         site = Site(self, step)
         try:
             made = self._unknown(site) if step.op in self.unknown else self.rules[step.op](site)

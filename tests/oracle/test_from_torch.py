@@ -116,7 +116,10 @@ def test_a_known_network_costs_what_its_description_says() -> None:
     assert one.formula("memory.activations") - other.formula("memory.activations") == 0
 
 
-QUANTITIES = ("params", "flops.forward", "flops.total", "memory.weights", "memory.buffers", "memory.activations")
+QUANTITIES = (
+    *("params", "flops.forward", "flops.total", "memory.weights", "memory.buffers", "memory.activations"),
+    *("memory.peak", "pointwise_flops.total"),
+)
 
 
 def test_weights_that_are_tied_frozen_or_unused_are_counted_as_they_are() -> None:
@@ -135,3 +138,14 @@ def test_weights_that_are_tied_frozen_or_unused_are_counted_as_they_are() -> Non
     model = cm.from_torch(module, meta(2, 5, dtype=torch.int64))
     assert found(model, batch=3, seq=7) == measured(module, meta(3, 7, dtype=torch.int64))
     assert cm.predict(model).trainable_params == sum(w.numel() for w in module.parameters() if w.requires_grad)
+
+
+def test_equal_blocks_are_found_and_cost_what_they_do_one_by_one() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+    module = nn.TransformerEncoder(layer, 5, enable_nested_tensor=False).to("meta")
+    model = cm.from_torch(module, meta(2, 6, 16))
+    one_by_one = model.model_copy(update={"items": model.program.steps})
+    folded, unrolled = (cm.predict(m, batch=3, seq=9) for m in (model, one_by_one))
+    assert [folded.value(q) for q in QUANTITIES] == [unrolled.value(q) for q in QUANTITIES]
+    assert {row.repeat for row in folded.layers} == {1, 4}  # the first needs no gradient of its input
+    assert cm.predict(model, batch=3, seq=9, checkpoint="block").flops.recomputed == folded.flops.forward

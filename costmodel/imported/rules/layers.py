@@ -158,7 +158,8 @@ def reduce(site: Site) -> Tensor | list[Tensor]:
     x = site.tensor("self")
     if site.is_tensor("other"):
         return extreme(site)
-    y = made(site, x) if site.role != "activation" else site.layer(Reduce(site.step.op, site.shape), x)
+    op = f"a{site.step.op}" if site.step.op in ("max", "min") and not site.has("dim") else site.step.op
+    y = made(site, x) if site.role != "activation" else site.layer(Reduce(op, site.shape), x)
     if len(site.step.makes) == 1:
         return y
     places = site.run.tensor(site.replay.shape(site.step.makes[1].shape), "index")

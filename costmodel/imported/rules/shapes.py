@@ -136,7 +136,7 @@ def split(site: Site) -> list[Tensor]:
 def contiguous(site: Site) -> Tensor:
     """Itself if memory runs in order, else a copy."""
     x = site.tensor("self")
-    if site.value("memory_format", "contiguous_format") == "channels_last":
+    if site.value("memory_format") in ("channels_last", 2):
         return site.layer(Copied(x.shape, ordered=True), x)
     return x if is_contiguous(x.shape, x.strides) else site.layer(Copied(x.shape), x)
 

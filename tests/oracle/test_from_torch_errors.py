@@ -1,0 +1,113 @@
+"""What `from_torch` refuses, and how it says so: in one line, with the cause and the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import costmodel as cm
+from tests.command import said_in_one_line
+
+from .measure import meta
+
+pytestmark = pytest.mark.oracle
+
+
+class Calls(nn.Module):
+    """A module whose forward pass is a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.function = function
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Any:
+        return self.function(self.layer(x), scale)
+
+
+def decides(x: Tensor, _: Any) -> Tensor:
+    return x if x.sum() > 0 else -x
+
+
+X = torch.zeros(2, 2)
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no module": (lambda: cm.from_torch("gpt2", X), "takes a torch.nn.Module, not 'gpt2'"),
+    "inputs that do not fit": (lambda: cm.from_torch(nn.Linear(2, 2)), "missing a required argument: 'input'"),
+    "another width": (lambda: cm.from_torch(nn.Linear(3, 2), X), "cannot run it on the example inputs"),
+    "a decision on data": (
+        lambda: cm.from_torch(Calls(decides), X),
+        r"depends on the data at test_from_torch_errors.py:\d+ in decides",
+    ),
+    "a size that data decides": (
+        lambda: cm.from_torch(Calls(lambda x, _: x[x > 0]), X),
+        "index: a size depends on the data",
+    ),
+    "an error of the module's own": (
+        lambda: cm.from_torch(Calls(lambda x, _: x + no_such_name), X),  # type: ignore[name-defined]  # noqa: F821
+        r"at test_from_torch_errors.py:\d+ in .*name 'no_such_name' is not defined",
+    ),
+    "nothing returned": (lambda: cm.from_torch(Calls(lambda x, _: 3), X), "returns no tensor"),
+    "an operator without a rule": (
+        lambda: cm.from_torch(nn.LSTM(4, 8), meta(5, 2, 4)),
+        r"1 operator has no rule: lstm ×1, 60.0% of its tensors; unknown='lower_bound' leaves them out",
+    ),
+    "an unknown way": (lambda: cm.from_torch(nn.Linear(2, 2), X, unknown="zero"), "neither 'error' nor 'lower_bound'"),
+    "an unknown input": (
+        lambda: cm.from_torch(nn.Linear(2, 2), X, dynamic={"inputs": {0: "batch"}}),
+        "unknown input 'inputs': did you mean 'input'",
+    ),
+    "an unknown size": (
+        lambda: cm.from_torch(nn.Linear(2, 2), X, dynamic={"input": {0: "bath"}}),
+        "unknown size in dynamic of input 'bath': did you mean 'batch'",
+    ),
+    "no axis": (
+        lambda: cm.from_torch(nn.Linear(2, 2), X, dynamic={"input": {2: "batch"}}),
+        "2 is no axis of a tensor of 2 axes",
+    ),
+    "no mapping": (lambda: cm.from_torch(nn.Linear(2, 2), X, dynamic=[0]), "is not a mapping of inputs"),
+    "a size that no input has": (
+        lambda: cm.predict(cm.from_torch(nn.Linear(2, 2), X), seq=4),
+        "seq=4 does not apply to 'Linear': no input has such a size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_imported_is_refused(name: str) -> None:
+    attempt, says = REFUSED[name]
+    with pytest.raises(cm.CostModelError, match=says) as caught:
+        attempt()
+    said_in_one_line(caught.value)
+
+
+def test_a_lower_bound_says_that_it_is_one() -> None:
+    model = cm.from_torch(nn.LSTM(4, 8), meta(5, 2, 4), unknown="lower_bound")
+    prediction = cm.predict(model, batch=5)
+    assert model.unknown == ("lstm",)
+    assert "lower bound: 1 operator has no rule: lstm ×1" in model.notes
+    assert "lower bound: all numbers but params and weights: no rule for lstm" in str(prediction).replace("\n  ", " ")
+    assert prediction.params == sum(w.numel() for w in nn.LSTM(4, 8).parameters())
+
+
+def test_keyword_inputs_are_inputs() -> None:
+    module = Calls(lambda x, scale: x * scale)
+    model = cm.from_torch(module, X, {"scale": torch.zeros(2, 1)})
+    assert cm.predict(model, batch=5).memory.inputs == 4 * (5 * 2 + 5)
+
+
+def test_a_module_and_its_memory_are_left_alone() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    before = {name: (id(tensor), tensor.clone()) for name, tensor in module.state_dict(keep_vars=True).items()}
+    cm.from_torch(module, X)
+    after = module.state_dict(keep_vars=True)
+    assert all(id(after[name]) == number and torch.equal(after[name], data) for name, (number, data) in before.items())
+
+
+def test_an_imported_model_is_written_and_read() -> None:
+    model = cm.from_torch(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), torch.zeros(2, 3, 8, 8))
+    prediction = cm.predict(model, batch=3, image=(9, 7))
+    assert cm.Prediction.from_json(prediction.to_json()) == prediction
