@@ -20,7 +20,7 @@ from costmodel.roofline.surrogates import surrogates
 from costmodel.roofline.timing import Protocol, Timing, conditions, time_calls
 from costmodel.units import show_bytes
 
-FORMAT = 2
+FORMAT = 3
 """Of the file; another number is another version's."""
 STALE = timedelta(days=14)
 """Older calibrations are used, but said to be old."""

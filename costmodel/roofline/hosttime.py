@@ -19,9 +19,11 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.arena import LINE
 from costmodel.roofline.operation import Op
 from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
+from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates, joined
+from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -217,7 +219,7 @@ def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: 
         return Terms(compute, 0.0, rates.call("random", g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    moved = op.output.bytes * (rates.far(distances[0]) + rates.far(distances[-1]))
+    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(distances[0]) + rates.far(distances[-1]))
     return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
 
 
@@ -235,6 +237,9 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
+    *read, written = (strand.itemsize for strand in loop.strands)
+    if written > 1 and 1 in read:
+        name = MIXED
     call = rates.call(name, loop.dtype, loop.scalars if name != "fill" else 0)
     ragged = [strand for strand in loop.strands if not strand.flat or strand.step != 1]
     rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill", loop.in_place)

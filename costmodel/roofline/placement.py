@@ -77,8 +77,12 @@ class Placement:
         item = ITEM_BYTES[ref.dtype]
         start = self.starts[ref.buffer] + ref.offset * item
         extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
-        looked_up = op.name == "take" and ref is op.inputs[0]
-        return Span(start, start + extent, min(op.output.bytes, extent) if looked_up else min(ref.bytes, extent))
+        touched = ref.bytes
+        if op.name == "take" and ref is op.inputs[0]:
+            touched = op.output.bytes
+        elif op.name.endswith(".at") and ref is op.output:
+            touched = item * op.terms
+        return Span(start, start + extent, min(touched, extent))
 
 
 def place(program: Program) -> Placement:

@@ -19,6 +19,7 @@ UNARY = ("exp", "tanh", "sqrt", "negative", "log", "square", "absolute", "sign",
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysign")
 COMPARING = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_not")
+MIXED = "multiply by truths"
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
@@ -102,10 +103,17 @@ def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar
     return Op(name, (*inputs, 1.0) if scalar else tuple(inputs), out)
 
 
+def masked(size: int, dtype: str) -> Op:
+    """Numbers times truths, which NumPy first turns into numbers, piece by piece."""
+    n = size // (17 if dtype == "float64" else 9)
+    return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
+
+
 def _overheads(dtype: str) -> Iterator[Probe]:
     tiny = 96
     for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
         yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
+    yield Probe(f"call {MIXED} {dtype}", masked(tiny, dtype))
     for name in ("multiply", "maximum", "greater"):
         yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
     pair = array(2, 4, dtype=dtype)
@@ -130,6 +138,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
         for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
             yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
+        yield Probe(f"rate {MIXED} {size} {dtype}", masked(size, dtype))
         for name in STEADY:
             yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
         for name in ("maximum", "multiply", "add", "subtract"):
