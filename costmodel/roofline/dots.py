@@ -12,6 +12,8 @@ from costmodel.units import show_bytes, show_count, show_rate, show_seconds
 
 COLOURS: dict[Bound, str] = {"compute": "#3b8fd1", "memory": "#e0702a", "overhead": "#2aa876"}
 """Told apart by colour-blind readers, and read on white as on black; markers differ too, for print in grey."""
+NAMED = 3
+"""Layers that are named where there is no room for more."""
 LEGEND = {bound: f"{bound}-bound" for bound in BOUNDS}
 
 
@@ -73,6 +75,19 @@ def dots_of(check: Check) -> list[Dot]:
 def drawn_dots(check: Check) -> list[Dot]:
     """Those that a roofline can show: moving alone has no rate of arithmetic."""
     return [dot for dot in dots_of(check) if dot.first.arithmetic and dot.first.compulsory_bytes]
+
+
+def intensity_title(check: Check) -> str:
+    """Of the axis, with how much of the time is of layers that have no place on it."""
+    title = "operations a byte of inputs, weights and outputs [FLOP/B]"
+    drawn = {id(layer) for dot in drawn_dots(check) for layer in dot.layers}
+    left = [layer for layer in check.layers if id(layer) not in drawn]
+    if not left:
+        return title
+    share = sum(map(check.share, left))
+    more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
+    names = ", ".join(map(name_of, left[:NAMED]))
+    return f"{title}\nnot shown, as they only move: {names}{more} ({share:.1%} of the time)"
 
 
 def name_of(layer: Finding) -> str:

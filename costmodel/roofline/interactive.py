@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.errors import CostModelError
 from costmodel.roofline.ceilings import Ceiling
 from costmodel.roofline.classification import BOUNDS, Bound
-from costmodel.roofline.dots import COLOURS, LEGEND, Dot, described, dots_of, drawn_dots, spread
+from costmodel.roofline.dots import COLOURS, LEGEND, Dot, described, dots_of, drawn_dots, intensity_title, spread
 from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
 from costmodel.units import show_rate, show_seconds
@@ -118,7 +118,7 @@ def _roofline(check: Check) -> Any:
     across = spread([dot.intensity for dot in dots] + [peak / ceilings[-1].rate])
     rates = [rate for dot in dots for rate in (dot.predicted_rate, dot.measured_rate)]
     up = spread([*rates, peak], 0.08)
-    _axes(figure, "operations a byte of inputs, weights and outputs [FLOP/B]", "operations a second [FLOP/s]")
+    _axes(figure, intensity_title(check).replace("\n", "<br>"), "operations a second [FLOP/s]")
     figure.update_layout(xaxis_range=list(map(log10, across)), yaxis_range=list(map(log10, up)))
     named = [_ceiling(figure, ceiling, check, across, up) for ceiling in ceilings]
     for dot in dots:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.errors import CostModelError
 from costmodel.roofline.ceilings import Ceiling
 from costmodel.roofline.classification import BOUNDS, Bound
-from costmodel.roofline.dots import COLOURS, LEGEND, Dot, dots_of, drawn_dots, spread
+from costmodel.roofline.dots import COLOURS, LEGEND, Dot, dots_of, drawn_dots, intensity_title, spread
 from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
 from costmodel.roofline.sheet import headline
@@ -59,7 +59,7 @@ def _roofline(check: Check, theme: Theme) -> Figure:
     low, high = spread([dot.intensity for dot in dots] + [peak / memory])
     rates = [rate for dot in dots for rate in (dot.predicted_rate, dot.measured_rate)]
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=spread([*rates, peak], 0.08))
-    axes.set_xlabel("operations a byte of inputs, weights and outputs [FLOP/B]", color=theme.ink)
+    axes.set_xlabel(intensity_title(check), color=theme.ink)
     axes.set_ylabel("operations a second [FLOP/s]", color=theme.ink)
     axes.yaxis.set_major_formatter(lambda value, _: show_tick(show_rate(value)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -56,6 +56,15 @@ def test_the_roofline_has_every_ceiling(found: Check) -> None:
         assert f"{ceiling.name}  " in hovered
 
 
+def test_the_roofline_names_what_has_no_place_on_it(found: Check) -> None:
+    drawn = {dot.label for dot in drawn_dots(found)}
+    hidden = [dot.first.name for dot in dots_of(found) if dot.label not in drawn]
+    told = draw(found, None).axes[0].get_xlabel()
+    assert hidden
+    assert all(name in told for name in hidden)
+    assert told.replace("\n", "<br>") == figure_of(found, "roofline").layout.xaxis.title.text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_form_is_written_whole(found: Check, tmp_path, kind: str) -> None:
     found.plot(tmp_path / "a.png", kind=kind, dark=True)
