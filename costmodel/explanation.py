@@ -28,6 +28,8 @@ _OTHER_SOURCES = {
     "memory.casts": "copies of weights that matrix products read and backward needs: {policy}",
     "memory.inputs": "what the user feeds in: the batch and its targets",
     "memory.buffers": "constants beside the weights: running statistics, masks, position tables",
+    "memory.cache": "keys and values of each token that a block sees (Pope et al. 2023, §2.1), or the latent and "
+    "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that attention reads",
     "memory.temporaries": "the timeline: the most that short-lived tensors take at any step",
     "memory.peak": "the timeline: the most alive at any step of forward, loss, backward and optimizer",
 }

@@ -118,6 +118,7 @@ class Prediction:
             casts=self._total("cast_bytes"),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
+            cache=sum(s.bytes * s.times for s in run.cached),
         )
 
     @cached_property

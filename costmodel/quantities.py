@@ -30,6 +30,7 @@ class Memory:
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
     weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
+    cache: what decoding keeps of an inference's tokens, beside the peak of the pass that reads them.
     """
 
     weights: int
@@ -43,6 +44,7 @@ class Memory:
     casts: int
     temporaries: int
     peak: int
+    cache: int
 
 
 FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")

@@ -87,9 +87,10 @@ def _memory(p: Prediction) -> Table:
         "temporaries": "the most at any moment",
         "peak": "the most alive at once, not the sum",
         "reserved": "segments that hold it, replayed",
+        "cache": "what decoding keeps of these tokens, beside the peak",
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
-    for name in ("masters", "casts"):  # a precision that has none says so by its name
+    for name in ("masters", "casts", "cache"):  # a precision that has none says so by its name
         if not lines[name]:
             del lines[name]
     if p.settings.allocator == "cuda":

@@ -52,6 +52,7 @@ class Run:
         self.trained: dict[Storage, Shape] = {}
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
+        self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []
         self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
@@ -102,6 +103,10 @@ class Run:
         tensor = self.tensor(shape, role, origin="buffer", name=name, dtype=dtype)
         self.buffers[tensor.storage] = None
         return tensor
+
+    def cache(self, shape: Shape, like: Tensor) -> None:
+        """Note what decoding would keep of this pass, of the type of `like`; the pass itself has no such memory."""
+        self.cached.append(self.storage(product(shape), like.storage.role, "computed", "cache", like.dtype))
 
     def record(
         self, kind: Kind, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None

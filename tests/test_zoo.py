@@ -266,6 +266,23 @@ def test_rows_that_few_experts_share_read_their_weights_alone() -> None:
     assert even.memory == uneven.memory
 
 
+CACHE_OF_A_TOKEN = {"deepseek-v3": 70_272, "qwen2.5-72b": 327_680, "llama-3.1-405b": 516_096}
+"""Bytes in bf16 (DeepSeek-AI 2025, Insights into DeepSeek-V3, table 1)."""
+
+
+@pytest.mark.parametrize(("name", "size"), CACHE_OF_A_TOKEN.items())
+def test_decoding_keeps_the_published_bytes_of_each_token(name: str, size: int) -> None:
+    p = cm.predict(name, batch=3, seq=7, mode="inference", precision="bf16")
+    assert p.memory.cache == 3 * 7 * size
+    assert cm.predict(name, batch=3, seq=7, precision="bf16").memory.cache == 0
+
+
+def test_decoding_keeps_no_more_tokens_than_a_window_has() -> None:
+    cached = [cm.predict("gemma-3-1b", seq=seq, mode="inference").memory.cache for seq in (512, 1024)]
+    each = 2 * 4 * 256  # key and value of one head, fp32
+    assert cached == [26 * 512 * each, (22 * 512 + 4 * 1024) * each]
+
+
 def test_a_token_meets_every_weight_of_a_dense_model() -> None:
     p = cm.predict("gpt2-small", seq=8)
     assert p.active_params == p.params

@@ -13,7 +13,7 @@ from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softm
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.run import Run
-from costmodel.sizes import exact_div
+from costmodel.sizes import exact_div, minimum
 from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Mixer:
         self.model = model
         self.tables = tables
         self.rotated = variant.rotated
-        window = model.window if variant.windowed else None
+        self.window = window = model.window if variant.windowed else None
         seq = tables.seq
         masked = model.causal or window is not None
         self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else seq * seq
@@ -87,10 +87,22 @@ class Mixer:
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention"):
             query, key, value = self._projected(x, angles if self.rotated else [])
+            if model.causal and not x.run.training:
+                self._cache(key, value)
             with x.run.part("core"):
                 mixed = (self._composed if self.tables.composed else self._fused)(query, key, value)
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
+
+    def _cache(self, key: Tensor, value: Tensor) -> None:
+        """Note what decoding keeps for further tokens: keys and values, or what all heads make them from."""
+        batch, _, length, _ = key.shape
+        seen = length if self.window is None else minimum(self.window, length)
+        if self.model.latent_width is not None:
+            key.run.cache((batch, seen, self.model.latent_width + self.model.rotated), key)
+            return
+        for x in (key, value):
+            key.run.cache((*x.shape[:2], seen, x.shape[3]), x)
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
         if self.model.latent_width is not None:
