@@ -11,6 +11,9 @@ from costmodel.prediction import Prediction
 from costmodel.search import line_guess
 from costmodel.training import Settings
 
+TRACED = 4
+"""Where no formula is known, one in so many positions is traced for one, and all others are predicted."""
+
 
 class Curve:
     """Values of one quantity at the positions of a knob, each worked out once.
@@ -22,6 +25,7 @@ class Curve:
         self.knob, self.quantity = knob, quantity
         self._made: dict[int, Prediction | CostModelError] = {}
         self._forms: ClosedForms | None = None
+        self._unknown = 0
 
     def at(self, position: int) -> Prediction | CostModelError:
         """What `predict` answers there."""
@@ -42,8 +46,11 @@ class Curve:
         if self._forms is not None and position not in self._made:
             point = {self.knob.name: self.knob.values[position]}
             leaf = self._forms.known(point)
-            if isinstance(leaf, Forms):
-                return leaf.formulas[self.quantity].value(point)
+            if leaf is None:
+                self._unknown += 1
+                leaf = self._forms.at(point) if self._unknown % TRACED == 0 else None
+            if leaf is not None:
+                return leaf.formulas[self.quantity].value(point) if isinstance(leaf, Forms) else None
         return self.predicted(position)
 
     def trace(self, target: int) -> int:

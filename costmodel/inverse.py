@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +213,9 @@ class _Search:
 
     def solution(self) -> Solution:
         count = len(self.knob.values)
+        if self.curve.predicted(0) is None and (start := self._first(count)) < count:
+            later = replace(self.knob, values=self.knob.values[start:])
+            return _Search(later, self.quantity, self.target, self.reserve).solution()
         rising = not self.meets(0)
         last = self._last((lambda n: not self.meets(n)) if rising else self.meets, count)
         if rising:
@@ -220,6 +223,10 @@ class _Search:
         if last == count - 1 and not self.knob.limit:
             raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
         return self._answer(last, last + 1 if last + 1 < count else None)
+
+    def _first(self, count: int) -> int:
+        """The first position that the model can take, if it can take none before it."""
+        return last_true(lambda n: self.curve.predicted(n) is None, count) + 1
 
     def _last(self, holds: Callable[[int], bool], count: int) -> int:
         """Found by formula as far as there is one, and predicted there and one past it."""
