@@ -192,7 +192,10 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
         return _gather(signature, op, rates, distances, reach)
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, distances)
-    return Terms(compute, joined(compute, moved) - compute, overhead, rows, reach)
+    if rows and signature.name == "copyto":  # short rows wait for what they copy, one after another
+        return Terms(compute, moved, overhead, rows, reach)
+    beside = compute if signature.reduced else compute + rows
+    return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach)
 
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
