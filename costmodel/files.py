@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str]) -> Architecture:
     from costmodel.document import parse
 
     where = shown_path(path)
-    return build_document(parse(_text(path, where), where))
+    return build_document(parse(_checked(path, where), where))
 
 
 def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], Made]) -> Made:
@@ -51,7 +51,7 @@ def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], M
     from costmodel.document import Document, parse
 
     where = shown_path(path)
-    found = parse(_text(path, where), where, f"the {what}'s fields")
+    found = parse(_checked(path, where), where, f"the {what}'s fields")
     lines = {(what, *place): line for place, line in found.lines.items()}
     try:
         return made(found.data)
@@ -119,7 +119,9 @@ def _build(data: Any, where: str) -> Architecture:
     fields = dict(data)
     name = fields.pop("architecture", None)
     if name is None:
-        raise SpecError(f"{prefix}no architecture is given: {example} ({', '.join(sorted(ARCHITECTURES))})")
+        published = "; a published configuration has a model_type, such as 'llama'"
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise SpecError(f"{prefix}no architecture is given: {example} ({known}){published}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise SpecError(f"{prefix}{unknown('architecture', name, ARCHITECTURES)}")
     module, attribute = ARCHITECTURES[name]
@@ -146,6 +148,22 @@ def _culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
     """Path of the value to blame: of those that validation or the message names, the most exact, else the first."""
     named = ([int(p) if p.isdecimal() else p for p in re.findall(r"\w+", w)] for w in re.findall(r"\S+", str(error)))
     return max((document.nearest(path) for path in (error.path, *map(tuple, named))), key=len)
+
+
+def _checked(path: str | os.PathLike[str], where: str) -> str:
+    """A file's text, which is JSON if the file is called so. What is JSON to excess is left to who parses it."""
+    text = _text(path, where)
+    if os.fsdecode(path).lower().endswith(".json") and text.strip():
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(
+                f"{where}, line {error.lineno}: not valid JSON: {error.msg[0].lower()}{error.msg[1:]}: mend or "
+                "complete the file there"
+            ) from None
+        except (ValueError, RecursionError):
+            pass
+    return text
 
 
 def _text(path: str | os.PathLike[str], where: str) -> str:

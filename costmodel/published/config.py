@@ -102,8 +102,9 @@ class Published(BaseModel):
             message = explain_validation(cls, error).replace(cls.__name__, cls.MODEL_TYPE, 1)
             raise SpecError(message, error.errors()[0]["loc"]) from None
         config.check_others()
+        fields = {"name": config.title, "notes": config.note, **config.fields()}
         try:
-            return config.model({"name": config.title, "notes": config.note, **config.fields()})
+            return config.model(fields)
         except SpecError as error:
             raise SpecError(f"{cls.MODEL_TYPE} config, as a model: {error}") from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from costmodel.architectures.base import Factor, Size
 from costmodel.errors import SpecError
 from costmodel.published.config import words
@@ -35,10 +37,10 @@ class DeepseekV2(Decoder):
     qk_nope_head_dim: Size = 128
     qk_rope_head_dim: Size = 64
     v_head_dim: Size = 128
-    first_k_dense_replace: int = 0
+    first_k_dense_replace: int = Field(default=0, ge=0)
     moe_intermediate_size: Size = 1407
     n_routed_experts: Size = 64
-    n_shared_experts: int | None = 2
+    n_shared_experts: int | None = Field(default=2, ge=0)
     num_experts_per_tok: Size | None = None
     n_group: Size | None = None
     topk_group: Size | None = None
@@ -56,6 +58,11 @@ class DeepseekV2(Decoder):
 
     def fields(self) -> dict[str, Any]:
         """See `Published.fields`."""
+        if self.qk_rope_head_dim % 2:
+            raise SpecError(
+                f"{self.MODEL_TYPE}: qk_rope_head_dim {self.qk_rope_head_dim} is odd: features are turned in pairs",
+                ("qk_rope_head_dim",),
+            )
         self.check_whole(self.qk_rope_head_dim)
         if self.num_key_value_heads not in (None, self.num_attention_heads):
             raise SpecError(
@@ -83,13 +90,13 @@ class DeepseekV2(Decoder):
                 f"{self.MODEL_TYPE}: num_experts_per_tok is missing: give how many experts a token chooses",
                 ("num_experts_per_tok",),
             )
-        shared = self.moe_intermediate_size * max(self.n_shared_experts or 0, 0)
+        shared = self.moe_intermediate_size * (self.n_shared_experts or 0)
         return {
             "experts": self.n_routed_experts,
             "experts_per_token": self.num_experts_per_tok,
             "expert_width": self.moe_intermediate_size,
             "expert_bias": False if self.mlp_bias else None,
-            "dense_layers": max(self.first_k_dense_replace, 0) or None,
+            "dense_layers": self.first_k_dense_replace or None,
             "shared_width": shared or None,
             "expert_scale": self.routed_scaling_factor,
             **self.choice(),
@@ -139,13 +146,13 @@ class DeepseekV3(DeepseekV2):
     max_position_embeddings: Size = 4096
     mlp_bias: ClassVar[bool] = False  # type: ignore[assignment]
     topk_method: ClassVar[str] = "noaux_tc"  # type: ignore[assignment]
-    n_shared_experts: int | None = 1
+    n_shared_experts: int | None = Field(default=1, ge=0)
     n_routed_experts: Size = 256
     routed_scaling_factor: Factor = 2.5
     n_group: Size | None = 8
     topk_group: Size | None = 4
     num_experts_per_tok: Size | None = 8
-    first_k_dense_replace: int = 3
+    first_k_dense_replace: int = Field(default=3, ge=0)
     norm_topk_prob: bool = True
 
     def choice(self) -> dict[str, Any]:

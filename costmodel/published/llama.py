@@ -28,6 +28,12 @@ class Decoder(Rotating):
     @property
     def head_size(self) -> int:
         """Features of a head."""
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise SpecError(
+                f"{self.MODEL_TYPE}: num_attention_heads {self.num_attention_heads} does not divide hidden_size "
+                f"{self.hidden_size}: give head_dim, or a divisor",
+                ("num_attention_heads",),
+            )
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
