@@ -467,6 +467,29 @@ class Transformer(nn.Module):
         return self.summary(x) if self.head is None else (rows, self.summary(x))
 
 
+class Prepended(nn.Module):
+    """Trained tokens before the others."""
+
+    def __init__(self, tokens: int, features: int) -> None:
+        super().__init__()
+        for n in range(tokens):
+            self.register_parameter(f"token{n}", nn.Parameter(torch.empty(1, 1, features)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([*(token.expand(len(x), -1, -1) for token in self.parameters()), x], 1)
+
+
+class Placed(nn.Module):
+    """Trained positions, added."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, *shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
 class Transform(nn.Module):
     """What a masked-language-model head does before it."""
 

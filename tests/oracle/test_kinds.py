@@ -180,31 +180,13 @@ class Scaled(nn.Module):
 def prepend(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(3, 3))))
     tokens = draw(st.integers(1, 3))
-    return Case(Prepend(tokens), (x,), Prepended(tokens, x.shape[2]))
-
-
-class Prepended(nn.Module):
-    def __init__(self, tokens: int, features: int) -> None:
-        super().__init__()
-        self.tokens = nn.ParameterList(torch.empty(1, 1, features) for _ in range(tokens))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)
+    return Case(Prepend(tokens), (x,), models.Prepended(tokens, x.shape[2]))
 
 
 @row
 def trained_positions(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(3, 3))))
-    return Case(TrainedPositions(), (x,), Placed(*x.shape[1:]))
-
-
-class Placed(nn.Module):
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(1, *shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight
+    return Case(TrainedPositions(), (x,), models.Placed(*x.shape[1:]))
 
 
 @row

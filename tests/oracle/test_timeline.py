@@ -18,6 +18,7 @@ import costmodel as cm
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.vision import VisionTransformer
 from costmodel.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.drawn_networks import networks
@@ -26,6 +27,7 @@ from tests.oracle.networks import build
 from tests.oracle.settings import differential
 from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_transformer import transformers
+from tests.oracle.test_vision_transformer import ViT
 from tests.oracle.tracker import Most, training_step
 from tests.oracle.vision import vision_model
 
@@ -117,6 +119,16 @@ def test_a_network_written_plainly(name: str, batch: int) -> None:
     x = meta(batch, *spec.input)
     module, output = build(spec.model_dump()["blocks"], x, "gpu")
     step_of(spec, module, x, meta(batch, *output.shape[2:], dtype=torch.int64))
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("name", ["vit-b-16", "deit-tiny-distilled"])
+def test_a_vision_transformer(name: str, batch: int) -> None:
+    spec = cm.load(name)
+    assert isinstance(spec, VisionTransformer)
+    with torch.device("meta"):
+        module = ViT(spec, "eager", "gpu")
+    step_of(spec, module, meta(batch, *spec.input), meta(batch, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("batch", [1, 64, 65536])

@@ -31,8 +31,7 @@ class ViT(nn.Module):
         channels, height, width = spec.input
         self.patches = nn.Conv2d(channels, d, spec.patch, spec.patch)
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
-        self.tokens = nn.ParameterList(torch.empty(1, 1, d) for _ in range(spec.tokens))
-        self.positions = nn.Parameter(torch.empty(1, count, d))
+        self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
@@ -44,8 +43,7 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
-        x = torch.cat([*(token.expand(len(x), -1, -1) for token in self.tokens), x], 1)
-        x = self.dropout(x + self.positions)
+        x = self.dropout(self.positions(self.tokens(x)))
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
