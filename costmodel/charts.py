@@ -102,6 +102,7 @@ def stack(solution: Solution) -> Figure:
 AXES = {
     "batch": "batch [samples]",
     "seq": "sequence length [tokens]",
+    "target_seq": "target length [tokens]",
     "image": "image side [pixels]",
     "layers": "layers",
     "width": "width [features]",

@@ -22,7 +22,7 @@ from costmodel.prediction import Prediction, predict, trace
 from costmodel.quantities import QUANTITIES
 from costmodel.training import Settings
 
-SIZES = ("batch", "seq", "accumulate", "loss_chunks")
+SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
 """Settings that formulas can have a letter for, beside the sides of the image."""
 SIDES = ("image.height", "image.width")
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.applicability import OF_ATTENTION
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.cnn import CNN
 from costmodel.choice import show_checkpoint
 from costmodel.closedforms import varied
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -221,10 +220,10 @@ def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]
 
 
 def _has(model: Architecture, setting: str) -> bool:
-    if setting in ("seq", *OF_ATTENTION):
+    if setting in OF_ATTENTION:
         return model.HAS_ATTENTION
-    if setting == "image":
-        return isinstance(model, CNN)
+    if setting in ("seq", "target_seq", "image"):
+        return setting in model.EXTENT
     return setting in SETTING_NAMES or setting in _fields(model)
 
 

@@ -156,6 +156,8 @@ def definitions_of(prediction: Prediction) -> list[Definition]:
     definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
         definitions.append(Definition("T", "sequence length", extent.seq))
+    if extent.target is not None and prediction.settings.target_seq is not None:
+        definitions.append(Definition("T_t", "target length", extent.target))
     if extent.image is not None:
         height, width = extent.image
         definitions += [Definition("H", "image height", height), Definition("W", "image width", width)]
@@ -172,6 +174,8 @@ def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
     changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
     if extent.seq is not None:
         changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
+    if extent.target is not None and prediction.settings.target_seq is not None:
+        changes["target_seq"] = _letter("T_t", max(extent.target, 2) if typical else extent.target)
     if extent.image is not None:
         sides = (_at_least_64(side) if typical else side for side in extent.image)
         changes["image"] = tuple(_letter(name, side) for name, side in zip("HW", sides, strict=True))

@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "cnn": ("costmodel.architectures.cnn", "CNN"),
     "transformer": ("costmodel.architectures.transformer", "Transformer"),
     "imported": ("costmodel.imported.model", "Imported"),
+    "encoder_decoder": ("costmodel.architectures.translator", "EncoderDecoder"),
     "vision_transformer": ("costmodel.architectures.vision", "VisionTransformer"),
 }
 """Where each architecture lives, by the name that files give it."""

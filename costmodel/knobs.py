@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.translator import EncoderDecoder
+from costmodel.architectures.vision import VisionTransformer
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.prediction import Prediction, trace
 from costmodel.scaling import deepened, depth_of, widened, width_of, with_fields
@@ -45,8 +48,8 @@ class Knob:
 
 def knob_names(model: Architecture) -> tuple[str, ...]:
     """What can be turned of a question about `model`."""
-    if isinstance(model, Transformer):
-        return (*OF_RUNS, "seq", *model.LETTERS)
+    if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
+        return (*OF_RUNS, *model.EXTENT, *model.LETTERS)
     return (*OF_RUNS, "image", "width") if isinstance(model, CNN) else (*OF_RUNS, "layers", "width")
 
 
@@ -73,11 +76,11 @@ def current(asked: Prediction, name: str) -> int:
     """The number that a question has now; of an image its height."""
     if name in OF_RUNS:
         return int(getattr(asked.settings, name))
-    if name == "seq":
-        return int(asked.extent.seq or 0)
+    if name in ("seq", "target_seq"):
+        return int((asked.extent.seq if name == "seq" else asked.extent.target) or 0)
     if name == "image":
         return int((asked.extent.image or (0,))[0])
-    if isinstance(asked.model, Transformer):
+    if isinstance(asked.model, Transformer | VisionTransformer | EncoderDecoder):
         return _field(asked.model, name)
     return {"width": width_of, "layers": depth_of}[name](asked.model)
 
@@ -85,27 +88,39 @@ def current(asked: Prediction, name: str) -> int:
 def turned(asked: Prediction, name: str, value: int) -> Prediction:
     """The same question with another number; a sequence beyond learned positions is refused as `predict` does."""
     model, settings = asked.model, asked.settings
-    if name in (*OF_RUNS, "seq", "image"):
+    if name in (*OF_RUNS, "seq", "target_seq", "image"):
         return trace(model, replace(settings, **{name: value}))
     if name == "width":
         return trace(widened(model, value), settings)
     return trace(deepened(model, value) if name == "layers" else with_fields(model, **{name: value}), settings)
 
 
-def _field(model: Transformer, name: str) -> int:
-    """A size of a transformer, by default the one that follows from the others."""
-    derived = {"kv_heads": model.key_heads, "head_size": model.head_features, "mlp_width": 4 * model.width}
-    derived |= {"rotary_size": model.rotated, "window": model.context}
+def _field(model: Architecture, name: str) -> int:
+    """A size of a transformer, by default the one that follows from the others; 0 of what it does not have."""
     value = getattr(model, name)
-    return int(derived[name] if value is None else value)
+    if value is not None:
+        return int(value)
+    if isinstance(model, EncoderDecoder):
+        name, model = name.removeprefix("decoder_"), model.decoder if name.startswith("decoder_") else model.encoder
+    if isinstance(model, VisionTransformer):
+        model = model.encoder
+    if not isinstance(model, Transformer):
+        return 0
+    derived = {"kv_heads": model.key_heads, "head_size": model.head_features, "mlp_width": 4 * model.width}
+    derived |= {"rotary_size": model.rotated, "window": model.context, "relative_buckets": model.buckets}
+    value = derived.get(name, getattr(model, name, None))
+    return int(value or 0)
 
 
 Values = tuple[Sequence[int], str, str]
 
 
 def _values(asked: Prediction, name: str) -> Values:
-    if isinstance(asked.model, Transformer):
-        return _of_transformer(asked, asked.model, name)
+    model = asked.model
+    if isinstance(model, EncoderDecoder | VisionTransformer):
+        return _of_sides(asked, model, name)
+    if isinstance(model, Transformer):
+        return _of_transformer(asked, model, name)
     if name == "layers":
         depth = depth_of(asked.model)
         turned(asked, name, depth)  # refuses what has no equal layers
@@ -113,6 +128,25 @@ def _values(asked: Prediction, name: str) -> Values:
         return _found(asked, name)
     if name == "width":
         width_of(asked.model)
+    return _all(), "", ""
+
+
+def _of_sides(asked: Prediction, model: EncoderDecoder | VisionTransformer, name: str) -> Values:
+    """Of what is made of transformers' blocks: heads divide the width, and positions have a table or none."""
+    sides = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.encoder]
+    if name in ("seq", "target_seq"):
+        if sides[-1].positions != "learned":
+            return _all(), "", ""
+        most = sides[-1].context
+        return range(1, most + 1), f"the learned position table has {most:,} entries", ""
+    split = all(side.head_size is None for side in sides)
+    if name == "width" and split:
+        step = lcm(*(side.heads for side in sides))
+        return range(step, LARGEST_SIZE + 1, step), "", f"width in steps of {step}, so that heads divide it"
+    if name in ("heads", "decoder_heads") and split:
+        return _those(asked, name, sides[0].width), f"heads divide the width {sides[0].width:,}", ""
+    if name == "patch" and isinstance(model, VisionTransformer):
+        return range(1, min(model.input[1:]) + 1), "a patch is within the image", ""
     return _all(), "", ""
 
 

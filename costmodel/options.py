@@ -58,6 +58,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SETTINGS = {
     "batch": _option("N", "Samples in a batch (default 1).", _size),
     "seq": _option("N", "Tokens in a sequence (default: the model's context).", _size),
+    "target_seq": _option("N", "Tokens in a target of an encoder-decoder (default: as in the sequence).", _size),
     "image": _option("HxW", "Image size, such as 224 or 224x320 (default: the model's own).", _image),
     "mode": _option("train|inference", "With or without a backward pass."),
     "optimizer": _option("NAME|FILE", "Optimizer (default adamw)."),

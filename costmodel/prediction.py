@@ -279,7 +279,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
 
 def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:
     """Run the model on paper, recording on `run`; the sizes of model and settings may be letters."""
-    extent = model.extent(settings.batch, settings.seq, settings.image)
+    extent = model.aimed(model.extent(settings.batch, settings.seq, settings.image), settings.target_seq)
     run = run or Run(
         training=settings.training,
         device=settings.device,

@@ -51,6 +51,8 @@ def headline(p: Prediction) -> str:
         sizes = [f"{settings.accumulate} micro-batches of {int(extent.batch)}"]
     if extent.seq is not None:
         sizes.append(f"seq {int(extent.seq)}")
+    if extent.target not in (None, extent.seq):
+        sizes.append(f"target_seq {int(extent.target)}")
     if extent.image is not None:
         sizes.append("image {}×{}".format(*map(int, extent.image)))
     optimizer = [settings.states.name] if settings.training else []

@@ -137,7 +137,7 @@ class Run:
             given = tied.get(weight)
             if given is None:
                 stored = self.precision.stored(kind.kind, shape)
-                given = self.weight(shape, f"{call.name}.{weight}", stored)
+                given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=kind.fixed)
             elif given.shape != shape:
                 raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
             call.weights[weight] = given
@@ -180,6 +180,10 @@ class Run:
                 yield
         finally:
             self._path.pop()
+
+    def within(self, name: str) -> str:
+        """`name`, with those of the parts of the model that are open."""
+        return ".".join([*self._path, name])
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:

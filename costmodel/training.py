@@ -24,8 +24,8 @@ FlopRule = Literal["pytorch", "arithmetic"]
 class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
-    seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the
-    model's.
+    seq, target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out;
+    "default" is the model's.
     loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
     one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
@@ -44,6 +44,7 @@ class Settings:
 
     batch: int = 1
     seq: int | None = None
+    target_seq: int | None = None
     image: tuple[int, int] | None = None
     mode: Mode = "train"
     optimizer: str | Optimizer = "adamw"
@@ -65,8 +66,9 @@ class Settings:
         _check_size("batch", self.batch)
         _check_size("loss_chunks", self.loss_chunks)
         _check_size("accumulate", self.accumulate)
-        if self.seq is not None:
-            _check_size("seq", self.seq)
+        for name in ("seq", "target_seq"):
+            if getattr(self, name) is not None:
+                _check_size(name, getattr(self, name))
         if self.image is not None:
             object.__setattr__(self, "image", _image(self.image))
         if isinstance(self.loss, str) and self.loss == "none":

@@ -41,14 +41,14 @@ architectures.stack architectures.ends architectures.feedforward architectures.l
 backward architectures.blocks architectures.mlp architectures.attention architectures.mixture
 architectures.sublayers
 architectures.transformer
-architectures.vision
+architectures.vision architectures.translator
 architectures.templates memory
 architectures.blocklist
 published published.config
 published.rope
 published.llama published.gpt published.contemporaries
 published.deepseek published.gemma published.relatives published.mixtures published.encoders
-published.vision
+published.vision published.translators
 published.families
 architectures.cnn zoo conventions applicability
 imported.trees imported.meta imported.failures

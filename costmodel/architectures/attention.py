@@ -10,6 +10,7 @@ from costmodel.architectures.stack import Variant
 from costmodel.errors import SettingError
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
+from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.run import Run
@@ -37,11 +38,12 @@ class Tables:
         self.run = run
         self.seq = seq
         self.setting = setting
-        # The CPU's fused kernel has no dropout, nor values of another size: PyTorch then composes it, scaling query
-        # and key beforehand.
+        # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
+        # it, scaling query and key beforehand.
         unequal = model.value_features != model.head_features
-        dropped = run.training and model.attention_dropout > 0
-        self.fallback = setting.kernel != "eager" and run.device == "cpu" and (dropped or unequal)
+        relative = model.positions == "relative"
+        lacks = unequal or relative or (run.training and model.attention_dropout > 0)
+        self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
         self.composed = setting.kernel == "eager" or self.fallback
         lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
         for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
@@ -51,13 +53,24 @@ class Tables:
                 f"attention='flash' has no values of another size than keys, as {model.title} needs: use 'efficient' "
                 "or 'eager'"
             )
+        if relative and setting.kernel == "flash":
+            raise SettingError(
+                f"attention='flash' takes no biases of the scores, as {model.title} has: use 'efficient' or 'eager'"
+            )
         self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
             [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
             if model.positions == "rotary"
             else []
         )
+        self.bias = self._relative() if model.positions == "relative" else None
         self._masks: dict[int | None, Tensor] = {}
+
+    def _relative(self) -> Tensor:
+        """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1)."""
+        buckets = self.run.buffer((self.seq, self.seq), "index", self.run.within("relative_buckets"))
+        biases = Embedding(self.model.buckets, self.model.heads)(buckets, name="relative_bias")
+        return Permute((2, 0, 1))(biases, name="relative_bias_by_head")
 
     def mask(self, window: int | None) -> Tensor | None:
         """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
@@ -65,27 +78,36 @@ class Tables:
             return None
         if window not in self._masks:
             name = "attention_mask" if window == self.model.window else "global_attention_mask"
-            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", name)
+            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
         return self._masks[window]
 
 
 class Mixer:
-    """Multi-head attention of one model's blocks of one variant."""
+    """Multi-head attention of one model's blocks of one variant; to the tokens of `memory`, all of them, if given."""
 
-    def __init__(self, model: Transformer, tables: Tables, variant: Variant = Variant()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        model: Transformer,
+        tables: Tables,
+        variant: Variant = Variant(),  # noqa: B008
+        memory: Tensor | None = None,
+    ) -> None:
         self.model = model
         self.tables = tables
-        self.rotated = variant.rotated
-        self.window = window = model.window if variant.windowed else None
+        self.memory = memory
+        self.rotated = variant.rotated and memory is None
+        self.window = window = model.window if variant.windowed and memory is None else None
         seq = tables.seq
-        masked = model.causal or window is not None
-        self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else seq * seq
-        self.mask = tables.mask(window)
+        masked = memory is None and (model.causal or window is not None)
+        self.every = seq * (seq if memory is None else memory.shape[1])
+        self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else self.every
+        self.mask = tables.mask(window) if memory is None else None
+        self.bias = tables.bias if memory is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
-        with x.run.scope("attention"):
+        with x.run.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value = self._projected(x, angles if self.rotated else [])
             if model.causal and not x.run.training:
                 self._cache(key, value)
@@ -116,8 +138,13 @@ class Mixer:
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features
         heads = {"query": model.heads, "key": model.key_heads, "value": model.key_heads}
-        if not model.fused_qkv:
-            parts = {name: Linear(n * size, bias=model.qkv_bias)(x, name=name) for name, n in heads.items()}
+        if not model.fused_qkv or self.memory is not None:
+            biases = {"query": model.qkv_bias, "key": model.qkv_bias and model.key_bias, "value": model.qkv_bias}
+            source = x if self.memory is None else self.memory
+            parts = {
+                name: Linear(n * size, bias=biases[name])(x if name == "query" else source, name=name)
+                for name, n in heads.items()
+            }
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()]
         joint = Linear(sum(n * size for n in heads.values()), bias=model.qkv_bias)(x, name="qkv")
@@ -146,8 +173,7 @@ class Mixer:
             times = exact_div(model.heads, model.kv_heads)
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")
-        seq = query.shape[2]
-        visible = (self.pairs, seq * seq) if tables.setting.pairs == "visible" else None
+        visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
         key = TransposeLast()(key)
         if tables.fallback:
             query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
@@ -157,11 +183,13 @@ class Mixer:
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
             scores = Add()(scores, tables.slopes, name="add_alibi")
+        if self.bias is not None:
+            scores = Add()(scores, self.bias, name="add_relative")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(Sink()(scores) if model.sinks else scores)
         if model.sinks:
-            weights = Slice(seq)(weights, name="drop_sink")
+            weights = Slice(scores.shape[-1])(weights, name="drop_sink")
         if model.attention_dropout:
             weights = Dropout(model.attention_dropout)(weights)
         return Matmul(visible)(weights, value, name="mix")
@@ -170,4 +198,6 @@ class Mixer:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs)(query, key, value, name="fused")
+        return FusedAttention(kernel, self.model.attention_dropout, pairs)(
+            query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
+        )

@@ -30,6 +30,7 @@ class Extent(NamedTuple):
     batch: int
     seq: int | None = None
     image: tuple[int, int] | None = None
+    target: int | None = None
 
 
 class Definition(NamedTuple):
@@ -47,6 +48,8 @@ class Architecture(BaseModel):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    EXTENT: ClassVar[tuple[str, ...]] = ()
+    """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
     """The letter that each size field has in formulas."""
 
@@ -81,6 +84,11 @@ class Architecture(BaseModel):
 
         Raises SettingError for a size that this kind of model does not have.
         """
+
+    def aimed(self, extent: Extent, target_seq: int | None) -> Extent:
+        """The sizes with those of a target, which only an encoder-decoder has. Raises SettingError."""
+        refuse("target_seq", target_seq, self, "no target apart from its input")
+        return extent
 
     @abstractmethod
     def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor | tuple[Tensor, ...]:

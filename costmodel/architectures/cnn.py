@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
@@ -20,6 +20,8 @@ class CNN(Architecture):
     From Python an item is a layer (``Conv(64, kernel=7)``) or a composite (``Residual([...])``); from data see
     `costmodel.architectures.blocklist`, whose templates (``define``) are filled in on the way.
     """
+
+    EXTENT: ClassVar[tuple[str, ...]] = ("image",)
 
     input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
         description="[channels, height, width] of an image"

@@ -33,6 +33,7 @@ def embedded(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
 
 def logits(model: Transformer, x: Tensor, table: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
+    x = scaled(x, model.output_scale, "output_scale")
     if model.head_transform is not None:
         with x.run.scope("head_transform"):
             x = normed(model, activation(model.head_transform)(Linear(x.shape[-1])(x)), "norm")

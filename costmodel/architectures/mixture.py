@@ -54,7 +54,7 @@ def _experts(model: Transformer, x: Tensor) -> Tensor:
         sent = Pick(k) if model.capacity_factor is None else Pick(rows=rows)
         picked = sent(x.view((b * t, d), None), name="dispatch")
         back = Pick() if model.capacity_factor is None else Pick(rows=b * t * k)
-        out = back(activated(model, picked, inner, outer), name="collect")
+        out = back(outer(activated(model, picked, inner), name="down"), name="collect")
         shares = weights.view((b * t, k, 1), None)
         weighed = Multiply()(out.view((b * t, k, d), None), shares, name="weigh")
         return Total()(weighed, name="total").view((b, t, d), None)

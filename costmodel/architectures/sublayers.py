@@ -21,13 +21,25 @@ if TYPE_CHECKING:
 Sublayers = dict[str, Callable[[Tensor], Tensor]]
 
 
-def blocks(model: Transformer, run: Run, x: Tensor, setting: AttentionSetting) -> Tensor:
-    """(batch, T, width) → (batch, T, width): all blocks of the model."""
+def body(model: Transformer, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None = None) -> Tensor:
+    """(batch, T, width) → (batch, T, width): all blocks, and the norm and dropout after them.
+
+    memory: (batch, T', width), what an encoder made, to which every block then attends too.
+    """
+    x = _blocks(model, run, x, setting, memory)
+    if model.norm_placement != "post" if model.final_norm is None else model.final_norm:
+        x = normed(model, x, "final_norm")
+    return dropped(x, model.final_dropout, "final_dropout")
+
+
+def _blocks(model: Transformer, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None) -> Tensor:
     tables = Tables(model, run, x.shape[1], setting)
     mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
+    crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
     def block(variant: Variant, x: Tensor) -> Tensor:
-        sublayers = {"attention": mixers[variant], "mlp": partial(routed if variant.routed else feed_forward, model)}
+        mlp = partial(routed if variant.routed else feed_forward, model)
+        sublayers: Sublayers = {"attention": mixers[variant], **crossing, "mlp": mlp}
         return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)
 
     return Stack(model.pattern, model.layers, block)(run, x)

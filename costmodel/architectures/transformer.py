@@ -22,9 +22,8 @@ from costmodel.architectures.base import (
 from costmodel.architectures.ends import embedded, logits
 from costmodel.architectures.latent import check_latent
 from costmodel.architectures.mixture import assumptions, check_experts
-from costmodel.architectures.normalisation import normed
 from costmodel.architectures.stack import Variant, variants
-from costmodel.architectures.sublayers import blocks
+from costmodel.architectures.sublayers import body
 from costmodel.architectures.summary import summarised
 from costmodel.errors import SettingError
 from costmodel.layers.embedding import Embedding
@@ -44,6 +43,7 @@ class Transformer(Architecture):
     """
 
     HAS_ATTENTION: ClassVar[bool] = True
+    EXTENT: ClassVar[tuple[str, ...]] = ("seq",)
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
         "context": "n_ctx",
@@ -56,6 +56,7 @@ class Transformer(Architecture):
         "rotary_size": "d_rot",
         "window": "w",
         "position_rows": "n_pos",
+        "relative_buckets": "n_b",
         "embedding_width": "d_e",
         "segments": "n_seg",
         "classes": "C",
@@ -81,7 +82,10 @@ class Transformer(Architecture):
     window_pattern: Pattern = Field(
         default=(), description="which blocks have the window, over and over (default: all)"
     )
-    positions: Literal["learned", "rotary", "alibi", "none"] = Field(default="learned", description="positions")
+    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
+        default="learned", description="positions; relative: trained biases of the scores, by distance"
+    )
+    relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
     rotary_size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
     rotary_pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
@@ -92,6 +96,7 @@ class Transformer(Architecture):
     value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
+    key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
     query_key_norm: Literal["head", "heads", "width"] | None = Field(
         default=None,
@@ -108,6 +113,7 @@ class Transformer(Architecture):
     )
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
+    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
 
     experts: Size | None = Field(default=None, description="MLPs among which a router chooses (default: one, for all)")
@@ -153,12 +159,15 @@ class Transformer(Architecture):
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
 
+    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
+
     head: bool = Field(default=True, description="whether the model ends in logits over the vocabulary")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
     head_bias: bool = Field(default=False, description="bias in the head")
     head_transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )
+    output_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
     logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
 
@@ -190,7 +199,7 @@ class Transformer(Architecture):
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":
             raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        for field in ("head_bias", "head_transform", "logit_scale", "logit_cap"):
+        for field in ("head_bias", "head_transform", "output_scale", "logit_scale", "logit_cap"):
             if getattr(self, field) and not self.head:
                 raise ValueError(f"{field} needs head: true")
         if self.pooler_dropout and self.pooler is None:
@@ -201,6 +210,10 @@ class Transformer(Architecture):
             raise ValueError("a pooler beside a head needs classes, or nothing reads it")
         check_latent(self)
         check_experts(self)
+        if self.relative_buckets is not None and self.positions != "relative":
+            raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
+            raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
         if self.window_pattern and self.window is None:
             raise ValueError("window_pattern needs a window")
         if self.rotary_pattern and self.positions != "rotary":
@@ -242,6 +255,11 @@ class Transformer(Architecture):
         return 4 * self.width if self.mlp_width is None else self.mlp_width
 
     @property
+    def buckets(self) -> int:
+        """Distances that relative positions tell apart."""
+        return 32 if self.relative_buckets is None else self.relative_buckets
+
+    @property
     def chosen(self) -> int:
         """Experts that each token chooses, k."""
         return 2 if self.experts_per_token is None else self.experts_per_token
@@ -271,9 +289,7 @@ class Transformer(Architecture):
         tokens = run.input((extent.batch, extent.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-        x = blocks(self, run, embedded(self, x, tokens), attention)
-        if self.norm_placement != "post" if self.final_norm is None else self.final_norm:
-            x = normed(self, x, "final_norm")
+        x = body(self, run, embedded(self, x, tokens), attention)
         if self.embedding_width is not None:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         y = logits(self, x, table) if self.head else x

@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from costmodel.architectures.activations import ActivationName
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, Extent, LossName, Probability, Size, as_tuple, refuse
-from costmodel.architectures.normalisation import dropped, normed
-from costmodel.architectures.sublayers import blocks
+from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.sublayers import body
 from costmodel.architectures.summary import pooled, sorted_by
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError, shown
@@ -109,7 +109,7 @@ class VisionTransformer(Architecture):
         assert extent.image is not None
         encoder = self.encoder
         x = self._embedded(run.input((extent.batch, self.input[0], *extent.image), name="images"))
-        x = normed(encoder, blocks(encoder, run, x, attention), "final_norm")
+        x = body(encoder, run, x, attention)
         if self.pooler is not None:
             x = pooled(x, self.pooler, self.width if self.pooler_width is None else self.pooler_width)
         elif self.classes is None:

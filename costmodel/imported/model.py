@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, field_serializer
 
@@ -20,6 +20,8 @@ from costmodel.tensor import Tensor, is_contiguous
 
 class Imported(Architecture):
     """What one forward pass of a PyTorch module calls; made by `costmodel.from_torch`."""
+
+    EXTENT: ClassVar[tuple[str, ...]] = ("seq", "image")
 
     program: Annotated[Any, BeforeValidator(program_of)] = Field(
         description="operators in order, with the tensors they read and make"

@@ -21,7 +21,7 @@ from costmodel.layers.base import (
     takes_rank,
 )
 from costmodel.sizes import ceil_div, exact_div, minimum
-from costmodel.tensor import Shape, Storage, Tensor, broadcast
+from costmodel.tensor import Shape, Storage, Tensor, broadcast, show_shape
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 
@@ -134,8 +134,9 @@ class FusedAttention(Weightless):
     """softmax(q kᵀ/√d_h) v in one kernel that never stores the scores.
 
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
-    takes values of another size, d_v. Backward computes the scores again: five products to the forward pass's two.
-    `pairs`: query-key pairs counted for each head, the whole square unless given.
+    takes values of another size, d_v, and as a fourth input a bias of the scores, (h, T, T), whose gradient is made for
+    every sample. Backward computes the scores again: five products to the forward pass's two. `pairs`: query-key pairs
+    counted for each head, the whole square unless given.
     """
 
     source = (
@@ -151,8 +152,10 @@ class FusedAttention(Weightless):
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""
-        takes(call, 3)
-        q, k, v = (x.shape for x in call.inputs)
+        takes(call, 4 if len(call.inputs) == 4 else 3)
+        q, k, v = (x.shape for x in call.inputs[:3])
+        if len(call.inputs) == 4 and call.inputs[3].shape != (q[1], q[2], k[2]):
+            raise call.fail(f"biases of the scores are {show_shape((q[1], q[2], k[2]))}")
         alike = k[:3] == v[:3] if self.kernel == "efficient" else k == v
         if len(q) != 4 or not alike or (q[0], q[3]) != (k[0], k[3]) or q[1] % k[1]:
             raise call.fail("it takes q (batch, h, T, d_h) and k, v (batch, h_kv, T, d_h) with h_kv dividing h")
@@ -175,9 +178,10 @@ class FusedAttention(Weightless):
         """
         scores = self._scores(call)
         products = 2 * scores * (call.x.shape[3] + call.inputs[2].shape[3])
+        biased = scores * (len(call.inputs) == 4)
         if not call.run.training:
-            return Work(products, 6 * scores - 2 * call.x.rows)
-        return Work(products, (9 if self.dropout else 6) * scores)
+            return Work(products, biased + 6 * scores - 2 * call.x.rows)
+        return Work(products, biased + (9 if self.dropout else 6) * scores)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to the first in need of it.
@@ -186,7 +190,8 @@ class FusedAttention(Weightless):
         once a row. Dropout draws its mask again (a comparison and a product), for p and for dp.
         """
         scores = self._scores(call)
-        pointwise = (10 if self.dropout else 6) * scores + 2 * call.y.size - call.y.rows
+        biased = 2 * scores * (len(call.inputs) == 4)
+        pointwise = biased + (10 if self.dropout else 6) * scores + 2 * call.y.size - call.y.rows
         work = Work(2 * scores * (3 * call.x.shape[3] + 2 * call.inputs[2].shape[3]), pointwise)
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
@@ -206,8 +211,8 @@ class FusedAttention(Weightless):
             yield call.fresh("random", 3 if self.kernel == "flash" else 2)
 
     def scratch(self, call: Call) -> Scratch:
-        """Backward holds one sum per row (Dao et al. 2022, alg. 4, line 4)."""
-        return Scratch(0, call.x.rows)
+        """Backward holds one sum per row (Dao et al. 2022, alg. 4, line 4), and a bias's gradient for each sample."""
+        return Scratch(0, call.x.rows + (self._scores(call) if len(call.inputs) == 4 else 0))
 
 
 @layer

@@ -68,6 +68,8 @@ class Kind(Frozen, ABC):
     """Where the formulas come from; printed to whoever asks for an explanation."""
     largest: ClassVar[int] = LARGEST_SIZE**2
     """The largest whole number in a field: a model's own layers may be of products of its sizes."""
+    fixed: ClassVar[bool] = False
+    """Whether its weights are never trained."""
     in_lists: ClassVar[bool] = True
     """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
 

@@ -57,11 +57,8 @@ class Prepend(OfTokens):
             yield Gradient(weight, Work(0, call.x.shape[0] * call.x.shape[2]))
 
 
-@layer
-class TrainedPositions(OfTokens):
-    """y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
-
-    source = "y = x + W (torch.add of a parameter; Dosovitskiy et al. 2021, eq. 1); dx = g, dW = Σ g over the batch"
+class Positions(OfTokens):
+    """Abstract: y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
 
     def weights(self, call: Call) -> Weights:
         """As many vectors as there are tokens."""
@@ -79,3 +76,18 @@ class TrainedPositions(OfTokens):
         """The incoming gradient itself, and its sum over the batch."""
         yield Gradient(call.x, Work(0, 0), shared=True)
         yield Gradient(call.weights["weight"], Work(0, call.x.size))
+
+
+@layer
+class TrainedPositions(Positions):
+    """y = x + W with trained W."""
+
+    source = "y = x + W (torch.add of a parameter; Dosovitskiy et al. 2021, eq. 1); dx = g, dW = Σ g over the batch"
+
+
+@layer
+class FixedPositions(Positions):
+    """y = x + W with W that is stored among the weights and never trained, such as sinusoids."""
+
+    source = "y = x + W (torch.add of a parameter without gradient; Vaswani et al. 2017, §3.5); dx = g"
+    fixed = True

@@ -15,6 +15,7 @@ from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
 from costmodel.published.llama import Granite, Llama, Mistral, Qwen2, Qwen3, SmolLm3
 from costmodel.published.mixtures import GptOss, Mixtral, Qwen2Moe, Qwen3Moe
 from costmodel.published.relatives import Cohere, Olmo, Olmo2, Phi, Phi3, StableLm, Starcoder2
+from costmodel.published.translators import T5, Whisper
 from costmodel.published.vision import Deit, Vit
 
 FAMILIES: dict[str, type[Published]] = {
@@ -24,7 +25,7 @@ FAMILIES: dict[str, type[Published]] = {
         *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
         *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
         *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss, DeepseekV2, DeepseekV3),
-        *(Bert, Roberta, DistilBert, Vit, Deit),
+        *(Bert, Roberta, DistilBert, Vit, Deit, T5, Whisper),
     )
 }
 """The families."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.translator import EncoderDecoder
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.prediction import Prediction, predict
 from costmodel.roofline.footprint import check_fits, peak_bytes
@@ -156,12 +157,10 @@ def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarra
 
 
 def _classes(name: str, prediction: Prediction) -> int:
-    """How many there are: entries of the token table, or classes of the output."""
-    calls = list(prediction.run.root.calls())
-    if name != "targets":
-        return int(next(call.kind.entries for call in calls if call.kind.kind == "embedding"))  # type: ignore[attr-defined]
-    last = calls[-1]
-    return int(getattr(last.kind, "features", last.x.shape[1]))
+    """How many there are: entries of the table that reads them, or classes of what the loss compares with them."""
+    calls = prediction.run.root.calls()
+    reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
+    return int(getattr(reader.kind, "entries", getattr(reader.kind, "features", reader.x.shape[1:2][-1])))
 
 
 def _state(name: str, ref: Ref) -> Any:
@@ -172,6 +171,8 @@ def _state(name: str, ref: Ref) -> Any:
 def _buffer(name: str, ref: Ref, model: Architecture) -> Any:
     """Constants beside the weights: running statistics, masks, positions."""
     kind = name.partition("[")[0].rpartition(".")[2]
+    if isinstance(model, EncoderDecoder):
+        model = model.encoder if name.startswith("encoder.") else model.decoder
     if isinstance(model, Transformer) and kind in TABLES:
         return TABLES[kind](model, ref.shape)
     return 1.0 if kind == "running_var" else 0.0

@@ -51,10 +51,27 @@ def _sines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     return numpy.sin(_angles(model, shape))
 
 
+def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Distances of up to 128: short ones each to themselves, longer ones by their logarithm (Raffel et al. 2020, §2.1).
+
+    Half of the buckets are for what comes after, where tokens see that.
+    """
+    import numpy
+
+    ahead = numpy.arange(shape[1]) - numpy.arange(shape[0])[:, None]
+    count = model.buckets if model.causal else max(model.buckets // 2, 1)
+    exact, distance = max(count // 2, 1), numpy.maximum(-ahead, 0) if model.causal else abs(ahead)
+    share = numpy.log(numpy.maximum(distance, 1) / exact) / math.log(max(128 / exact, 2))
+    far = numpy.minimum(exact + (share * (count - exact)).astype(int), count - 1)
+    found = numpy.where(distance < exact, distance, far) + (0 if model.causal else count * (ahead > 0))
+    return numpy.minimum(found, model.buckets - 1)
+
+
 TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
     "attention_mask": _visible,
     "alibi": _slopes,
     "cos": _cosines,
     "sin": _sines,
+    "relative_buckets": _buckets,
 }
 """Buffers of a transformer, by name."""

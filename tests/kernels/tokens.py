@@ -27,7 +27,7 @@ class Prepend(Kernel):
         return np.array([[*(w[0, 0] for w in weights.values()), *sample] for sample in x])
 
 
-class TrainedPositions(Kernel):
+class Positions(Kernel, abstract=True):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand(draw(st.tuples(sizes, sizes, sizes)))])
 
@@ -37,7 +37,16 @@ class TrainedPositions(Kernel):
     def backward(self, p: Pass, g: Array) -> Gradients:
         if p.input_needs_gradient:
             yield p.x, g
-        yield p.weights["weight"], accumulated(g, p.weights["weight"].shape)
+        if not p.kind.fixed:
+            yield p.weights["weight"], accumulated(g, p.weights["weight"].shape)
 
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return np.stack([sample - (-weight[0]) for sample in x])
+
+
+class TrainedPositions(Positions):
+    pass
+
+
+class FixedPositions(Positions):
+    pass

@@ -178,14 +178,15 @@ class Latent(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; `kernel` is eager, or the fused one to call."""
+    """Multi-head attention, to itself or across to a memory; `kernel` is eager, or the fused one to call."""
 
-    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int) -> None:
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec, self.kernel = spec, kernel
         self.turns = spec.positions == "rotary" and (not spec.rotary_pattern or cycled(spec.rotary_pattern, number))
         windowed = spec.window is not None and (not spec.window_pattern or cycled(spec.window_pattern, number))
-        self.masks = spec.causal or windowed
+        self.masks = not crosses and (spec.causal or windowed)
+        self.fuses = spec.fused_qkv and not crosses
         self.size = spec.head_size or spec.width // spec.heads
         self.value_size = spec.value_head_size or self.size
         self.kv_heads = spec.kv_heads or spec.heads
@@ -194,10 +195,12 @@ class Attention(nn.Module):
         self.widths = widths
         if spec.latent_width:
             self.latent = Latent(spec, self.size, self.value_size, device)
-        elif spec.fused_qkv:
+        elif self.fuses:
             self.qkv = nn.Linear(spec.width, sum(widths), bias=spec.qkv_bias)
         else:
-            self.query, self.key, self.value = (nn.Linear(spec.width, n, bias=spec.qkv_bias) for n in widths)
+            biases = [spec.qkv_bias, spec.qkv_bias and spec.key_bias, spec.qkv_bias]
+            linears = (nn.Linear(spec.width, n, bias=bias) for n, bias in zip(widths, biases, strict=True))
+            self.query, self.key, self.value = linears
         self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
         if spec.query_key_norm:
             whole = spec.query_key_norm == "width"
@@ -213,26 +216,26 @@ class Attention(nn.Module):
         self.register_buffer("cos", torch.zeros(seq, self.rotated))
         self.register_buffer("sin", torch.zeros(seq, self.rotated))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         b, t, _ = x.shape
         if self.spec.latent_width:
             q, k, v = self.latent(x, (self.cos, self.sin) if self.turns else None)
         else:
-            q, k, v = self.heads_of(x)
-        mixed = self.composed(q, k, v) if self.kernel == "eager" else self.fused(q, k, v)
+            q, k, v = self.heads_of(x, x if memory is None else memory)
+        mixed = self.composed(q, k, v, bias) if self.kernel == "eager" else self.fused(q, k, v, bias)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
         return self.output(mixed)
 
-    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        b, t, _ = x.shape
-        if self.spec.fused_qkv:
+    def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        b = len(x)
+        if self.fuses:
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
-            parts = [self.clip(self.query(x)), self.clip(self.key(x)), self.clip(self.value(x))]
+            parts = [self.clip(self.query(x)), self.clip(self.key(source)), self.clip(self.value(source))]
         if self.spec.query_key_norm == "width":
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
-        parts = [part.view(b, t, n, self.size) for part, n in zip(parts, heads, strict=True)]
+        parts = [part.view(b, -1, n, self.size) for part, n in zip(parts, heads, strict=True)]
         if self.spec.query_key_norm in ("head", "heads"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         q, k, v = (part.transpose(1, 2) for part in parts)
@@ -250,7 +253,7 @@ class Attention(nn.Module):
         b, h, t, d = x.shape
         return x[:, :, None].expand(b, h, self.spec.heads // h, t, d).reshape(b, self.spec.heads, t, d)
 
-    def composed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def composed(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         k, v = self.repeat(k), self.repeat(v)
         scores = q @ k.transpose(-2, -1)
         scale = self.spec.score_scale
@@ -258,18 +261,21 @@ class Attention(nn.Module):
         scores = capped(scores, self.spec.score_cap)
         if self.spec.positions == "alibi":
             scores = scores + self.alibi
+        if bias is not None:
+            scores = scores + bias
         if self.masks:
             scores = scores.masked_fill(self.mask, float("-inf"))
         if self.sink is None:
             return self.dropout(torch.softmax(scores, -1)) @ v
         return self.dropout(torch.softmax(self.sink(scores), -1)[..., :-1]) @ v
 
-    def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        p, causal = self.spec.attention_dropout if self.training else 0.0, self.spec.causal
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        p, causal = self.spec.attention_dropout if self.training else 0.0, self.masks
         if self.kernel == "flash":
             return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal)[0]
         if self.kernel == "efficient":
-            return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p, causal)[0]
+            bias = None if bias is None else bias.expand(len(q), *bias.shape)
+            return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, p, causal)[0]
         if p == 0 and self.value_size == self.size:
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)[0]
         return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
@@ -316,7 +322,7 @@ class Choice(nn.Module):
 class Experts(nn.Module):
     """A router, the experts that it chooses for each token, and one that all tokens share."""
 
-    def __init__(self, spec: Any, hidden: int) -> None:
+    def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec = spec
         n, d, f = spec.experts, spec.width, spec.expert_width or hidden
@@ -326,7 +332,7 @@ class Experts(nn.Module):
         self.choice = Choice(spec, n) if grouped else lambda scores: scores.topk(spec.experts_per_token, -1)
         self.gate = ExpertLinear(n, d, f, bias) if spec.mlp != "plain" else None
         self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
-        self.shared = FeedForward(spec, spec.shared_width) if spec.shared_width else None
+        self.shared = FeedForward(spec, spec.shared_width, device) if spec.shared_width else None
         self.shared_gate = nn.Linear(d, 1, bias=False) if spec.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -361,15 +367,15 @@ class Experts(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, spec: Any, hidden: int) -> None:
+    def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.dropout = spec, Dropout(spec.mlp_dropout, device)
         self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp != "plain" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
         self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(hidden_of(self, x))
+        return self.down(self.dropout(hidden_of(self, x)))
 
 
 def hidden_of(mlp: Any, x: Tensor) -> Tensor:
@@ -384,43 +390,80 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int) -> None:
+    """One block; of a decoder that attends to a memory too if it `crosses`, with norms first."""
+
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
         self.norm1 = norm(spec, device)
+        self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
+        self.crossing_norm = norm(spec, device) if crosses else None
         self.norm2 = None if spec.shared_norm else norm(spec, device)
         both = spec.norm_placement == "both"
         self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
         routed = spec.experts is not None and (not spec.expert_pattern or cycled(spec.expert_pattern, number))
         routed = routed and number >= (spec.dense_layers or 0)
-        self.mlp = Experts(spec, hidden) if routed else FeedForward(spec, hidden)
+        self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
             return scaled(self.dropout(x), self.spec.residual_scale)
 
         norm1, norm2 = self.norm1, self.norm2
         if self.spec.parallel:
             normed = norm1(x)
-            mixed, fed = drop(self.attention(normed)), drop(self.mlp(norm2(x) if norm2 else normed))
+            mixed, fed = drop(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
             return x + mixed + fed
         if self.spec.norm_placement == "pre":
-            x = x + drop(self.attention(norm1(x)))
+            x = x + drop(self.attention(norm1(x), bias))
+            if self.crossing is not None and self.crossing_norm is not None:
+                x = x + drop(self.crossing(self.crossing_norm(x), memory=memory))
             return x + drop(self.mlp(norm2(x)))
         if self.spec.norm_placement in ("output", "both"):
             before = self.spec.norm_placement == "both"
-            x = x + drop(self.outputs[0](self.attention(norm1(x) if before else x)))
+            x = x + drop(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
-        x = norm1(x + drop(self.attention(x)))
+        x = norm1(x + drop(self.attention(x, bias)))
         return norm2(x + drop(self.mlp(x)))
 
 
-class Transformer(nn.Module):
-    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+class Relative(nn.Module):
+    """A bias for each head and distance, (h, T, T)."""
+
+    def __init__(self, spec: Any, seq: int) -> None:
         super().__init__()
+        self.biases = nn.Embedding(spec.relative_buckets or 32, spec.heads)
+        self.register_buffer("relative_buckets", torch.zeros(seq, seq, dtype=torch.int64))
+
+    def forward(self) -> Tensor:
+        return self.biases(self.relative_buckets).permute(2, 0, 1)
+
+
+class Body(nn.Module):
+    """Blocks, and the norm and dropout after them."""
+
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device, *, crosses: bool = False) -> None:
+        super().__init__()
+        self.relative = Relative(spec, seq) if spec.positions == "relative" else None
+        made = (Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers))
+        self.blocks = nn.ModuleList(made)
+        last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
+        self.final_norm = norm(spec, device) if last else None
+        self.final_dropout = Dropout(spec.final_dropout, device)
+
+    def through(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        bias = None if self.relative is None else self.relative()
+        for block in self.blocks:
+            x = block(x) if bias is None and memory is None else block(x, bias, memory)
+        return self.final_dropout(x if self.final_norm is None else self.final_norm(x))
+
+
+class Transformer(Body):
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
+        super().__init__(spec, seq, kernel, device)
         self.spec = spec
         outer = spec.embedding_width or spec.width
         self.tokens = nn.Embedding(spec.vocab, outer)
@@ -431,9 +474,6 @@ class Transformer(nn.Module):
         self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
         self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
-        self.blocks = nn.ModuleList(Block(spec, seq, kernel, device, n) for n in range(spec.layers))
-        last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
-        self.final_norm = norm(spec, device) if last else None
         self.head = nn.Linear(outer, spec.vocab, bias=spec.head_bias) if spec.head else None
         if self.head is not None and spec.tied:
             self.head.weight = self.tokens.weight
@@ -450,16 +490,13 @@ class Transformer(nn.Module):
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x)
-        if self.final_norm is not None:
-            x = self.final_norm(x)
+        x = self.through(self.dropout(x))
         if self.outward is not None:
             x = self.outward(x)
         y = x
         if self.head is not None:
-            y = self.head(x if self.transform is None else self.transform(x))
+            y = scaled(x, self.spec.output_scale)
+            y = self.head(y if self.transform is None else self.transform(y))
             y = capped(scaled(y, self.spec.logit_scale), self.spec.logit_cap)
         rows = y.view(-1, y.shape[-1])
         if self.summary is None:

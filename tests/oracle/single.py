@@ -90,6 +90,7 @@ def in_pytorch(case: Case, *, training: bool, then: nn.Module | None = None) -> 
         buffers = tuple(buffer for module in modules for buffer in module.buffers())
         inputs = [given.in_pytorch() for given in case.inputs]
         cost = measure(call, *inputs, given=weights + buffers, count_inputs=True)
+        cost = cost._replace(params=sum(weight.numel() for weight in weights))
         if case.flops_of:
             counted = measure(case.flops_of, *inputs)
             cost = cost._replace(forward_flops=counted.forward_flops, total_flops=counted.total_flops)

@@ -34,7 +34,7 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
-from costmodel.layers.tokens import Prepend, TrainedPositions
+from costmodel.layers.tokens import FixedPositions, Prepend, TrainedPositions
 from costmodel.sizes import product
 
 from . import models, single
@@ -187,6 +187,12 @@ def prepend(draw: st.DrawFn, device: Device) -> Case:
 def trained_positions(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(3, 3))))
     return Case(TrainedPositions(), (x,), models.Placed(*x.shape[1:]))
+
+
+@row
+def fixed_positions(draw: st.DrawFn, device: Device) -> Case:
+    x = draw(single.given(draw(any_shape(3, 3))))
+    return Case(FixedPositions(), (x,), models.Placed(*x.shape[1:]).requires_grad_(False))
 
 
 @row

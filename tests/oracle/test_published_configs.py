@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from costmodel.architectures.translator import EncoderDecoder
 from costmodel.architectures.vision import VisionTransformer
 from costmodel.files import build
 from costmodel.prediction import predict
@@ -51,7 +52,7 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
     with one_sequence, FlopCounterMode(display=False) as counter:
         made = model(**inputs_of(config, batch, seq)).values()
         forward = counter.get_total_flops()
-        ends = [end for end in made if isinstance(end, torch.Tensor)]
+        ends = [end for end in made if isinstance(end, torch.Tensor) and end.is_leaf is False]
         torch.autograd.backward(ends, [torch.empty_like(end) for end in ends])
     angles = sum(
         sum(flops.values()) for name, flops in counter.get_flop_counts().items() if name.endswith("rotary_emb")
@@ -63,14 +64,23 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
 def inputs_of(config: dict[str, Any], batch: int, seq: int) -> dict[str, Any]:
     """What the published implementation is given: images of the model's size, or tokens."""
     model = build(config, "config")
+    tokens = meta(batch, seq, dtype=torch.int64)
     if isinstance(model, VisionTransformer):
         return {"pixel_values": meta(batch, *model.input)}
-    return {"input_ids": meta(batch, seq, dtype=torch.int64), "use_cache": False}
+    if not isinstance(model, EncoderDecoder):
+        return {"input_ids": tokens} | ({} if config["model_type"] == "t5" else {"use_cache": False})
+    if model.source_context is None:
+        return {"input_ids": tokens, "decoder_input_ids": tokens[:, 1:], "use_cache": False}
+    sound = meta(batch, model.mel_bins or 0, 2 * model.source_context)
+    return {"input_features": sound, "decoder_input_ids": tokens, "use_cache": False}
 
 
 def on_paper(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int]:
     model = build(config, "config")
-    p = predict(model, batch=batch, seq=None if isinstance(model, VisionTransformer) else seq)
+    sizes = {} if isinstance(model, VisionTransformer) else {"seq": seq}
+    if isinstance(model, EncoderDecoder) and model.mel_bins is None:
+        sizes["target_seq"] = seq - 1
+    p = predict(model, batch=batch, **sizes)
     return p.params, p.flops.forward, p.flops.total
 
 
@@ -108,10 +118,10 @@ NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
 """What the published class itself cannot do without."""
 
 SIZES = {
-    "layers": ("n_layer", "n_layers", "num_layers", "num_hidden_layers"),
-    "heads": ("n_head", "n_heads", "num_heads", "num_attention_heads"),
+    "layers": ("encoder_layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"),
+    "heads": ("encoder_attention_heads", "n_head", "n_heads", "num_heads", "num_attention_heads"),
     "width": ("n_embd", "d_model", "dim", "hidden_size"),
-    "hidden": ("n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size", "intermediate_size"),
+    "hidden": ("n_inner", "d_ff", "encoder_ffn_dim", "ffn_dim", "hidden_dim", "ffn_hidden_size", "intermediate_size"),
 }
 """Names of the same sizes from family to family."""
 
@@ -132,16 +142,25 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "num_kv_heads": st.just(key_heads),
         "rotary_dim": st.sampled_from([2, 4, 8]),
         "num_experts_per_tok": st.integers(1, 3),  # no more than there are experts
+        "decoder_layers": st.integers(1, 3),
+        "decoder_attention_heads": st.sampled_from([1, heads]),
+        "decoder_ffn_dim": st.integers(1, 20),
+        "num_mel_bins": st.integers(1, 5),
+        "max_source_positions": st.integers(1, 9),
+        "feed_forward_proj": st.sampled_from(["relu", "gelu_new", "gated-gelu", "gated-silu"]),
+        "d_kv": st.sampled_from([3, 4]),
         "image_size": st.sampled_from([8, [8, 12], [9, 8]]),
         "patch_size": st.sampled_from([2, 4, [4, 4]]),
         "attention_types": st.lists(st.sampled_from(["global", "local"]), min_size=layers, max_size=layers).map(
             lambda kinds: [[kinds, 1]]
         ),
     }
+    if family == "t5" and draw(st.booleans()):
+        config["architectures"] = [draw(st.sampled_from(["T5ForConditionalGeneration", "T5EncoderModel"]))]
     if issubclass(FAMILIES[family], Classifying):
         config["architectures"] = [draw(st.sampled_from([*FAMILIES[family].HEADED, *FAMILIES[family].HEADLESS]))]
         config |= {"num_labels": draw(st.integers(2, 4)), "pad_token_id": draw(st.integers(0, 2))}
-    if issubclass(FAMILIES[family], Bert):  # the package keeps a bias beside an untied head's that nothing reads
+    if family == "t5" or issubclass(FAMILIES[family], Bert):  # the package ties T5's always, and unties others' oddly
         needed["tie_word_embeddings"] = st.just(True)
     if family.startswith("deepseek"):
         groups = draw(st.sampled_from([(1, 1), (2, 1), (3, 2)]))
@@ -155,6 +174,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= {"new_decoder_architecture": st.booleans(), "parallel_attn": st.just(True)}
     kinds = st.sampled_from(["full_attention", "sliding_attention"])
     optional = {
+        "num_decoder_layers": st.integers(1, 3),
         "head_dim": st.sampled_from([4, 8]),
         "partial_rotary_factor": st.sampled_from([0.5, 1.0]),
         "window_size": st.integers(1, 4),

@@ -42,7 +42,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
     flags = {name: draw(st.booleans()) for name in FLAGS}
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
     inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
-    chances = {f"{place}_dropout": draw(PROBABILITY) for place in ("embedding", "attention", "residual")}
+    chances = {f"{place}_dropout": draw(PROBABILITY) for place in PLACES}
     return Transformer(
         vocab=draw(st.integers(1, 20)),
         context=context,
@@ -67,10 +67,12 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         final_norm=draw(st.sampled_from([None, True, False])),
         head=head,
         head_bias=head and draw(st.booleans()),
+        output_scale=draw(FACTOR) if head else None,
         logit_scale=draw(FACTOR) if head else None,
         logit_cap=draw(FACTOR) if head else None,
         query_key_norm=draw(st.sampled_from(inner)),
         embedding_width=draw(st.none() | st.integers(1, 9)),
+        key_bias=draw(st.booleans()) if flags["qkv_bias"] and not flags["fused_qkv"] else True,
         **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,
         **routing,
@@ -152,8 +154,11 @@ def latents(draw: st.DrawFn) -> Transformer:
     return Transformer(**spec.model_dump() | fields)
 
 
+PLACES = ("embedding", "attention", "residual", "mlp", "final")
 FACTOR = st.sampled_from([None, None, 1.0, 0.5])
-EAGER = st.fixed_dictionaries({"score_cap": FACTOR, "sinks": st.booleans()})
+EAGER = st.fixed_dictionaries(
+    {"score_cap": FACTOR, "sinks": st.booleans()}, optional={"positions": st.just("relative")}
+)
 """What no fused kernel has."""
 PATTERN = st.lists(st.booleans(), max_size=4).map(tuple)
 FLAGS = (

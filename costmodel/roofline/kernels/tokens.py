@@ -42,3 +42,4 @@ def positions_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 kernel("prepend", prepend, prepend_gradients)
 kernel("trained_positions", positions, positions_gradients)
+kernel("fixed_positions", positions, positions_gradients)

@@ -1,0 +1,138 @@
+"""Encoder-decoders drawn at random cost what they cost in PyTorch, over tokens and over sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from costmodel.architectures.translator import EncoderDecoder
+from costmodel.errors import CostModelError
+from costmodel.prediction import predict
+
+from . import models
+from .measure import Cost, measure, meta, stated
+from .settings import differential
+
+pytestmark = pytest.mark.oracle
+
+
+class Translator(nn.Module):
+    """Written plainly from the description."""
+
+    def __init__(self, spec: EncoderDecoder, source: int, target: int, kernel: str, device: Any) -> None:
+        super().__init__()
+        self.spec, d = spec, spec.width
+        self.tokens = nn.Embedding(spec.vocab, d)
+        heard = spec.mel_bins is not None
+        self.ear = Ear(spec.mel_bins, d, spec.source_context) if heard else None
+        learned = spec.positions == "learned"
+        self.source_positions = nn.Embedding(spec.context, d) if learned and not heard else None
+        self.target_positions = nn.Embedding(spec.context, d) if learned else None
+        self.dropout = models.Dropout(spec.embedding_dropout, device)
+        self.encoder = models.Body(spec.encoder, source, kernel, device)
+        self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
+        self.head = nn.Linear(d, spec.vocab, bias=False)
+        if spec.tied:
+            self.head.weight = self.tokens.weight
+
+    def embedded(self, tokens: Tensor, positions: nn.Module | None) -> Tensor:
+        x = self.tokens(tokens)
+        if positions is not None:
+            x = x + positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return x
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        x = self.embedded(source, self.source_positions) if self.ear is None else self.ear(source)
+        memory = self.encoder.through(self.dropout(x))
+        y = self.decoder.through(self.dropout(self.embedded(target, self.target_positions)), memory)
+        return self.head(models.scaled(y, self.spec.output_scale)).view(-1, self.spec.vocab)
+
+
+class Ear(nn.Module):
+    """Two convolutions over time, and fixed positions."""
+
+    def __init__(self, mels: Any, d: int, places: Any) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(mels, d, 3, padding=1), nn.Conv1d(d, d, 3, stride=2, padding=1)
+        self.positions = nn.Parameter(torch.empty(places, d), requires_grad=False)
+
+    def forward(self, sound: Tensor) -> Tensor:
+        return F.gelu(self.second(F.gelu(self.first(sound)))).permute(0, 2, 1) + self.positions
+
+
+@st.composite
+def translators(draw: st.DrawFn) -> EncoderDecoder:
+    heads = draw(st.sampled_from([(1, None), (2, None), (2, 1), (1, 3)]))
+    head_size = draw(st.sampled_from([None, 2, 3]))
+    heard, biased = draw(st.booleans()), draw(st.booleans())
+    positions = "learned" if heard else draw(st.sampled_from(["relative", "learned"]))
+    chance = st.sampled_from([0.0, 0.1])
+    flags = {name: draw(st.booleans()) for name in ("attention_bias", "mlp_bias", "tied")}
+    places = ("embedding", "attention", "residual", "mlp", "final")
+    return EncoderDecoder(
+        vocab=draw(st.integers(1, 20)),
+        context=33,
+        mel_bins=draw(st.integers(1, 5)) if heard else None,
+        source_context=draw(st.integers(1, 7)) if heard else None,
+        layers=draw(st.integers(1, 3)),
+        decoder_layers=draw(st.none() | st.integers(1, 3)),
+        width=6 * draw(st.integers(1, 3)),
+        heads=heads[0],
+        decoder_heads=heads[1],
+        head_size=head_size,
+        positions=positions,
+        relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
+        qkv_bias=biased,
+        key_bias=not biased or draw(st.booleans()),
+        score_scale=draw(st.sampled_from([None, 1.0, 0.5])),
+        mlp=draw(st.sampled_from(["plain", "gated"])),
+        mlp_width=draw(st.none() | st.integers(1, 9)),
+        decoder_mlp_width=draw(st.none() | st.integers(1, 9)),
+        activation=draw(st.sampled_from(["gelu", "relu"])),
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        output_scale=draw(st.sampled_from([None, 0.5])),
+        **flags,
+        **{f"{place}_dropout": draw(chance) for place in places},  # pyright: ignore[reportArgumentType]
+    )
+
+
+def in_pytorch(spec: EncoderDecoder, batch: int, seq: int, target: int, kernel: str, device: str) -> Cost:
+    with torch.device("meta"):
+        heard = spec.source_context or seq
+        model = Translator(spec, heard, target, kernel, device)
+    sound = meta(batch, spec.mel_bins or 0, 2 * heard)
+    source = meta(batch, seq, dtype=torch.int64) if spec.mel_bins is None else sound
+    labels = meta(batch * target, dtype=torch.int64)
+    tokens = meta(batch, target, dtype=torch.int64)
+    return measure(model, source, tokens, loss=lambda y: F.cross_entropy(y, labels), given=(labels,))
+
+
+def on_paper(spec: EncoderDecoder, **settings: Any) -> Cost:
+    return stated(predict(spec, **settings), predict(spec, loss=None, **settings))
+
+
+SEQ = st.integers(1, 5) | st.sampled_from([32, 33])
+
+
+@differential
+@given(translators(), st.integers(1, 3), SEQ, SEQ, st.sampled_from(["gpu", "cpu"]))
+def test_eager_attention(spec: EncoderDecoder, batch: int, seq: int, target: int, device: Any) -> None:
+    paper = on_paper(spec, batch=batch, seq=seq, target_seq=target, device=device)
+    assert paper == in_pytorch(spec, batch, seq, target, "eager", device)
+
+
+@differential
+@given(translators(), st.integers(1, 3), SEQ, SEQ, st.sampled_from(["flash", "efficient"]))
+def test_fused_attention(spec: EncoderDecoder, batch: int, seq: int, target: int, kernel: str) -> None:
+    if spec.positions == "relative" and kernel == "flash":
+        with pytest.raises(CostModelError, match="takes no biases of the scores"):
+            predict(spec, batch=batch, seq=seq, attention=kernel)
+        return
+    paper = on_paper(spec, batch=batch, seq=seq, target_seq=target, attention=kernel)
+    assert paper == in_pytorch(spec, batch, seq, target, kernel, "gpu")
