@@ -66,4 +66,6 @@ def _sequential(model: Transformer, x: Tensor, sublayers: Sublayers) -> Tensor:
 
 
 def _output(model: Transformer, x: Tensor, sublayer: str) -> Tensor:
-    return scaled(dropped(x, model.residual_dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+    own = model.mixed_dropout if sublayer == "attention" else None
+    dropout = model.residual_dropout if own is None else own
+    return scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")

@@ -158,6 +158,7 @@ class Transformer(Architecture):
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    mixed_dropout: Probability | None = Field(default=None, description="that of attention's output, if another")
 
     final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
 

@@ -166,6 +166,7 @@ class DistilBert(Encoder):
             "mlp_width": self.hidden_dim,
             "embedding_dropout": self.dropout,
             "residual_dropout": self.dropout,
+            "mixed_dropout": 0.0,
             "attention_dropout": self.attention_dropout,
             "head_transform": activation_named(self.activation) if self.headed else None,
             "pooler": "relu" if classifier else None,

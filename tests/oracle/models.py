@@ -407,26 +407,31 @@ class Block(nn.Module):
         routed = routed and number >= (spec.dense_layers or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
+        own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
+        self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
             return scaled(self.dropout(x), self.spec.residual_scale)
 
+        def drop_mixed(x: Tensor) -> Tensor:
+            return scaled(self.mixed_dropout(x), self.spec.residual_scale)
+
         norm1, norm2 = self.norm1, self.norm2
         if self.spec.parallel:
             normed = norm1(x)
-            mixed, fed = drop(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
+            mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
             return x + mixed + fed
         if self.spec.norm_placement == "pre":
-            x = x + drop(self.attention(norm1(x), bias))
+            x = x + drop_mixed(self.attention(norm1(x), bias))
             if self.crossing is not None and self.crossing_norm is not None:
                 x = x + drop(self.crossing(self.crossing_norm(x), memory=memory))
             return x + drop(self.mlp(norm2(x)))
         if self.spec.norm_placement in ("output", "both"):
             before = self.spec.norm_placement == "both"
-            x = x + drop(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
+            x = x + drop_mixed(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
-        x = norm1(x + drop(self.attention(x, bias)))
+        x = norm1(x + drop_mixed(self.attention(x, bias)))
         return norm2(x + drop(self.mlp(x)))
 
 

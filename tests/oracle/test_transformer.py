@@ -67,6 +67,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         final_norm=draw(st.sampled_from([None, True, False])),
         head=head,
         head_bias=head and draw(st.booleans()),
+        mixed_dropout=draw(st.none() | PROBABILITY),
         output_scale=draw(FACTOR) if head else None,
         logit_scale=draw(FACTOR) if head else None,
         logit_cap=draw(FACTOR) if head else None,
