@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer
 
 
+def check_summary(model: Transformer) -> None:
+    """Raise ValueError for a pooler or dropout that nothing reads."""
+    if model.pooler_dropout and model.pooler is None:
+        raise ValueError("pooler_dropout needs a pooler")
+    if model.class_dropout and model.classes is None:
+        raise ValueError("class_dropout needs classes")
+    if model.pooler is not None and model.head and model.classes is None:
+        raise ValueError("a pooler beside a head needs classes, or nothing reads it")
+
+
 def summarised(model: Transformer, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, classes), or (batch, width) from the pooler alone (Devlin et al. 2019, §3)."""
     if model.pooler is not None:

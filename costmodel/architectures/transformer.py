@@ -24,7 +24,7 @@ from costmodel.architectures.latent import check_latent
 from costmodel.architectures.mixture import assumptions, check_experts
 from costmodel.architectures.stack import Variant, variants
 from costmodel.architectures.sublayers import body
-from costmodel.architectures.summary import summarised
+from costmodel.architectures.summary import check_summary, summarised
 from costmodel.errors import SettingError
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
@@ -203,12 +203,7 @@ class Transformer(Architecture):
         for field in ("head_bias", "head_transform", "output_scale", "logit_scale", "logit_cap"):
             if getattr(self, field) and not self.head:
                 raise ValueError(f"{field} needs head: true")
-        if self.pooler_dropout and self.pooler is None:
-            raise ValueError("pooler_dropout needs a pooler")
-        if self.class_dropout and self.classes is None:
-            raise ValueError("class_dropout needs classes")
-        if self.pooler is not None and self.head and self.classes is None:
-            raise ValueError("a pooler beside a head needs classes, or nothing reads it")
+        check_summary(self)
         check_latent(self)
         check_experts(self)
         if self.relative_buckets is not None and self.positions != "relative":
