@@ -53,10 +53,12 @@ published.families
 architectures.cnn zoo conventions applicability
 imported.trees imported.meta imported.failures
 imported.program imported.movements imported.functions imported.reductions imported.products
+imported.images imported.losses
 imported.site imported.axes imported.capture imported.folding
 imported.rules.shapes
 imported.rules.elementwise
-imported.rules.attention imported.rules.layers
+imported.rules.attention imported.rules.contractions imported.rules.images imported.rules.indexing
+imported.rules.layers imported.rules.losses imported.rules.norms
 imported.rules
 imported.replay
 imported.model

@@ -16,7 +16,7 @@ class Function(NamedTuple):
 
     forward: int
     backward: int
-    keeps: Literal["input", "output", "nothing"]
+    keeps: Literal["input", "output", "both", "nothing"]
 
 
 FUNCTIONS = {
@@ -25,14 +25,19 @@ FUNCTIONS = {
     "asin": Function(1, 5, "input"),
     "atan": Function(1, 4, "input"),
     "ceil": Function(1, 0, "nothing"),
+    "celu": Function(5, 5, "output"),
     "cos": Function(1, 3, "input"),
+    "cosh": Function(1, 2, "input"),
     "erf": Function(1, 5, "input"),
+    "exp2": Function(1, 2, "output"),
     "exp": Function(1, 1, "output"),
     "expm1": Function(2, 2, "output"),
     "floor": Function(1, 0, "nothing"),
+    "hardshrink": Function(2, 2, "input"),
     "hardtanh": Function(2, 3, "input"),
     "log": Function(1, 1, "input"),
     "log1p": Function(2, 2, "input"),
+    "log10": Function(1, 2, "input"),
     "log2": Function(1, 2, "input"),
     "log_sigmoid": Function(5, 5, "input"),
     "mish": Function(6, 12, "input"),
@@ -40,15 +45,20 @@ FUNCTIONS = {
     "neg": Function(1, 1, "nothing"),
     "pow": Function(1, 3, "input"),
     "reciprocal": Function(1, 3, "output"),
+    "exponential": Function(1, 3, "both"),
     "round": Function(1, 0, "nothing"),
     "rsqrt": Function(2, 4, "output"),
     "selu": Function(6, 5, "output"),
     "sign": Function(2, 0, "nothing"),
     "sin": Function(1, 2, "input"),
+    "sinh": Function(1, 2, "input"),
+    "softshrink": Function(3, 2, "input"),
     "softplus": Function(4, 5, "input"),
     "sqrt": Function(1, 2, "output"),
     "square": Function(1, 2, "input"),
     "tan": Function(1, 3, "output"),
+    "tril": Function(1, 1, "nothing"),
+    "triu": Function(1, 1, "nothing"),
     "threshold": Function(2, 2, "input"),
 }
 """Functions of one tensor by name, a subexpression counted once."""
@@ -72,10 +82,14 @@ class Pointwise(Unary):
         yield Gradient(call.x, Work(0, backward * call.x.size), shared=self.function == "add")
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input or output, whichever the derivative is a function of."""
+        """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""
         keeps = FUNCTIONS[self.function].keeps
-        if keeps != "nothing":
-            yield call.x if keeps == "input" else call.y
+        if keeps in ("input", "both"):
+            yield call.x
+        if keeps in ("output", "both"):
+            yield call.y
+        if self.function == "log_sigmoid" and call.run.device == "cpu":
+            yield call.fresh("activation", *call.x.shape)
 
 
 @unlisted
@@ -196,3 +210,30 @@ class Choose(Weightless):
     def scratch(self, call: Call) -> Scratch:
         """None."""
         return NO_SCRATCH
+
+
+@unlisted
+class Prelu(Unary):
+    """y = x where positive, a·x elsewhere, with a trained slope for all or for each channel."""
+
+    source = "max(0, x) + a·min(0, x) (torch.nn.PReLU; He et al. 2015, eq. 1)"
+
+    slopes: tuple[int, ...]
+
+    def weights(self, call: Call) -> dict[str, tuple[int, ...]]:
+        """The slopes."""
+        return {"weight": self.slopes}
+
+    def forward(self, call: Call) -> Work:
+        """A comparison, a choice and a product per element."""
+        return Work(0, 3 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The same, and for the slopes an addition more."""
+        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        yield Gradient(call.weights["weight"], Work(0, 4 * call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and slopes."""
+        yield call.x
+        yield call.weights["weight"]

@@ -11,10 +11,15 @@ from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
 
 @unlisted
 class Product(Weightless):
-    """y = a b (+ c), a: (..., m, k), b: (k, n), c broadcasts: the rows of a as one matrix."""
+    """y = a b (+ c), a: (..., m, k), b: (k, n), c broadcasts: the rows of a as one matrix.
+
+    vector: b is one, whose products FlopCounterMode does not count.
+    """
 
     source = "torch.mm, torch.addmm, torch.matmul with a matrix; da = g bᵀ, db = aᵀ g"
     in_lists = False
+
+    vector: bool = False
 
     def check(self, call: Call) -> None:
         """Inner sizes agree."""
@@ -28,11 +33,15 @@ class Product(Weightless):
 
     def forward(self, call: Call) -> Work:
         """One multiply-add for each of m, k and n."""
-        return Work(2 * call.x.size * call.inputs[1].shape[1], call.y.size if len(call.inputs) > 2 else 0)
+        added = call.y.size if len(call.inputs) > 2 else 0
+        return self._work(call)._replace(pointwise=added)
+
+    def _work(self, call: Call) -> Work:
+        return Work(2 * call.x.size * call.inputs[1].shape[1], 0, 0 if self.vector else None)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size; what was added sums over what it was broadcast along."""
-        same = Work(2 * call.x.size * call.inputs[1].shape[1], 0)
+        same = self._work(call)
         yield Gradient(call.x, same)
         yield Gradient(call.inputs[1], same)
         for c in call.inputs[2:]:

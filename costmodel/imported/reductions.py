@@ -18,10 +18,11 @@ from costmodel.layers.base import (
     takes,
     unlisted,
 )
+from costmodel.layers.norm import PerChannel
 from costmodel.sizes import exact_div
 from costmodel.tensor import Shape, Storage, Tensor
 
-Keeps = Literal["input", "output", "places"]
+Keeps = Literal["input", "output"]
 
 
 class Reduction(NamedTuple):
@@ -37,16 +38,14 @@ REDUCTIONS = {
     "amin": Reduction(1, 2, ("input", "output")),
     "linalg_vector_norm": Reduction(2, 2, ("input", "output")),
     "logsumexp": Reduction(4, 3, ("input", "output")),
-    "max": Reduction(1, 1, ("places",)),
     "mean": Reduction(1, 1, ()),
-    "min": Reduction(1, 1, ("places",)),
     "norm": Reduction(2, 2, ("input", "output")),
     "prod": Reduction(1, 2, ("input", "output")),
     "std": Reduction(4, 3, ("input", "output")),
     "sum": Reduction(1, 0, ()),
     "var": Reduction(4, 3, ("input",)),
 }
-"""Reductions by name; "places": the int64 places of what was chosen."""
+"""Reductions by name."""
 
 
 @unlisted
@@ -81,10 +80,7 @@ class Reduce(Weightless):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """See `REDUCTIONS`."""
         for keeps in REDUCTIONS[self.function].keeps:
-            if keeps == "places":
-                yield call.fresh("index", *call.y.shape)
-            else:
-                yield call.x if keeps == "input" else call.y
+            yield call.x if keeps == "input" else call.y
 
     def scratch(self, call: Call) -> Scratch:
         """None."""
@@ -135,6 +131,27 @@ class Cumulate(Unary):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
+
+
+@unlisted
+class BatchnormUntracked(PerChannel):
+    """Batch norm by the batch's statistics, which nothing keeps running ones of."""
+
+    source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm, track_running_stats=False; Ioffe & Szegedy 2015)"
+
+    affine: bool = True
+
+    def groups_of(self, call: Call) -> int:
+        """One a channel."""
+        return call.x.shape[1]
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
+        yield from (kept for kept in super().kept(call) if kept is not call.weights.get("bias"))
 
 
 @unlisted

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
 from costmodel.graph import transposed
-from costmodel.imported.movements import Copied, Part
-from costmodel.imported.program import SIZE, TENSOR, Made, Step
+from costmodel.imported.movements import Copied, Made, Part
+from costmodel.imported.program import SIZE, TENSOR, Step
+from costmodel.imported.program import Made as MadeTensor
 from costmodel.imported.trees import evaluate, shape_of
 from costmodel.layers.base import Kind
 from costmodel.tensor import Role, Shape, Tensor, contiguous_strides, viewed_strides
@@ -81,7 +82,7 @@ class Site:
         return [axis % max(len(x.shape), 1) for axis in (value if isinstance(value, list) else [value])]
 
     @property
-    def makes(self) -> Made:
+    def makes(self) -> MadeTensor:
         """The first tensor that the step makes."""
         return self.step.makes[0]
 
@@ -97,7 +98,10 @@ class Site:
 
     def layer(self, kind: Kind, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Record a layer under the step's name, or under one of its own."""
-        return self.run.record(kind, inputs, name or self.step.name, tied)
+        y = self.run.record(kind, inputs, name or self.step.name, tied)
+        if isinstance(kind, Made):
+            y.requires_grad = False
+        return y
 
     def fail(self, why: str) -> NoRuleError:
         """Error that names the step."""
@@ -134,6 +138,11 @@ def role_of(dtype: str) -> Role:
     if dtype in FLOATS:
         return "activation"
     return ROLES.get(dtype, "index")
+
+
+def tied(site: Site) -> dict[str, Tensor]:
+    """Weight and bias, as far as there are."""
+    return {name: site.weight(name) for name in ("weight", "bias") if site.has(name)}
 
 
 Rule = Callable[[Site], "Tensor | list[Tensor]"]

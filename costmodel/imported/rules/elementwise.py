@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.imported.functions import FUNCTIONS, Choose, Divide, Extreme, Pointwise, Power, Subtract
+from costmodel.imported.functions import FUNCTIONS, Choose, Divide, Extreme, Pointwise, Power, Prelu, Subtract
 from costmodel.imported.movements import Made
 from costmodel.imported.site import Site, rule
 from costmodel.layers.activation import (
@@ -54,7 +54,7 @@ def clamp(site: Site) -> Tensor:
     return site.layer(Clamp(), site.tensor("self"))
 
 
-@rule(*(name for name in FUNCTIONS if name not in ("add", "pow")))
+@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential")))
 def function(site: Site) -> Tensor:
     """A function of one tensor."""
     x = site.tensor("self")
@@ -99,6 +99,31 @@ def div(site: Site) -> Tensor:
     return _two(site, Divide(), x, site.tensor("other"))
 
 
+@rule("addcmul", "addcdiv")
+def addcmul(site: Site) -> Tensor:
+    """A sum with a product, or with a quotient."""
+    kind = Multiply() if site.step.op == "addcmul" else Divide()
+    y = site.layer(kind, site.tensor("tensor1"), site.tensor("tensor2"), name=f"{site.step.name}.term")
+    return site.layer(Add(), site.tensor("self"), y)
+
+
+@rule("lerp")
+def lerp(site: Site) -> Tensor:
+    """Between two tensors."""
+    a, b = site.tensor("self"), site.tensor("end")
+    if site.is_tensor("weight"):
+        raise site.fail("by a tensor has no rule")
+    name = site.step.name
+    return site.layer(Add(), site.layer(Scale(), a, name=f"{name}.start"), site.layer(Scale(), b, name=f"{name}.end"))
+
+
+@rule("prelu")
+def prelu(site: Site) -> Tensor:
+    """With a trained slope."""
+    weight = site.weight("weight")
+    return site.layer(Prelu(weight.shape), site.tensor("self"), tied={"weight": weight})
+
+
 @rule("maximum", "minimum")
 def extreme(site: Site) -> Tensor:
     """The larger or smaller of two."""
@@ -109,7 +134,7 @@ def extreme(site: Site) -> Tensor:
 def power(site: Site) -> Tensor:
     """With a number as exponent, a tensor, or a number as base."""
     if not site.is_tensor("self"):
-        return site.layer(Pointwise("exp"), site.tensor("exponent"))
+        return site.layer(Pointwise("exponential"), site.tensor("exponent"))
     x = site.tensor("self")
     if not site.is_tensor("exponent"):
         return site.layer(Pointwise("pow"), x) if site.role == "activation" else made(site, x)
@@ -174,7 +199,7 @@ LOGIC = (
     *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isneginf", "logical_and", "logical_or"),
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "__invert__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
-    *("triu", "tril", "diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
+    *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
     *("isin", "count_nonzero"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""

@@ -141,7 +141,7 @@ def contiguous(site: Site) -> Tensor:
     return x if is_contiguous(x.shape, x.strides) else site.layer(Copied(x.shape), x)
 
 
-@rule("clone", "_to_copy", "copy", "fliplr", "flip", "roll", "empty_strided")
+@rule("clone", "_to_copy", "fliplr", "flip", "roll", "empty_strided")
 def clone(site: Site) -> Tensor:
     """A copy, in the same order of memory where it has the same shape."""
     x = site.tensor("self")
@@ -182,7 +182,7 @@ def index(site: Site) -> Tensor:
     x = site.tensor("self")
     name = "indices" if site.has("indices") else "index"
     places = [site.tensor(name)] if site.is_tensor(name) else site.tensors(name)
-    return site.layer(Chosen(site.shape), x, *places)
+    return site.layer(Chosen(site.shape, site.step.op == "gather"), x, *places)
 
 
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
