@@ -74,7 +74,7 @@ class Workbench:
 
     def __init__(self, size: int, rows: int) -> None:
         self.arenas: dict[tuple[str, bool], Any] = {}
-        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 4), ("int64", 64)):
+        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("int64", 64)):
             for written in (False, True):
                 arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
                 fill(arena, rows)

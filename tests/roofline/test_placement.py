@@ -12,7 +12,7 @@ from costmodel.roofline.arena import LINE, Workbench, aligned, fill
 from costmodel.roofline.layer import forward_program
 from costmodel.roofline.network import network_of
 from costmodel.roofline.placement import Span, operands_of, place, reuse_distances
-from costmodel.roofline.probes import GATHERED_ROWS, probes
+from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, probes
 from costmodel.roofline.program import program_of
 from costmodel.roofline.tape import Tape
 
@@ -116,10 +116,9 @@ def test_every_probe_runs_on_the_bench() -> None:
             function(*arguments, **options)
 
 
-@pytest.mark.parametrize("thorough", [False, True])
-def test_probes_have_names_of_their_own_and_fit_the_bench(thorough: bool) -> None:
-    from costmodel.roofline.probes import LARGEST_BYTES
-
-    found = list(probes(thorough))
-    assert len({probe.name for probe in found}) == len(found)
-    assert max(sum(ref.buffer.bytes for ref in {*p.op.operands, p.op.output}) for p in found) < LARGEST_BYTES
+def test_probes_have_names_of_their_own_and_fit_the_bench() -> None:
+    bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
+    for thorough in (False, True):
+        found = list(probes(thorough))
+        assert len({probe.name for probe in found}) == len(found)
+        assert all(bench.bind(probe.op) for probe in found)
