@@ -219,6 +219,18 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"residual_scale": 0.5}),
     ({}, {"logit_scale": 0.5}),
     ({}, {"logit_cap": 30.0}),
+    ({}, {"segments": 2}),
+    ({}, {"pooler": "tanh", "classes": 3}),
+    ({"pooler": "tanh", "classes": 3}, {"pooler_dropout": 0.1}),
+    ({"classes": 3}, {"class_dropout": 0.1}),
+    ({}, {"head_transform": "gelu"}),
+    ({}, {"positions": "relative"}),
+    ({"positions": "relative"}, {"relative_buckets": 8}),
+    ({"fused_qkv": False}, {"key_bias": False}),
+    ({}, {"final_dropout": 0.1}),
+    ({}, {"output_scale": 0.5}),
+    ({}, {"mlp_dropout": 0.1}),
+    ({}, {"mixed_dropout": 0.0}),
 ]
 
 
