@@ -63,6 +63,8 @@ def _cells(sweep: Any) -> tuple[pandas.DataFrame, list[str]]:
         sweep = _read(Path(sweep))
     if hasattr(sweep, "to_dataframe"):
         sweep = sweep.to_dataframe()
+    if not hasattr(sweep, "reset_index"):
+        raise SettingError(f"{shown(sweep)} is no sweep: give what cm.sweep gave, or where it was saved")
     frame = sweep.reset_index() if any(sweep.index.names) else sweep
     return frame, [str(name) for name in frame if name not in QUANTITIES and name != "reason"]
 

@@ -99,14 +99,15 @@ def written(
     if Path(out).suffix not in (".parquet", ".zarr"):
         raise SettingError(f"--out {shown(out)} has no known ending: use a name that ends in .parquet or .zarr")
     space = space_of(model, quantities, asked)
-    if Path(out).suffix == ".zarr":
-        return _zarr(space, out, resume)
     try:
-        from costmodel.streams import stream
+        if Path(out).suffix == ".zarr":
+            from costmodel.stores import store as write
+        else:
+            from costmodel.streams import stream as write
     except ImportError:
-        raise _no_extra() from None
+        raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
     with _progress(space.cells) as advance:
-        cells, missing = stream(space, out, resume=resume, progress=advance)
+        cells, missing = write(space, out, resume=resume, progress=advance)
     return {"path": out, "cells": cells, "missing": missing, "quantities": list(space.quantities)}
 
 
@@ -115,26 +116,6 @@ def summary(found: Mapping[str, Any]) -> str:
     missing = found["missing"]
     why = f", {missing:,} of them without an answer (column reason says why)" if missing else ""
     return f"{found['path']}: {found['cells']:,} cells{why}, {len(found['quantities'])} quantities"
-
-
-def _zarr(space: Space, out: str, resume: bool) -> dict[str, Any]:
-    if resume:
-        raise SettingError("--resume is for Parquet: use --out with a name that ends in .parquet")
-    if Path(out).exists() and not any((Path(out) / name).exists() for name in ("zarr.json", ".zgroup")):
-        raise SettingError(f"{shown(out)} is there and is no Zarr store: give another --out")
-    try:
-        from costmodel.results import lazy_dataset
-    except ImportError:
-        raise _no_extra() from None
-    lazy = lazy_dataset(space, "auto")
-    with _progress(0):
-        lazy.to_zarr(out, mode="w", consolidated=False)
-    missing = int((lazy.reason != "").sum())
-    return {"path": out, "cells": space.cells, "missing": missing, "quantities": list(space.quantities)}
-
-
-def _no_extra() -> CostModelError:
-    return CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ SETTINGS = {
 Out = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write all cells to FILE.parquet or FILE.zarr instead of a table.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a Parquet file that an interrupt left.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a file that an interrupt left.")]
 Quantities = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Such as memory.peak,flops.total (default: all; in a table a few).")
 ]

@@ -14,7 +14,7 @@ import xarray
 from dask.array.core import normalize_chunks
 
 from costmodel.axes import Axis, label_of
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.files import describe
 from costmodel.plans import Window
 from costmodel.quantities import UNITS
@@ -43,6 +43,15 @@ class Sweep(xarray.Dataset):
         from costmodel.tables import write_parquet
 
         write_parquet(self, path)
+
+    def to_zarr(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As `xarray.Dataset.to_zarr`. Raises CostModelError if it cannot be written."""
+        try:
+            return super().to_zarr(*args, **kwargs)
+        except OSError as error:
+            raise CostModelError(
+                f"cannot write {shown(str(args[0] if args else ''))}: {error.strerror or error}"
+            ) from None
 
     def plot(  # pyright: ignore[reportIncompatibleVariableOverride]
         self,
@@ -120,7 +129,7 @@ def spans_of(space: Space, chunks: Any) -> tuple[tuple[int, ...], ...]:
         given = {number: chunks.get(name, "auto") for number, name in enumerate(names)}
     try:
         spans = normalize_chunks(given, space.shape, limit=CHUNK_BYTES, dtype=np.dtype(np.int64))
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError, ZeroDivisionError) as error:
         raise SettingError(f"chunks={shown(chunks)} does not fit a grid of {space.shape}: {error}") from None
     if (number := math.prod(map(len, spans))) > MOST_CHUNKS:
         raise SettingError(

@@ -17,13 +17,15 @@ import pyarrow
 from pyarrow import parquet
 
 from costmodel.axes import label_of
-from costmodel.errors import CostModelError, shown
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.files import describe
 from costmodel.space import Space
 from costmodel.tables import table_of
+from costmodel.units import show_bytes
 
 ROWS = 2**18
 """Cells of a part, which is a row group."""
+MOST_PARTS = 100_000
 KEY = b"costmodel"
 
 
@@ -38,17 +40,23 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
     """Write all cells to a file, which is there when this ends, or is stopped by an interrupt (KeyboardInterrupt).
 
     resume: go on with the file that an interrupt left. progress: told of each number of cells that is done.
-    Raises CostModelError for a file that cannot be resumed, or cannot be written.
+    Raises CostModelError for a file that cannot be resumed, or cannot be written, and for a grid without end.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
         raise CostModelError(f"cannot write {shown(path)}: it is there and is no file")
+    if space.cells > MOST_PARTS * ROWS:
+        raise SettingError(
+            f"a grid of {space.cells:,} points takes some {show_bytes(8 * space.cells * len(space.quantities))} for "
+            f"{len(space.quantities)} quantities, and a file holds at most {MOST_PARTS * ROWS:,} points: use fewer "
+            "values, or several sweeps"
+        )
     windows = list(space.windows(None, ROWS, ROWS))
-    schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata({KEY: _question(space)})
+    schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata({KEY: question_of(space)})
     part = target.with_name(f"{target.name}.part")
     cells = missing = 0
     try:
-        with _written_to(part, schema) as writer, _interruptible() as stopped:
+        with _written_to(part, schema) as writer, interruptible() as stopped:
             earlier = _earlier(target, schema) if resume and target.exists() else iter(())
             for number, _ in enumerate(windows):
                 table = next(earlier, None)
@@ -77,8 +85,8 @@ def _written_to(part: Path, schema: pyarrow.Schema) -> Iterator[Any]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An interrupt sets the event, so that a part is written whole or not at all."""
+def interruptible() -> Iterator[threading.Event]:
+    """Within, an interrupt sets the event, so that a part is written whole or not at all."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -98,7 +106,7 @@ def _part(space: Space, window: Any) -> pyarrow.Table:
     return table_of(labels, {**space.exact(window), "reason": reasons}, missing=reasons != "")
 
 
-def _question(space: Space) -> bytes:
+def question_of(space: Space) -> bytes:
     """What tells this sweep from all others, in short."""
     asked = {
         "model": describe(space.model),

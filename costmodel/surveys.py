@@ -43,6 +43,8 @@ def sweep(
         drawn(model, asked, named, plot, memory, reserve)
     elif memory or reserve:
         raise typer.BadParameter("--memory and --reserve are drawn: give --plot FILE too")
+    if resume and out is None:
+        raise typer.BadParameter("--resume goes on with a file: give its --out FILE too")
     if out is None:
         return printed(model, asked, named, as_json)
     found = written(model, asked, named, out, resume)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costmodel.results import Sweep
     from costmodel.space import Space
 
+_WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
 JOB_CELLS = 2**20
 """Cells to a task of an executor."""
 
@@ -53,6 +54,9 @@ def sweep(
         from costmodel.results import dataset, lazy_dataset
     except ImportError:
         raise CostModelError("a sweep needs xarray and dask: pip install 'costmodel[sweep]'") from None
+    for name, given, method in (("client", client, "as_current"), ("executor", executor, "submit")):
+        if given is not None and not hasattr(given, method):
+            raise SettingError(f"{name}={shown(given)} is no {_WORKERS[name]}: make one, or leave it out")
     space = space_of(model, quantities, asked)
     if chunks is not None or client is not None:
         lazy = lazy_dataset(space, "auto" if chunks is None else chunks)
@@ -71,6 +75,8 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
         from costmodel.zoo import load
 
         model = load(model)
+    if not isinstance(quantities, Iterable | None):
+        raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
     wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
     for quantity in wanted:
         if quantity not in QUANTITIES:

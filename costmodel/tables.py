@@ -42,6 +42,8 @@ def _why(error: Exception) -> str:
 
 
 def _write_whole(sweep: xarray.Dataset, target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise CostModelError(f"cannot write {shown(str(target))}: it is there and is no file")
     spans = _row_groups(tuple(sweep.sizes.values()))
     part = target.with_name(f"{target.name}.part")
     try:

@@ -16,7 +16,7 @@ import pytest
 import xarray
 
 import costmodel as cm
-from costmodel import streams
+from costmodel import results, stores, streams
 from costmodel.ranges import read_values
 from costmodel.sweeps import space_of
 from costmodel.units import show_bytes
@@ -124,6 +124,54 @@ def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".parquet"] == []
 
 
+def test_an_interrupt_leaves_a_readable_store_that_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "CHUNK_BYTES", "64B")
+    path, space = tmp_path / "sweep.zarr", space_of("gpt2-small", NAMES, AXES)
+    stop: Any = lambda cells: os.kill(os.getpid(), signal.SIGINT) if cells == 8 else None  # noqa: E731
+    with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
+        stores.store(space, str(path), resume=False, progress=stop)
+    with pytest.raises(KeyboardInterrupt) as second:
+        stores.store(space, str(path), resume=True, progress=stop)
+    held = int(str(second.value).split("holds ")[1].split()[0])
+    assert 0 < held < 64
+    told: list[int] = []
+    assert stores.store(space, str(path), resume=True, progress=told.append) == (64, 16)
+    assert (told[0], sum(told)) == (held, 64)
+    found = xarray.open_zarr(path, consolidated=False).load()
+    whole = cm.sweep("gpt2-small", quantities=NAMES, **AXES)
+    pandas.testing.assert_frame_equal(
+        found[list(whole.data_vars)].to_dataframe().reset_index(), whole.to_dataframe().reset_index(), check_dtype=False
+    )
+    other = space_of("gpt2-small", NAMES, {**AXES, "batch": [1, 2]})
+    assert "holds another sweep" in error_of(lambda: stores.store(other, str(path), resume=True, progress=told.append))
+    (path / "zarr.json").write_text("{")
+    assert "cannot resume from" in error_of(lambda: stores.store(space, str(path), resume=True, progress=told.append))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"chunks": 0}, "chunks=0 does not fit"),
+        ({"client": 3}, "client=3 is no dask.distributed client"),
+        ({"executor": 3}, "executor=3 is no concurrent.futures executor"),
+        ({"quantities": 3}, "quantities=3 is no list of names"),
+    ],
+)
+def test_what_cannot_do_the_work_is_refused(asked: dict[str, Any], said: str) -> None:
+    assert error_of(lambda: cm.sweep("mlp-mnist", batch=[1, 2], **asked)).startswith(said)
+
+
+@pytest.mark.skipif(not Path("/dev/null").exists(), reason="needs device files")
+def test_only_files_are_written_over(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.parquet"
+    os.mkfifo(pipe)
+    assert "it is there and is no file" in error_of(lambda: cm.sweep("mlp-mnist", batch=[1]).to_parquet(pipe))
+    assert "cannot write" in error_of(lambda: cm.sweep("mlp-mnist", batch=[1]).to_zarr("/dev/null/sweep.zarr"))
+    assert "is no sweep" in error_of(lambda: cm.pareto(3, "params", "memory.peak"))
+
+
 def test_only_the_same_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sweep.parquet"
     interrupted(path, monkeypatch)
@@ -175,7 +223,10 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(capsys, tmp_path: Pat
         (["--batch", "1:100000", "--seq", "1:100000", "--over", "layers=1:100000", "--json"], "--out"),
         (["--batch", "1", "--out", "sweep.csv"], ".parquet or .zarr"),
         (["--batch", "1", "--quantities", "memory.peek"], "'memory.peak'"),
-        (["--batch", "1", "--out", "sweep.zarr", "--resume"], ".parquet"),
+        (["--batch", "1", "--resume"], "give its --out FILE too"),
+        (["--batch", "1:1000000", "--seq", "1:1024", "--over", "layers=1:100000", "--out", "s.parquet"], "at most"),
+        (["--batch", "1:9999999", "--seq", "1:1024", "--over", "layers=1:100000", "--out", "s.zarr"], "chunks"),
+        (["--batch", "1", "--out", "no/such/folder/s.zarr"], "there is no folder 'no/such/folder'"),
     ],
 )
 def test_what_is_wrong_with_a_command_is_one_line(capsys, arguments: list[str], said: str) -> None:

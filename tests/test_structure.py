@@ -80,6 +80,7 @@ sheets
 space
 gridpictures
 results streams ranges
+stores
 sweeps
 grids
 roofline.reference
