@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -14,6 +14,7 @@ from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
+from costmodel.roofline.kernels.attention import keys_of
 from costmodel.roofline.kernels.kernel import Site
 from costmodel.roofline.layer import Desk, layer_programs
 from costmodel.roofline.memory import Memory
@@ -21,6 +22,7 @@ from costmodel.roofline.tape import Tape
 from costmodel.run import Run
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
+from tests.kernels.visibility import Visible
 from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated
 
 EXAMPLES = settings(max_examples=12, deadline=None)
@@ -57,6 +59,9 @@ def run(tape: Tape, start: int, memory: Memory) -> None:
 def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: int) -> tuple[Any, Any, Any, Tape, Site]:
     kernel = KERNELS[name]
     case = kernel.case(data.draw)
+    pairs = getattr(case.kind, "pairs", None)
+    if pairs is not None:  # which keys are seen is read off their number, which several masks may have
+        assume(np.array_equal(Visible(keys_of(case.inputs[0].shape[2], pairs), "columns").mask(), case.visible.mask()))
     call = on_paper(case, training, needed or not on_paper(case, training).weights)
     p = on_arrays(case, call, seed, call.x.requires_grad)
     tape = Tape("float64")
@@ -178,11 +183,13 @@ WIDE = cm.CNN(
 )
 GPT = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2)
 EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4, experts_per_token=2)
+GROUPED = EXPERTS.model_copy(update={"expert_groups": 2, "chosen_groups": 1, "choice_bias": True})
 ASKED: list[tuple[Any, dict[str, Any]]] = [
     (WIDE, {"batch": 2}),
     (GPT, {"batch": 2, "attention_pairs": "visible"}),
     (GPT, {"batch": 2, "attention": "flash", "loss_chunks": 2}),
     (EXPERTS, {"batch": 2}),
+    (GROUPED, {"batch": 2}),
 ]
 
 
