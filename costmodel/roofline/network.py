@@ -56,7 +56,10 @@ def _ends(recorder: Recorder, prediction: Prediction) -> tuple[Ref, Ref | None]:
     """What the loss sees, and the loss if there is one."""
     final = recorder.steps[-1]
     if prediction.settings.training and final.y.shape == () and final.site is not None:
-        return final.site.x, final.y
+        seen = final.site.x
+        while seen.shape == ():  # losses are added up: the first of them
+            seen = next(step.site.x for step in recorder.steps if step.y is seen and step.site is not None)
+        return seen, final.y
     return recorder.tape.reshape(final.y, -1, final.y.shape[-1]) if prediction.model.HAS_ATTENTION else final.y, None
 
 

@@ -18,6 +18,7 @@ import costmodel as cm
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.translator import EncoderDecoder
 from costmodel.architectures.vision import VisionTransformer
 from costmodel.prediction import Prediction
 from tests.oracle import models
@@ -27,6 +28,7 @@ from tests.oracle.networks import build
 from tests.oracle.settings import differential
 from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_transformer import transformers
+from tests.oracle.test_translator import Translator
 from tests.oracle.test_vision_transformer import ViT
 from tests.oracle.tracker import Most, training_step
 from tests.oracle.vision import vision_model
@@ -121,14 +123,41 @@ def test_a_network_written_plainly(name: str, batch: int) -> None:
     step_of(spec, module, x, meta(batch, *output.shape[2:], dtype=torch.int64))
 
 
-@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("batch", [2, 16])
 @pytest.mark.parametrize("name", ["vit-b-16", "deit-tiny-distilled"])
 def test_a_vision_transformer(name: str, batch: int) -> None:
+    """Of one image PyTorch keeps the tokens' gradients as slices of all gradients there, and so those too."""
     spec = cm.load(name)
     assert isinstance(spec, VisionTransformer)
     with torch.device("meta"):
         module = ViT(spec, "eager", "gpu")
     step_of(spec, module, meta(batch, *spec.input), meta(batch, dtype=torch.int64))
+
+
+class Given(nn.Module):
+    """An encoder-decoder with its target given."""
+
+    def __init__(self, inner: nn.Module, tokens: Tensor) -> None:
+        super().__init__()
+        self.inner, self.tokens = inner, tokens
+
+    def forward(self, source: Tensor) -> Tensor:
+        return self.inner(source, self.tokens)
+
+
+@pytest.mark.parametrize(("seq", "target"), [(64, 16), (16, 64)])
+@pytest.mark.parametrize("name", ["t5-small", "whisper-tiny"])
+def test_an_encoder_decoder(name: str, seq: int, target: int) -> None:
+    """Where the encoder's output goes to every block of the decoder, and biases to every block of either."""
+    spec = cm.load(name)
+    assert isinstance(spec, EncoderDecoder)
+    with torch.device("meta"):
+        module = Translator(spec, spec.source_context or seq, target, "eager", "gpu")
+    tokens, labels = meta(2, target, dtype=torch.int64), meta(2 * target, dtype=torch.int64)
+    places, heard = spec.source_context, spec.mel_bins
+    source = meta(2, seq, dtype=torch.int64) if places is None or heard is None else meta(2, heard, 2 * places)
+    p = cm.predict(spec, batch=2, target_seq=target, **({} if heard else {"seq": seq}))
+    assert_phases_agree(differences(p, Given(module, tokens), source, labels))
 
 
 @pytest.mark.parametrize("batch", [1, 64, 65536])

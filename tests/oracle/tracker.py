@@ -121,14 +121,14 @@ def training_step(
     update: Callable[..., torch.optim.Optimizer] = AdamW,
 ) -> Tracker:
     """One step, with the optimizer's states in place and no gradient yet; under autocast until the loss is there."""
-    weights = weights_by_use(model, x)
+    weights = [weight for weight in weights_by_use(model, x) if weight.requires_grad]
     optimizer = update(weights)
     for weight in weights:
         weight.grad = torch.empty_like(weight)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     states = [state for of_weight in optimizer.state.values() for state in of_weight.values()]
-    with Tracker([x, target, *weights, *model.buffers(), *states]) as tracker:
+    with Tracker([x, target, *model.parameters(), *model.buffers(), *states]) as tracker:
         with nullcontext() if autocast is None else GpuAutocast(autocast):
             error = loss(model(x), target)
         tracker.phase = "backward"
