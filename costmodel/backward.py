@@ -59,7 +59,8 @@ class Backward:
         last = last_of(visits)
         if last is None:
             return None
-        last.slot.gradient = self.lifetimes.take(last.slot.size, len(self.lifetimes.moments))
+        for slot in (last.slot, *(slot for slot, _ in self.forward.ends)):
+            slot.gradient = slot.gradient or self.lifetimes.take(slot.size, len(self.lifetimes.moments))
         return last.slot.gradient
 
     def _visit(self, visit: Visit) -> None:

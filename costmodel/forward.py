@@ -97,7 +97,7 @@ class Forward:
     """Walks a run; `folds` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
-    output: the result, which the user holds.
+    output: the result, which the user holds. ends: gradients and memory of several results, where no loss joins them.
     """
 
     def __init__(self, run: Run, lifetimes: Lifetimes, *, folds: bool) -> None:
@@ -119,6 +119,7 @@ class Forward:
         self._walk(run.root)
         self._parts.leave_since(0)
         self._drop_cache()
+        self.ends = [(self._slots[x.storage], self._places[x.storage]) for x in run.outputs]
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:

@@ -218,7 +218,8 @@ def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, folds: bool) -
         Backward(forward, accumulates=settings.accumulate > 1)
         update(forward.weights, settings, lifetimes)
     last = len(lifetimes.moments) - 1
-    forward.output.died = last
+    for held in (forward.output, *(place for _, place in forward.ends)):
+        held.died = last
     for stretch in lifetimes.stretches:
         if stretch.line == GRADIENTS:
             stretch.died = last

@@ -11,12 +11,16 @@ from costmodel.run import Run
 from costmodel.tensor import Tensor
 
 
-def take_loss(run: Run, loss: str, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
+def take_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
     Raises SettingError.
     """
-    if isinstance(output, tuple):
+    if loss is None:
+        if chunks > 1:
+            raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")
+        run.outputs = output if isinstance(output, tuple) else ()
+    elif isinstance(output, tuple):
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
         total, *rest = (_of(run, loss, y, f"loss{n}", f"targets{n}") for n, y in enumerate(output, start=1))

@@ -293,8 +293,5 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Pr
     if run.adaptation is not None:
         run.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
-    if loss is not None and settings.training:
-        take_loss(run, loss, output, settings.loss_chunks)
-    elif settings.loss_chunks > 1:
-        raise SettingError(f"loss_chunks={settings.loss_chunks} is for training that ends in a loss: leave it out")
+    take_loss(run, loss if settings.training else None, output, settings.loss_chunks)
     return Prediction(model, settings, extent, run)

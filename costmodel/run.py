@@ -29,6 +29,7 @@ class Run:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
+    outputs: what the user is handed, if it is several results.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Run:
         self.trained: dict[Storage, Shape] = {}
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
+        self.outputs: tuple[Tensor, ...] = ()
         self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []
