@@ -13,6 +13,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.translator import EncoderDecoder
 from costmodel.architectures.vision import VisionTransformer
 from costmodel.errors import CostModelError, SettingError, unknown
+from costmodel.imported.model import Imported
 from costmodel.prediction import Prediction, trace
 from costmodel.scaling import deepened, depth_of, widened, width_of, with_fields
 from costmodel.search import last_true
@@ -50,6 +51,8 @@ def knob_names(model: Architecture) -> tuple[str, ...]:
     """What can be turned of a question about `model`."""
     if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
         return (*OF_RUNS, *model.EXTENT, *model.LETTERS)
+    if isinstance(model, Imported):
+        return (*OF_RUNS, *model.EXTENT)
     return (*OF_RUNS, "image", "width") if isinstance(model, CNN) else (*OF_RUNS, "layers", "width")
 
 
@@ -121,6 +124,9 @@ def _values(asked: Prediction, name: str) -> Values:
         return _of_sides(asked, model, name)
     if isinstance(model, Transformer):
         return _of_transformer(asked, model, name)
+    if isinstance(model, Imported):
+        least, most = model.limits.get({"image": "height"}.get(name, name), (1, None))
+        return range(least, (most or LARGEST_SIZE) + 1), f"the module takes at most {most:,}" if most else "", ""
     if name == "layers":
         depth = depth_of(asked.model)
         turned(asked, name, depth)  # refuses what has no equal layers

@@ -17,7 +17,7 @@ from costmodel.tensor import Role, Shape
 LOWERED = frozenset(
     {
         *("linear", "expert_linear", "matmul", "conv", "conv_transpose"),
-        *("fused_attention", "fused_linear_cross_entropy"),
+        *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
     }
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""

@@ -74,9 +74,10 @@ class Recomputation:
 
 
 def ends_of(path: list[str]) -> set[str]:
-    """Names that a part at this path goes by: the path, and each end of it without trailing numbers."""
+    """Names that a part at this path goes by: the path, and each end of it, without trailing numbers but the last's."""
     stems = [name.rstrip("0123456789") or name for name in path]
-    return {".".join(stems[start:]) for start in range(len(stems))} | {".".join(path)}
+    ends = {".".join((*stems[start:-1], name)) for start in range(len(stems)) for name in (stems[-1], *path[-1:])}
+    return ends | {".".join(path)}
 
 
 def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:

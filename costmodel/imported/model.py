@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_serializer
 
@@ -20,8 +20,6 @@ from costmodel.tensor import Tensor, is_contiguous
 
 class Imported(Architecture):
     """What one forward pass of a PyTorch module calls; made by `costmodel.from_torch`."""
-
-    EXTENT: ClassVar[tuple[str, ...]] = ("seq", "image")
 
     program: Annotated[Any, BeforeValidator(program_of)] = Field(
         description="operators in order, with the tensors they read and make"
@@ -44,6 +42,12 @@ class Imported(Architecture):
     def items(self) -> tuple[Item, ...]:
         """The program with equal blocks folded."""
         return fold(self.program)
+
+    @property
+    def EXTENT(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Sizes of a batch, beside its samples, that the module leaves open."""
+        open_sizes = self.open
+        return tuple(name for name in ("seq", "image") if {"image": "height"}.get(name, name) in open_sizes)
 
     @property
     def HAS_ATTENTION(self) -> bool:  # type: ignore[override]
@@ -109,6 +113,8 @@ class Imported(Architecture):
         known = {"batch": extent.batch, "seq": extent.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
         assert isinstance(attention, AttentionSetting)
+        if attention.pairs != "full":
+            raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         outputs = Replay(self.program, self.items, self.unknown, run, sizes, attention)()
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")

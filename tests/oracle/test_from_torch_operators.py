@@ -1,4 +1,4 @@
-"""Every rule against PyTorch: operators side by side in one module for each shape of input, each on a tensor of its own."""
+"""Every rule against PyTorch: operators side by side in one module, each on a tensor of its own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ SEQUENCES: dict[str, Operator | tuple[Operator, Callable[[], nn.Module]]] = {
     "attention, causal": lambda x: F.scaled_dot_product_attention(heads(x), heads(x) * 2, heads(x) * 3, is_causal=True),
     "attention, three axes": lambda x: F.scaled_dot_product_attention(x, x * 2, x * 3),
     "attention, masked": lambda x: F.scaled_dot_product_attention(x, x * 2, x * 3, x[:, :, :5] > 0),
-    "attention, with weights": (lambda x, m: m(x, x, x)[0], lambda: nn.MultiheadAttention(12, 3, 0.1, batch_first=True)),
+    "attention, with weights": (
+        lambda x, m: m(x, x, x)[0],
+        lambda: nn.MultiheadAttention(12, 3, 0.1, batch_first=True),
+    ),
     "attention, of others": (
         lambda x, m: m(x, x * 2, x * 3, need_weights=False)[0],
         lambda: nn.MultiheadAttention(12, 3, batch_first=True),
