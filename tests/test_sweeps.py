@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.files import build
 from costmodel.quantities import QUANTITIES
 from tests.command import error_of
+from tests.oracle.drawn_networks import networks
 from tests.strategies import questions
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4, name="small")
@@ -58,7 +60,31 @@ def answer_of(model: Any, fixed: dict[str, Any], asked: dict[str, Any]) -> dict[
         return dict.fromkeys(QUANTITIES, None) | {"reason": str(error)}
 
 
-@given(sweeps())
+@st.composite
+def network_sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
+    """The same of a convolutional network, over batches, images and settings."""
+    sides = st.integers(3, 17)
+    shape = (3, draw(sides), draw(sides))
+    model = build({"architecture": "cnn", "input": list(shape), "blocks": draw(networks())}, "drawn")
+    few = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
+    choices: dict[str, Any] = {
+        "batch": few,
+        "image": st.lists(
+            sides | st.tuples(sides, sides),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda n: n if isinstance(n, tuple) else (n, n),
+        ),
+        "accumulate": few,
+        "optimizer": st.just(["sgd", "adamw"]),
+        "precision": st.just(["fp32", "bf16-autocast"]),
+        "mode": st.just(["train", "inference"]),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(choices)), min_size=1, max_size=2, unique=True))
+    return model, {}, {name: draw(choices[name]) for name in names}
+
+
+@given(sweeps() | network_sweeps())
 @settings(max_examples=40)
 def test_every_cell_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[Any]]]) -> None:
     model, fixed, axes = question
