@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from costmodel.architectures.cnn import CNN
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
+    from costmodel.architectures.translator import EncoderDecoder
+    from costmodel.architectures.vision import VisionTransformer
     from costmodel.choice import cheapest_checkpoint
     from costmodel.comparison import compare
     from costmodel.crossing import break_even
@@ -35,6 +37,8 @@ _HOMES = {
     "CNN": "costmodel.architectures.cnn",
     "MLP": "costmodel.architectures.mlp",
     "Transformer": "costmodel.architectures.transformer",
+    "EncoderDecoder": "costmodel.architectures.translator",
+    "VisionTransformer": "costmodel.architectures.vision",
     "cheapest_checkpoint": "costmodel.choice",
     "compare": "costmodel.comparison",
     "break_even": "costmodel.crossing",
@@ -59,11 +63,13 @@ __all__ = [
     "GPT2XL",
     "MLP",
     "CostModelError",
+    "EncoderDecoder",
     "GPT2Large",
     "GPT2Medium",
     "GPT2Small",
     "Prediction",
     "Transformer",
+    "VisionTransformer",
     "break_even",
     "cheapest_checkpoint",
     "compare",

@@ -30,7 +30,7 @@ class ZooEntry:
 
     @property
     def architecture(self) -> str:
-        """CNN, MLP or Transformer."""
+        """CNN, MLP, Transformer, VisionTransformer or EncoderDecoder."""
         return type(self.model).__name__
 
     @property
@@ -65,7 +65,7 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     if not isinstance(model, str):
         raise SpecError(
             f"{shown(model)} is not a model: give a ready model's name such as 'gpt2-small', a file's path, or an "
-            "MLP, CNN or Transformer"
+            "MLP, CNN, Transformer, VisionTransformer or EncoderDecoder"
         )
     return _ready(model)
 
