@@ -69,7 +69,11 @@ def from_torch(
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
     left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
-    notes = ". ".join([*example.notes, *([left_out] if missing else [])])
+    types = sorted({str(weight.dtype).removeprefix("torch.") for weight in module.parameters()} - {"float32"})
+    stored = (
+        [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
+    )
+    notes = ". ".join([*example.notes, *stored, *([left_out] if missing else [])])
     return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
 
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, Extent, LossName, Size, as_tuple
-from costmodel.errors import SettingError, SpecError
+from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.imported.folding import Item, fold
 from costmodel.imported.program import Program, program_of
 from costmodel.imported.replay import Replay
@@ -115,7 +115,12 @@ class Imported(Architecture):
         assert isinstance(attention, AttentionSetting)
         if attention.pairs != "full":
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
-        outputs = Replay(self.program, self.items, self.unknown, run, sizes, attention)()
+        try:
+            outputs = Replay(self.program, self.items, self.unknown, run, sizes, attention)()
+        except CostModelError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise SpecError(f"the program of {self.title!r} cannot be run: {type(error).__name__}: {error}") from None
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")
         y = next((x for x in outputs if x.requires_grad), outputs[0])

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.errors import CostModelError, SpecError
+from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.imported.folding import Fold, Item
 from costmodel.imported.movements import Parameter, Unknown
 from costmodel.imported.program import Program, Step, tensors_in
@@ -25,14 +25,14 @@ class Replay:
         self,
         program: Program,
         items: Sequence[Item],
-        unknown: Collection[str],
+        left_out: Collection[str],
         run: Run,
         sizes: dict[str, int],
         attention: AttentionSetting,
     ) -> None:
         self.program = program
         self.items = items
-        self.unknown = unknown
+        self.left_out = left_out
         self.run = run
         self.sizes = sizes
         self.attention = attention
@@ -151,8 +151,10 @@ class Replay:
     def _step(self, step: Step) -> None:
         self._here = step
         site = Site(self, step)
+        if step.op not in self.rules and step.op not in self.left_out:
+            raise unknown("operator", step.op, self.rules)
         try:
-            made = self._unknown(site) if step.op in self.unknown else self.rules[step.op](site)
+            made = self._unknown(site) if step.op in self.left_out else self.rules[step.op](site)
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

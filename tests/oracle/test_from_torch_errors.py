@@ -111,3 +111,9 @@ def test_an_imported_model_is_written_and_read() -> None:
     model = cm.from_torch(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), torch.zeros(2, 3, 8, 8))
     prediction = cm.predict(model, batch=3, image=(9, 7))
     assert cm.Prediction.from_json(prediction.to_json()) == prediction
+
+
+def test_other_types_of_weights_are_noted() -> None:
+    model = cm.from_torch(nn.Linear(2, 2).to(torch.bfloat16), X.to(torch.bfloat16))
+    assert "weights are bfloat16" in model.notes
+    assert cm.predict(model, precision="bf16").memory.weights == 2 * 6
