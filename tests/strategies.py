@@ -78,6 +78,10 @@ def transformers(draw: st.DrawFn) -> Transformer:
             "router_bias": draw(st.booleans()),
             "capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25])),
         }
+        if draw(st.booleans()):
+            fields |= {"expert_pattern": (), "dense_layers": draw(st.integers(1, 6)), "expert_shares": True}
+            fields |= {"expert_weights": "sigmoid", "expert_scale": draw(factors)}
+            fields |= {"choice_bias": experts > 1, "expert_groups": 1, "chosen_groups": 1}
         fields["shared_gate"] = fields["shared_width"] is not None and draw(st.booleans())
     if draw(st.booleans()):
         classes = draw(st.none() | sizes)
@@ -90,6 +94,10 @@ def transformers(draw: st.DrawFn) -> Transformer:
         fields[factor] = draw(factors)
     for flag in ("norm_affine", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):
         fields[flag] = draw(st.booleans())
+    if positions == "rotary" and pairs > 1 and draw(st.booleans()):
+        none = dict.fromkeys(("kv_heads", "query_key_norm", "qkv_clip"))
+        narrow = {"latent_width": draw(sizes), "query_latent_width": draw(st.none() | sizes)}
+        fields |= {"rotary_size": 2, "fused_qkv": False, "key_bias": True, **none, **narrow}
     for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
         fields[dropout] = draw(probabilities)
     return Transformer(**fields)
@@ -110,6 +118,8 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
         if settings["attention"] == "eager":
             model = model.model_copy(update={"sinks": draw(st.booleans())})
+        if settings["attention"] != "flash" and model.latent_width is not None:
+            model = model.model_copy(update={"value_head_size": draw(st.none() | sizes)})
         settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         if settings["mode"] == "train":

@@ -109,7 +109,9 @@ def test_checkpointing_trades_memory_for_flops(model: Transformer, batch: int, c
 
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
-    model = model.model_copy(update={"positions": "none", "rotary_size": None})
+    """A capacity is rounded up, and is no whole number of times larger."""
+    fields = ("rotary_size", "latent_width", "query_latent_width", "capacity_factor")
+    model = model.model_copy(update={"positions": "none", **dict.fromkeys(fields)})
     one, two = (predict(model, batch=n * batch + 1, seq=seq, loss=None) for n in (1, 2))
     base = predict(model, batch=1 + 3 * batch, seq=seq, loss=None)
     assert base.flops.total - two.flops.total == two.flops.total - one.flops.total > 0
