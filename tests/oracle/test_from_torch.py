@@ -55,7 +55,6 @@ def tiny_vision(name: str) -> nn.Module:
     models: Any = stub_operators()
     made = {
         "resnet": lambda: models.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], num_classes=5),
-        "vgg": lambda: models.VGG(models.vgg.make_layers([4, "M", 512, "M"]), num_classes=5),
         "densenet": lambda: models.DenseNet(4, (2, 2), 8, num_classes=5),
         "convnext": lambda: models.ConvNeXt(
             [models.convnext.CNBlockConfig(8, 16, 2), models.convnext.CNBlockConfig(16, None, 1)], 0.2, num_classes=5
@@ -72,7 +71,7 @@ def test_every_layer_after_a_linear_one() -> None:
     assert_equal(module, (meta(3, 4),), (meta(5, 4),), {"batch": 5})
 
 
-@settings(differential, max_examples=min(4, differential.max_examples))
+@settings(differential, max_examples=min(3, differential.max_examples))
 @given(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=5), st.integers(2, 9), st.booleans())
 def test_a_drawn_stack_of_layers(names: list[str], batch: int, bias: bool) -> None:
     layers = [LAYERS[name]() for name in names if not name.endswith("in place")]
@@ -80,7 +79,7 @@ def test_a_drawn_stack_of_layers(names: list[str], batch: int, bias: bool) -> No
     assert_equal(module, (meta(3, 4),), (meta(batch, 4),), {"batch": batch})
 
 
-@pytest.mark.parametrize("name", ["resnet", "vgg", "densenet", "convnext", "mobilenet"])
+@pytest.mark.parametrize("name", ["resnet", "densenet", "convnext", "mobilenet"])
 def test_a_network_of_torchvision_at_other_sizes(name: str) -> None:
     settings = {"batch": 3, "image": (96, 64)}
     model = assert_equal(tiny_vision(name), (meta(1, 3, 64, 64),), (meta(3, 3, 96, 64),), settings)
@@ -100,10 +99,9 @@ def test_a_module_in_evaluation_mode_stays_in_it() -> None:
     assert stated(prediction, prediction) == measured(module, meta(5, 4))
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_an_encoder_of_torch(norm_first: bool) -> None:
+def test_an_encoder_of_torch() -> None:
     def make() -> nn.Module:
-        layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, norm_first=norm_first)
+        layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, norm_first=True)
         return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     assert_equal(without_data(make), (meta(1, 6, 16),), (meta(3, 9, 16),), {"batch": 3, "seq": 9})
