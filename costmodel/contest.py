@@ -16,6 +16,9 @@ from costmodel.polynomial import Atom, Monomial, Polynomial
 SLACK = 1e-9
 """Differences that are smaller than this share of what they are made of may be of float64's rounding."""
 
+EXACT = 2**53
+"""From here on float64 does not hold every whole number."""
+
 
 class Terms(NamedTuple):
     """What is left of all terms where some atoms vary: which of these each goes to, and the powers of those atoms."""
@@ -85,3 +88,28 @@ def _positive(terms: Any) -> Any:
 def halves(monomial: Monomial, inner: frozenset[Atom]) -> tuple[Monomial, Monomial]:
     """The part of a monomial in these atoms, and the rest."""
     return tuple(p for p in monomial if p[0] in inner), tuple(p for p in monomial if p[0] not in inner)
+
+
+def ahead(lines: Any, factors: Sequence[Any], sign: int) -> list[int]:
+    """Rows of (row, factor, place) that may be the most somewhere (sign -1: the least), where one factor varies.
+
+    At each place a row is then straight in the factor, and the most of all between where it passes those that rise more
+    slowly and where those pass it that rise faster.
+    """
+    varying = [number for number, factor in enumerate(factors) if factor is not None]
+    factor = factors[varying[0]] if varying else None
+    if len(factors) != 2 or len(varying) != 1 or factor is None or np.abs(lines).max() >= EXACT:
+        return list(range(len(lines)))
+    slopes, levels = (sign * lines[:, number].astype(float) for number in (varying[0], 1 - varying[0]))
+    first, last = float(factor.min()), float(factor.max())
+    found = []
+    for row in range(len(lines)):
+        rise, gap = slopes[row] - slopes, levels - levels[row]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            meets = gap / rise
+        since = np.maximum(np.where(rise > 0, meets, first).max(axis=0), first)
+        until = np.minimum(np.where(rise < 0, meets, last).min(axis=0), last)
+        below = ((rise == 0) & (gap > 0)).any(axis=0)
+        if (~below & (since <= until + SLACK * np.abs(until))).any():
+            found.append(row)
+    return found

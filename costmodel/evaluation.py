@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.contest import Contest, halves
+from costmodel.contest import Contest, ahead, halves
 from costmodel.operations import arguments
 from costmodel.plans import INT64, Array, Extreme, Grid, Plan, Product, Sum, Window
 from costmodel.polynomial import Atom, Monomial, Polynomial, Range
 
 MANY = 24
+FEW = 6
+"""Of more candidates than this, those are sought first that are the extreme at some cell."""
 SPLIT = 2**14
 """Where more candidates than this may be the extreme, windows of more cells are cut in two, and fewer are left."""
 
@@ -180,6 +182,9 @@ class _Work:
         lines = table @ np.array([np.broadcast_to(self._monomial(inner), shape).reshape(-1) for inner in along])
         factors = [self._monomial(outer) if outer else None for outer in across]
         pick = np.maximum if plan.op == "max" else np.minimum
+        if len(lines) > FEW:
+            rows = ahead(lines, factors, 1 if plan.op == "max" else -1)
+            lines, table = lines[rows], table[rows]
         best, spare = np.empty_like(out), np.empty_like(out)
         for number, rows in enumerate(lines):
             used = table[number].any(axis=1)
