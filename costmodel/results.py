@@ -143,7 +143,7 @@ def _values(space: Space, names: tuple[str, ...], block_info: Any = None) -> Any
     """One chunk's values of several quantities, one after another."""
     window = _window(block_info)[1:]
     out = np.empty((len(names), *(part.stop - part.start for part in window)), space.dtypes[names[0]])
-    space.fill_all(window, dict(zip(names, out, strict=True)))
+    space.fill_all(window, {name: out[number, ...] for number, name in enumerate(names)})
     return out
 
 

@@ -133,10 +133,10 @@ class Space:
         return arrays
 
     def fill_all(self, window: Window, out: Mapping[str, Array]) -> None:
-        """As `fill`, tile by tile, of a window of any size."""
+        """As `fill`, tile by tile, of a window of any size, and of no axes at all, where only `...` gives a view."""
         for tile in self.windows(window):
             place = tuple(slice(t.start - w.start, t.stop - w.start) for t, w in zip(tile, window, strict=True))
-            self.fill(tile, {quantity: array[place] for quantity, array in out.items()})
+            self.fill(tile, {quantity: array[(*place, ...)] for quantity, array in out.items()})
 
     @cached_property
     def dtypes(self) -> dict[str, type]:

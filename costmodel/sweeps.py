@@ -116,7 +116,7 @@ def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
     windows = list(space.windows())
 
     def fill(window: Any) -> None:
-        space.fill(window, {quantity: array[window] for quantity, array in out.items()})
+        space.fill(window, {quantity: array[(*window, ...)] for quantity, array in out.items()})
 
     if len(windows) == 1:
         fill(windows[0])

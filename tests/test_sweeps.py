@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,18 @@ def test_a_result_is_labelled_and_has_units() -> None:
     cell = cell_of(ds, batch=3, seq=8, heads=4, precision="bf16")
     p = cm.predict(SMALL, batch=3, seq=8, precision="bf16")
     assert cell == {"params": p.params, "flops.total": p.flops.total, "memory.peak": p.memory.peak, "reason": ""}
+
+
+@pytest.mark.parametrize("way", [{}, {"chunks": "auto"}, {"executor": ThreadPoolExecutor(1)}], ids=str)
+def test_a_sweep_without_axes_is_one_prediction(way: dict[str, Any], tmp_path: Path) -> None:
+    ds = cm.sweep(SMALL, batch=4, seq=8, **way).compute()
+    assert cell_of(ds) == answer_of(SMALL, {"batch": 4, "seq": 8}, {})
+    ds.to_parquet(tmp_path / "one.parquet")
+    (row,) = pandas.read_parquet(tmp_path / "one.parquet").to_dict("records")
+    assert {name: row[name] for name in QUANTITIES} == {name: ds[name].item() for name in QUANTITIES}
+    refused = cell_of(cm.sweep(SMALL, seq=17, quantities=["params", "memory.peak"], **way).compute())
+    assert np.isnan([refused["params"], refused["memory.peak"]]).all()
+    assert refused["reason"] == error_of(lambda: cm.predict(SMALL, seq=17))
 
 
 def test_cells_without_an_answer_are_missing_and_say_why() -> None:
