@@ -59,8 +59,10 @@ def _room(memory: Any, reserve: Any, names: list[str]) -> Budget | None:
 def _cut(sweep: xarray.Dataset) -> xarray.Dataset:
     """Without axes of one value, and with no more cells than are drawn. Raises SettingError if axes are left over."""
     long = [str(dim) for dim in sweep.dims if sweep.sizes[dim] > 1] or [str(dim) for dim in sweep.dims][:1]
+    if not long:
+        raise SettingError("a picture has one or two axes, and this sweep has none: sweep several values of a size")
     if len(long) > 2:
-        value = sweep[long[-1]].values[0]
+        value = sweep[long[-1]].values.tolist()[0]
         raise SettingError(
             f"a picture has one or two axes, and this sweep has {len(long)} ({', '.join(long)}): choose one value of "
             f"all others, as in sweep.sel({long[-1]}={value!r}).plot()"

@@ -36,8 +36,7 @@ class Heat(NamedTuple):
 def heatmap(heat: Heat, title: str, theme: Theme) -> Figure:
     """Colours for values, hatches where there are none, and what does not fit behind a veil and a line."""
     figure, axes = canvas((9, 6), theme, title)
-    most = float(np.nanmax(heat.values)) if np.isfinite(heat.values).any() else 1.0
-    unit, name = scale_of(heat.quantity, most)
+    unit, name = _unit(heat)
     mesh = _cells(axes, heat, unit, theme)
     if heat.values.size <= MOST_WRITTEN**2 and max(heat.values.shape) <= MOST_WRITTEN:
         _numbers(axes, heat, mesh, theme)
@@ -52,6 +51,11 @@ def heatmap(heat: Heat, title: str, theme: Theme) -> Figure:
         axes.legend(handles=notes, loc="upper left", bbox_to_anchor=(0, -0.11), ncols=3, frameon=False,
                     labelcolor=theme.ink, fontsize=9)  # fmt: skip
     return figure
+
+
+def _unit(heat: Heat) -> tuple[float, str]:
+    """See `scale_of`."""
+    return scale_of(heat.quantity, float(np.nanmax(heat.values)) if np.isfinite(heat.values).any() else 1.0)
 
 
 def _cells(axes: Axes, heat: Heat, unit: float, theme: Theme) -> Any:
@@ -69,9 +73,7 @@ def _cells(axes: Axes, heat: Heat, unit: float, theme: Theme) -> Any:
 
 def _numbers(axes: Axes, heat: Heat, mesh: Any, theme: Theme) -> None:
     show = shower_of(heat.quantity)
-    colours = mesh.cmap(
-        mesh.norm(np.ma.masked_invalid(heat.values / scale_of(heat.quantity, np.nanmax(heat.values))[0]))
-    )
+    colours = mesh.cmap(mesh.norm(np.ma.masked_invalid(heat.values / _unit(heat)[0])))
     size = 9 if max(heat.values.shape) <= 8 else 6.5
     for (row, column), value in np.ndenumerate(heat.values):
         if not np.isfinite(value):
@@ -98,7 +100,8 @@ def _veil(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
     if heat.fits is not None:
         veil = np.zeros((*heat.values.shape, 4))
         veil[..., :3] = [int(theme.paper[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-        veil[..., 3] = VEIL * (there & ~heat.fits)
+        beyond = there & ~heat.fits
+        veil[..., 3] = VEIL * beyond
         rows, columns = heat.values.shape
         axes.imshow(veil, extent=(-0.5, columns - 0.5, -0.5, rows - 0.5), origin="lower", aspect="auto", zorder=2)
         edges = _edges(there & heat.fits, there)
@@ -108,7 +111,8 @@ def _veil(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
         notes += [Line2D([], [], color=theme.ink, linewidth=2.4, label=f"edge of what fits {heat.budget}")] * bool(
             edges
         )
-        notes.append(Patch(facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.budget}"))
+        veiled = Patch(facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.budget}")
+        notes += [veiled] * bool(beyond.any())
     if not there.all():
         notes.append(Patch(facecolor=theme.paper, edgecolor=theme.faint, hatch="////", label="no answer"))
     return notes

@@ -48,6 +48,20 @@ def test_over_two_axes_every_cell_is_a_colour_and_what_fits_is_bounded(tmp_path:
     assert "no answer" in [text.get_text() for text in axes.get_legend().get_texts()]
 
 
+@pytest.mark.parametrize(
+    ("seq", "memory", "said"),
+    [
+        ([4, 8], "1 GiB", []),
+        ([4, 8], "1 kB", ["veiled: beyond 1000 B"]),
+        ([17, 18], "1 GiB", ["no answer"]),
+    ],
+)
+def test_the_legend_names_only_what_is_drawn(seq: list[int], memory: str, said: list[str]) -> None:
+    axes, _ = axes_of(cm.sweep(SMALL, batch=[1, 2], seq=seq, quantities=["memory.peak"]).plot(memory=memory))
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == said if legend else not said
+
+
 def test_the_edge_runs_between_what_fits_and_what_does_not() -> None:
     fits = np.array([[True, True, False], [True, False, False]])
     there = np.array([[True, True, True], [True, True, False]])
@@ -118,6 +132,9 @@ def test_bad_pictures_are_one_clear_line(tmp_path: Path) -> None:
     grid = cm.sweep(SMALL, batch=[1, 2], seq=[4, 8], optimizer=["sgd", "adamw"], quantities=["params"])
     assert "this sweep has 3 (batch, seq, optimizer)" in error_of(lambda: grid.plot())
     assert "sel(optimizer='sgd')" in error_of(lambda: grid.plot())
+    sizes = cm.sweep(SMALL, batch=[1, 2], layers=[1, 2], seq=[4, 8], quantities=["params"])
+    assert "sel(seq=4)" in error_of(lambda: sizes.plot())
+    assert "this sweep has none" in error_of(lambda: cm.sweep(SMALL, batch=4, quantities="params").plot())
     flat = grid.sel(optimizer="sgd")
     assert "unknown quantity of this sweep 'memory.peek'" in error_of(lambda: flat.plot(quantity="memory.peek"))
     assert "memory.peak, which this sweep does not have" in error_of(lambda: flat.plot(memory="1 GiB"))
