@@ -119,10 +119,10 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
     protocol = Protocol(
-        rounds=12 if thorough else 5,
+        rounds=10 if thorough else 5,
         least_rounds=3 if thorough else 2,
         sample_seconds=1e-4 if thorough else 5e-5,
-        item_seconds=0.1 if thorough else 0.015,
+        item_seconds=0.07 if thorough else 0.015,
         threads=threads,
     )
     tell = progress or (lambda share: None)
