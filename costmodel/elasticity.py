@@ -122,11 +122,17 @@ def _fraction(number: Any) -> Fraction:
 
 
 def _smooth(formula: Any, point: dict[Any, int]) -> Any:
-    """The formula with the branch that holds at `point` for each extreme, and quotients that are not rounded."""
+    """The formula with the branch that holds at `point` for each extreme, and quotients that grow without steps.
+
+    Its value at `point` is the formula's.
+    """
     if not formula.args:
         return formula
     if isinstance(formula, sympy.Max | sympy.Min):
         pick: Any = max if isinstance(formula, sympy.Max) else min
         return _smooth(pick(formula.args, key=lambda one: one.subs(point)), point)
     args = [_smooth(argument, point) for argument in formula.args]
-    return args[0] / args[1] if isinstance(formula, CeilDiv) else formula.func(*args)
+    if not isinstance(formula, CeilDiv):
+        return formula.func(*args)
+    even = args[0] / args[1]
+    return even + (formula - even).subs(point)
