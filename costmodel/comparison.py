@@ -113,7 +113,7 @@ class Comparison:
 
     def _says_more(self, quantity: str) -> bool:
         """Whether a quantity is not zero for all, nor for all the same as the one that it is a variation of."""
-        plain = {"trainable_params": "params"}.get(quantity, quantity.replace("hardware", "total"))
+        plain = "params" if quantity.endswith("_params") else quantity.replace("hardware", "total")
         return any(self.value(x, quantity) for x in self.labels) and (
             plain == quantity or any(self.value(x, quantity) != self.value(x, plain) for x in self.labels)
         )

@@ -10,7 +10,7 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.inverse import shower
 from costmodel.knobs import Knob, knob_of
 from costmodel.prediction import Prediction, predict
-from costmodel.quantities import QUANTITIES
+from costmodel.quantities import QUANTITIES, UNITS
 from costmodel.search import last_true
 from costmodel.shares import DEFAULT, share
 from costmodel.table import Table
@@ -135,7 +135,7 @@ def _quantity(what: str) -> str:
 
 def _unit(what: str) -> str:
     group = _quantity(what).partition(".")[0]
-    return {"memory": "bytes", "params": "parameters", "trainable_params": "parameters"}.get(group, "FLOP")
+    return UNITS.get(group, "FLOP")
 
 
 class _Course:

@@ -51,6 +51,7 @@ FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
 QUANTITIES = (
     "params",
     "trainable_params",
+    "active_params",
     *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
     *(f"memory.{line}" for line in Memory.__dataclass_fields__),
 )
@@ -59,6 +60,7 @@ QUANTITIES = (
 UNITS = {
     "params": "parameters",
     "trainable_params": "parameters",
+    "active_params": "parameters",
     "flops": "FLOP",
     "pointwise_flops": "FLOP",
     "memory": "bytes",
@@ -75,6 +77,7 @@ _PASSES = {
 ROW_COLUMNS = {
     "params": ("params",),
     "trainable_params": ("params",),
+    "active_params": ("params",),
     **{
         f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
         for group in ("flops", "pointwise_flops")

@@ -44,6 +44,16 @@ def test_every_quantity_explains_itself(quantity: str) -> None:
     assert eval(explained.numbers, {"Max": max}) == explained.value
 
 
+def test_every_total_of_a_prediction_can_be_asked_for() -> None:
+    p = predict(Transformer(vocab=9, context=4, layers=2, width=8, heads=2, experts=4, experts_per_token=2))
+    data = {name: value for name, value in p.to_dict().items() if name not in ("model", "settings", "layers")}
+    parts = {name: value if isinstance(value, dict) else {"": value} for name, value in data.items()}
+    totals = {f"{name}.{part}".rstrip("."): n for name, each in parts.items() for part, n in each.items()}
+    assert {quantity: p.value(quantity) for quantity in QUANTITIES} == totals
+    assert "k" in {d.symbol for d in p.explain("active_params").letters}
+    assert cm.solve(p.model, "active_params", p.active_params, for_="layers").answer == 2
+
+
 def test_notebooks_get_latex() -> None:
     explained = predict(MODEL, batch=2, seq=8).explain("memory.activations")
     assert explained._repr_latex_().startswith(r"$\displaystyle")
