@@ -9,9 +9,15 @@ from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.quantities import QUANTITIES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     import pandas
+
+    from costmodel.plans import Array
+
+BLOCK = 128
+"""So many rows are held against others at once."""
 
 
 def pareto(
@@ -47,9 +53,10 @@ def pareto(
             raise SettingError(f"{name} has names, of which none is more than another: use a quantity or a size")
     frame = frame[[*axes, *(name for name in dict.fromkeys(names) if name not in axes)]].dropna(subset=names)
     frame = frame.sort_values(names, ascending=[name not in most for name in names], kind="stable")
-    costs = frame[names].to_numpy(float) * [-1 if name in most else 1 for name in names]
-    front: pandas.DataFrame = frame[_unbeaten(costs)].reset_index(drop=True)
+    front: pandas.DataFrame = frame[_unbeaten(_ranks(frame, names, most))].reset_index(drop=True)
     if plot is not None:
+        if front.empty:
+            raise SettingError(f"no cell of the sweep has an answer: there is nothing to draw to {shown(str(plot))}")
         from costmodel.drawings import save
         from costmodel.fronts import picture
 
@@ -86,15 +93,42 @@ def _read(path: Path) -> Any:
         raise CostModelError(f"cannot read the sweep {shown(str(path))}: {why}") from None
 
 
-def _unbeaten(costs: Any) -> list[bool]:
-    """Of rows in lexical order: only an earlier one can beat a row, and one on the front does if any does."""
+def _ranks(frame: pandas.DataFrame, names: Sequence[str], most: Sequence[str]) -> Array:
+    """Where each value stands among those of its column, the best first: as numbers compare, and exactly."""
     import numpy as np
 
-    front: Any = np.empty((0, costs.shape[1]))
-    kept = []
-    for row in costs:
-        beaten = bool(((front <= row).all(axis=1) & (front < row).any(axis=1)).any())
-        kept.append(not beaten)
-        if not beaten:
-            front = np.vstack([front, row])
-    return kept
+    ranks = [np.unique(frame[name].to_numpy(), return_inverse=True)[1] for name in names]
+    return np.array([-rank if name in most else rank for name, rank in zip(names, ranks, strict=True)])
+
+
+def _unbeaten(columns: Array) -> Array:
+    """Of rows in lexical order, whether each is on the front; rows that are alike all are, or none is."""
+    import numpy as np
+
+    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
+    others = columns[1:, new]
+    kept = np.zeros(others.shape[1], bool)
+    kept[_front(others, np.arange(kept.size))] = True
+    return kept[np.cumsum(new) - 1]
+
+
+def _front(others: Array, rows: Array) -> Array:
+    """The front of different rows in lexical order, where only an earlier one can beat a row, in the other columns."""
+    import numpy as np
+
+    if len(others) == 1:
+        lowest = np.minimum.accumulate(others[0, rows])
+        return rows[np.append(True, lowest[1:] < lowest[:-1])[: rows.size]]
+    if rows.size <= BLOCK:
+        return rows[~np.triu(_below(others, rows, rows), 1).any(axis=0)]
+    first, second = (_front(others, half) for half in np.array_split(rows, 2))
+    for start in range(0, first.size, BLOCK):
+        second = second[~_below(others, first[start : start + BLOCK], second).any(axis=0)]
+    return np.append(first, second)
+
+
+def _below(others: Array, a: Array, b: Array) -> Array:
+    """Whether each of rows a is in no column above each of rows b."""
+    import numpy as np
+
+    return np.logical_and.reduce([column[a, None] <= column[b] for column in others])

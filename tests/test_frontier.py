@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pandas
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 import costmodel as cm
 from tests.command import error_of
 
@@ -24,6 +31,27 @@ def test_more_of_an_axis_can_be_better() -> None:
     sweep = cm.sweep(SMALL, batch=[1, 2, 4], optimizer=["sgd", "adamw"])
     front = cm.pareto(sweep, "memory.peak", most=("batch",))
     assert list(zip(front["batch"], front["optimizer"], strict=True)) == [(1, "sgd"), (2, "sgd"), (4, "sgd")]
+
+
+@given(st.integers(2, 4), st.integers(1, 400), st.sampled_from([2, 9, 40]), st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
+def test_the_front_is_as_by_hand(quantities: int, cells: int, values: int, seed: int) -> None:
+    large = 2**60 + np.random.default_rng(seed).integers(values, size=(cells, quantities))
+    names = [f"q{n}" for n in range(quantities)]
+    most = names[1:2]
+    costs = large * [-1 if name in most else 1 for name in names]
+    beaten = [((costs <= row).all(1) & (costs < row).any(1)).any() for row in costs]
+    front = cm.pareto(pandas.DataFrame(large, columns=names), *names[:1], *names[2:], most=tuple(most))
+    assert sorted(map(tuple, front[names].to_numpy())) == sorted(map(tuple, large[~np.array(beaten)]))
+
+
+def test_a_sweep_without_answers_has_an_empty_front(tmp_path: Path) -> None:
+    sweep = cm.sweep(SMALL, seq=[32, 64], quantities=["memory.peak", "flops.total"])
+    front = cm.pareto(sweep, "memory.peak", "flops.total")
+    assert (list(front.columns), len(front)) == (["seq", "memory.peak", "flops.total"], 0)
+    picture = tmp_path / "front.png"
+    assert "no cell" in error_of(lambda: cm.pareto(sweep, "memory.peak", "flops.total", plot=picture))
+    assert not picture.exists()
 
 
 def test_bad_fronts() -> None:
