@@ -37,7 +37,7 @@ CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 def recommend(
     model: Architecture | str,
     *,
-    memory: str | int,
+    memory: str | float,
     samples: int | None = None,
     reserve: str | int = 0,
     flops_per_byte: float = FLOPS_PER_BYTE,
@@ -160,8 +160,10 @@ def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
     yield f"it needs {show_bytes(least.peak + spared)}"
     for name, value in (("optimizer", "sgd"), ("precision", "bf16")):
         if name in least.settings and p.settings.training:
-            other = trace(p.model, replace(p.settings, **{name: value})).timeline.peak
-            yield f"with {name} {value} instead it would need {show_bytes(int(other) + spared)}"
+            other = int(trace(p.model, replace(p.settings, **{name: value})).timeline.peak)
+            if other < least.peak:
+                yield f"with {name} {value} instead it would need {show_bytes(other + spared)}"
     if p.model.HAS_ATTENTION and p.extent.seq:
         found = solve_for(p, "memory.peak", room, "seq", spared)
-        yield f"with seq {int(found):,} or less it fits" if found else "with seq 1 it would not fit either"
+        if found:
+            yield f"with seq {int(found):,} or less it fits"

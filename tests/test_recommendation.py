@@ -116,9 +116,11 @@ def test_where_nothing_fits_the_tips_do() -> None:
     assert not cm.recommend(TINY, memory=found.smallest.peak - 1, optimizer="adamw")
     with pytest.raises(cm.CostModelError, match=f"none of {found.counts.tried} ways"):
         _ = found.best
-    (seq,) = [tip for tip in found.tips if "seq" in tip]
-    if "not fit" not in seq:
-        assert cm.recommend(TINY, memory="300 kB", optimizer="adamw", seq=int(seq.split()[2]))
+    room = found.smallest.peak - 1
+    (seq,) = [tip for tip in cm.recommend(TINY, memory=room, optimizer="adamw").tips if "seq" in tip]
+    assert cm.recommend(TINY, memory=room, optimizer="adamw", seq=int(seq.split()[2]))
+    assert not [tip for tip in cm.recommend(TINY, memory="9 kB").tips if "seq" in tip]
+    assert not [tip for tip in cm.recommend(TINY, memory="9 kB", optimizer="sgd").tips if "sgd" in tip]
 
 
 def test_tables_and_frames_have_each(found: Recommendations) -> None:
