@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from costmodel.budget import Budget, fit, read_budget
+from costmodel.budget import NUMBER, Budget, fit, read_budget, whole
 from costmodel.curves import Curve
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.knobs import Knob, current, knob_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from costmodel.architectures.base import Architecture
 
-_COUNT = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
+_COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
 
@@ -35,8 +36,9 @@ class Solution:
     """The largest value of a knob at which a quantity is within its target; true if there is one.
 
     Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
-    quantity there, or at the smallest value if no value will do. past: the next value, at which the quantity is beyond
-    the target or which the model cannot take; None if there is none. binds: what stands in the way of `past`.
+    quantity there, or if no value will do where it is least: at the smallest value, or one from which it falls no more.
+    past: the next value, at which the quantity is beyond the target or which the model cannot take; None if there is
+    none. binds: what stands in the way of `past`.
     """
 
     quantity: str
@@ -59,7 +61,7 @@ class Solution:
 
     @cached_property
     def value(self) -> int:
-        """The quantity at the answer; at the first value if there is none."""
+        """The quantity at the answer; where it is least if there is none."""
         return int(self.prediction.value(self.quantity))
 
     @property
@@ -102,9 +104,10 @@ class Solution:
         target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
         note = [f"note: {self.knob.note}"] if self.knob.note else []
         if self.answer is None:
-            first = f"{name} {current(self.prediction, name):,}"
-            said = f"no {name} fits {target}: at {first} {self.quantity} is {show(self.value)}, "
-            binds = [f"{first}: {self.binds}"] if self.binds else []
+            place = current(self.prediction, name)
+            least = f"{name} {place:,}" + (", where it is least," if place > self.knob.values[0] else "")
+            said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
+            binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
             return "\n".join([f"{said}{show(-self.margin)} too much", *binds, *note])
         said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
         return "\n".join([said, self._past(show), *note])
@@ -117,7 +120,8 @@ class Solution:
         if self.past_value is not None:
             over = show(self.past_value + self.reserve - self.target.bytes)
             parts.insert(0, f"{show(self.past_value)}, {over} too much")
-        return f"{self.knob.name} {self.past:,} is past it: {'; '.join(parts)}"
+        side = "past it" if self.past > (self.answer or 0) else "too small"
+        return f"{self.knob.name} {self.past:,} is {side}: {'; '.join(parts)}"
 
 
 def shower(quantity: str) -> Callable[[int], str]:
@@ -128,7 +132,13 @@ def shower(quantity: str) -> Callable[[int], str]:
 
 
 def solve(
-    model: Architecture | str, quantity: str, target: str | int, *, for_: str, reserve: str | int = 0, **settings: Any
+    model: Architecture | str,
+    quantity: str,
+    target: str | float,
+    *,
+    for_: str,
+    reserve: str | int = 0,
+    **settings: Any,
 ) -> Solution:
     """The largest value of `for_` at which `quantity` is at most `target`, checked by `predict` there and one past it.
 
@@ -153,22 +163,22 @@ def solve(
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
 
 
-def max_batch(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+def max_batch(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
     """The largest batch whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
 
 
-def max_seq(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+def max_seq(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
     """The longest sequence whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
 
 
-def max_layers(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+def max_layers(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
     """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
 
 
-def max_width(model: Architecture | str, *, memory: str | int, reserve: str | int = 0, **settings: Any) -> Solution:
+def max_width(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
     """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
 
@@ -179,17 +189,12 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
         return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
     if reserve:
         raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
-    if isinstance(target, int) and not isinstance(target, bool) and target > 0:
-        return Budget(target, f"{target:,}"), 0
-    found = _COUNT.fullmatch(target) if isinstance(target, str) else None
-    if found is None:
-        raise SettingError(f"target={shown(target)} is not a number of {quantity}: use one such as 124M or 2.5T")
-    whole, _, part = found[1].partition(".")
-    number = int(whole + part) * 1000 ** _POWERS[found[2]] // 10 ** len(part)
-    if number < 1:
-        raise SettingError(
-            f"target={shown(target)} is not a positive number of {quantity}: use one such as 124M or 2.5T"
-        )
+    number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
+    if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
+        number = int(Fraction(found[1]) * 1000 ** _POWERS[found[2]])
+    if number is None or number < 1:
+        wrong = wrong if number is None else "a positive number"
+        raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
     return Budget(number, f"{number:,}"), 0
 
 
@@ -216,10 +221,9 @@ class _Search:
         if self.curve.predicted(0) is None and (start := self._first(count)) < count:
             later = replace(self.knob, values=self.knob.values[start:])
             return _Search(later, self.quantity, self.target, self.reserve).solution()
-        rising = not self.meets(0)
-        last = self._last((lambda n: not self.meets(n)) if rising else self.meets, count)
-        if rising:
-            return self._rising(last, count)
+        if not self.meets(0):
+            return self._later(count)
+        last = self._last(self.meets, count)
         if last == count - 1 and not self.knob.limit:
             raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
         return self._answer(last, last + 1 if last + 1 < count else None)
@@ -237,22 +241,37 @@ class _Search:
         right = all(self.curve.check(n) for n in (last, last + 1) if n < count)
         return last if right else last_true(holds, count)
 
-    def _rising(self, found: int, count: int) -> Solution:
+    def _later(self, count: int) -> Solution:
         """The first value does not do: either a later one does, or none."""
-        if found + 1 < count:
-            return self._answer(found + 1, found)
         first = self.curve.at(0)
         if isinstance(first, CostModelError):
             raise first
-        return self._made(None, first, None, None, self._binds(first))
+        end, found = count, self._last(lambda n: not self.meets(n), count)
+        if found + 1 == end:  # it may fall, and end before the next of the values that were tried
+            end = last_true(lambda n: self.curve.value(n) is not None, count) + 1
+            found = self._last(lambda n: not self.meets(n), end)
+        if found + 1 < end:
+            return self._answer(found + 1, found)
+        least = self._least(end)
+        return self._made(None, least, None, None, self._binds(least))
+
+    def _least(self, count: int) -> Prediction:
+        """At the first value, or where the quantity falls at the first at which it is as small as in the end."""
+        start, end = self.curve.value(0), self.curve.value(count - 1)
+        if start is None or end is None or end >= start:
+            return self._there(0)
+        return self._there(last_true(lambda n: (self.curve.value(n) or 0) > end, count) + 1)
+
+    def _there(self, position: int) -> Prediction:
+        found = self.curve.at(position)
+        assert isinstance(found, Prediction)
+        return found
 
     def _binds(self, at: Prediction) -> str:
         return fit(at, self.target.bytes).binds if self.quantity == "memory.peak" else ""
 
     def _answer(self, position: int, past: int | None) -> Solution:
-        found = self.curve.at(position)
-        assert isinstance(found, Prediction)
-        answer = self.knob.values[position]
+        found, answer = self._there(position), self.knob.values[position]
         if past is None:
             return self._made(answer, found, None, None, self.knob.limit)
         beyond, value = self.curve.at(past), self.knob.values[past]

@@ -31,7 +31,10 @@ def solve(
     plot: Plot = None,
     as_json: Json = False,
 ) -> tuple[str, int]:
-    """The largest size at which a quantity is within a target: exit code 0, or 1 if there is none."""
+    """The largest size at which a quantity is within a target; the smallest, where it falls with the size.
+
+    Exit code 0, or 1 if there is none.
+    """
     from costmodel.inverse import solve as find
 
     found = find(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)

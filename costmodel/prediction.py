@@ -157,7 +157,7 @@ class Prediction:
 
         return explain(self, quantity)
 
-    def fits(self, memory: str | int, *, reserve: str | int = 0) -> Fit:
+    def fits(self, memory: str | float, *, reserve: str | int = 0) -> Fit:
         """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
 
         What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError.

@@ -74,7 +74,9 @@ class Match:
         return f"{self.off:+.2%} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
 
 
-def match(model: Architecture | str, quantity: str, target: str | int, *, by: str = "width", **settings: Any) -> Match:
+def match(
+    model: Architecture | str, quantity: str, target: str | float, *, by: str = "width", **settings: Any
+) -> Match:
     """The model of the same family whose quantity comes nearest to `target`, with how near that is.
 
     Args:

@@ -80,6 +80,10 @@ def test_a_perceptron_is_widened_in_proportion(model: cm.MLP, times: int) -> Non
         (("gpt2-small", "params", "1B", "layers"), {}, (10**9 - 1024 * 768 - 50257 * 768 - 2 * 768) // 7_087_872),
         (("gpt2-small", "flops.forward", 10**13, "batch"), {"seq": 512}, None),
         (("gpt2-small", "memory.peak", "24 GiB", "seq"), {}, 1024),
+        (("gpt2-small", "flops.forward", 1e13, "batch"), {"seq": 512}, None),
+        (("gpt2-small", "flops.forward", "1e13", "batch"), {"seq": 512}, None),
+        (("gpt2-small", "flops.forward", "0.1e2 TFLOP", "batch"), {"seq": 512}, None),
+        (("gpt2-small", "memory.peak", 24.5 * 2**30, "seq"), {}, 1024),
     ],
 )
 def test_answers_by_hand(asked: tuple, settings: dict, answer: int | None) -> None:
@@ -116,6 +120,19 @@ def test_where_more_takes_less_the_smallest_is_found() -> None:
     assert cm.predict(model, batch=8, loss_chunks=int(found) - 1).memory.peak > cut
 
 
+@pytest.mark.parametrize("rows", [8, 11])
+def test_where_more_takes_less_and_none_does_the_least_is_told(rows: int) -> None:
+    model = cm.Transformer(vocab=5000, context=64, layers=1, width=1, heads=1)
+    asked: dict[str, Any] = {"batch": 1, "seq": rows, "optimizer": "sgd"}
+    peaks = [cm.predict(model, loss_chunks=n, **asked).memory.peak for n in range(1, rows + 1)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-2] > peaks[-1]
+    found = cm.solve(model, "memory.peak", peaks[-1] - 1, for_="loss_chunks", **asked)
+    assert (found.answer, found.value, found.margin) == (None, peaks[-1], -1)
+    assert f"at loss_chunks {peaks.index(peaks[-1]) + 1}, where it is least" in str(found)
+    assert cm.solve(model, "memory.peak", peaks[-1], for_="loss_chunks", **asked).value == peaks[-1]
+
+
 def test_a_reserve_is_left() -> None:
     asked = cm.predict("gpt2-small", seq=512)
     whole, spared = (solve_for(asked, "memory.peak", "24 GiB", "batch", r) for r in (0, "4 GiB"))
@@ -130,6 +147,15 @@ def test_a_reserve_is_left() -> None:
         ("gpt2-small", "params", "24 GiB", "layers", {}, "124M"),
         ("gpt2-small", "params", 0, "layers", {}, "124M"),
         ("gpt2-small", "params", "0", "layers", {}, "positive"),
+        ("gpt2-small", "params", -1, "layers", {}, "not a positive number"),
+        ("gpt2-small", "params", -1.0, "layers", {}, "not a positive number"),
+        ("gpt2-small", "params", "-1", "layers", {}, "not a positive number"),
+        ("gpt2-small", "params", 1.5, "layers", {}, "not a whole number"),
+        ("gpt2-small", "params", float("nan"), "layers", {}, "not a whole number"),
+        ("gpt2-small", "params", True, "layers", {}, "not a number"),
+        ("gpt2-small", "memory.peak", 1.5, "batch", {}, "not a whole number of bytes"),
+        ("gpt2-small", "memory.peak", float("inf"), "batch", {}, "not a whole number of bytes"),
+        ("gpt2-small", "memory.peak", "24e9", "batch", {}, "no unit"),
         ("gpt2-small", "memory.peak", "24 GiB", "bach", {}, "'batch'"),
         ("gpt2-small", "memory.peak", "24 GiB", "batch", {"batch": 3}, "leave it out"),
         ("gpt2-small", "params", "1B", "batch", {}, "nothing to find"),
