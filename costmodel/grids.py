@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.extents import check_file
 from costmodel.quantities import QUANTITIES
 from costmodel.sweeps import space_of
 from costmodel.table import Table
@@ -32,6 +33,7 @@ def printed(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | No
     space = space_of(model, quantities or (None if as_json else SHOWN), asked)
     if as_json and space.cells > MOST_JSON:
         raise SettingError(f"{space.cells:,} cells are too many to print: write them with --out sweep.parquet")
+    check_file(space)
     window = next(space.windows(None, space.cells if as_json else MOST_PRINTED, space.cells))
     rows = list(_rows(space, window))
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import dask.array
 import numpy as np
 import xarray
-from dask.array.core import normalize_chunks
 
 from costmodel.axes import Axis, label_of
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import CostModelError, shown
+from costmodel.extents import spans_of
 from costmodel.files import describe
 from costmodel.plans import Window
 from costmodel.quantities import UNITS
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from matplotlib.figure import Figure
-
-CHUNK_BYTES = "16MiB"
-"""Of one quantity, where chunks are "auto"."""
-MOST_CHUNKS = 1_000_000
 
 
 class Sweep(xarray.Dataset):
@@ -116,27 +111,6 @@ def lazy_dataset(space: Space, chunks: Any) -> Sweep:
         _reasons, chunks=spans, dtype=TEXT, meta=np.empty((0,) * len(spans), TEXT), space=space
     )
     return _dataset(space, {name: arrays[name] for name in (*space.quantities, "reason")})
-
-
-def spans_of(space: Space, chunks: Any) -> tuple[tuple[int, ...], ...]:
-    """Sizes of chunks along each axis. Raises SettingError."""
-    given = chunks
-    if isinstance(chunks, Mapping):
-        names = [axis.name for axis in space.axes]
-        for name in chunks:
-            if name not in names:
-                raise unknown("axis of chunks", name, names)
-        given = {number: chunks.get(name, "auto") for number, name in enumerate(names)}
-    try:
-        spans = normalize_chunks(given, space.shape, limit=CHUNK_BYTES, dtype=np.dtype(np.int64))
-    except (ValueError, TypeError, NotImplementedError, ZeroDivisionError) as error:
-        raise SettingError(f"chunks={shown(chunks)} does not fit a grid of {space.shape}: {error}") from None
-    if (number := math.prod(map(len, spans))) > MOST_CHUNKS:
-        raise SettingError(
-            f"chunks={shown(chunks)} makes {number:,} chunks of {space.cells:,} points: use larger chunks, or fewer "
-            f"values; at most {MOST_CHUNKS:,} chunks"
-        )
-    return spans
 
 
 def _values(space: Space, names: tuple[str, ...], block_info: Any = None) -> Any:

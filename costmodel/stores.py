@@ -11,8 +11,9 @@ import numpy as np
 import zarr
 
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.extents import check_file, spans_of
 from costmodel.plans import Window
-from costmodel.results import lazy_dataset, spans_of
+from costmodel.results import lazy_dataset
 from costmodel.space import Space
 from costmodel.streams import Written, interruptible, question_of
 
@@ -31,6 +32,7 @@ def store(space: Space, path: str, *, resume: bool, progress: Callable[[int], No
         raise SettingError(f"{shown(path)} is there and is no Zarr store: give another --out")
     if not target.parent.is_dir():
         raise CostModelError(f"cannot write {shown(path)}: there is no folder {shown(str(target.parent))}")
+    check_file(space, path)
     try:
         return _stored(space, target, resume and target.exists(), progress)
     except OSError as error:

@@ -17,15 +17,14 @@ import pyarrow
 from pyarrow import parquet
 
 from costmodel.axes import label_of
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import CostModelError, shown
+from costmodel.extents import check_file
 from costmodel.files import describe
 from costmodel.space import Space
 from costmodel.tables import table_of
-from costmodel.units import show_bytes
 
 ROWS = 2**18
 """Cells of a part, which is a row group."""
-MOST_PARTS = 100_000
 KEY = b"costmodel"
 
 
@@ -45,12 +44,7 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
     target = Path(path)
     if target.exists() and not target.is_file():
         raise CostModelError(f"cannot write {shown(path)}: it is there and is no file")
-    if space.cells > MOST_PARTS * ROWS:
-        raise SettingError(
-            f"a grid of {space.cells:,} points takes some {show_bytes(8 * space.cells * len(space.quantities))} for "
-            f"{len(space.quantities)} quantities, and a file holds at most {MOST_PARTS * ROWS:,} points: use fewer "
-            "values, or several sweeps"
-        )
+    check_file(space, path)
     windows = list(space.windows(None, ROWS, ROWS))
     schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata({KEY: question_of(space)})
     part = target.with_name(f"{target.name}.part")

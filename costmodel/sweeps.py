@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.extents import check_memory
 from costmodel.quantities import QUANTITIES
-from costmodel.units import show_bytes
 
 if TYPE_CHECKING:
     from costmodel.results import Sweep
@@ -55,13 +55,15 @@ def sweep(
     except ImportError:
         raise CostModelError("a sweep needs xarray and dask: pip install 'costmodel[sweep]'") from None
     for name, given, method in (("client", client, "as_current"), ("executor", executor, "submit")):
-        if given is not None and not hasattr(given, method):
+        if given is not None and (isinstance(given, type) or not hasattr(given, method)):
             raise SettingError(f"{name}={shown(given)} is no {_WORKERS[name]}: make one, or leave it out")
     space = space_of(model, quantities, asked)
-    if chunks is not None or client is not None:
-        lazy = lazy_dataset(space, "auto" if chunks is None else chunks)
-        return lazy if chunks is not None else _computed(lazy, space, client)
+    if chunks is not None:
+        return lazy_dataset(space, chunks)
     check_memory(space)
+    if client is not None:
+        with client.as_current():
+            return lazy_dataset(space, "auto").compute()
     return dataset(space, filled(space, executor))
 
 
@@ -89,18 +91,6 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
     return Space(model, axes, settings, changed, wanted)
 
 
-def check_memory(space: Space) -> None:
-    """Raise SettingError if the whole result would not fit this machine's memory."""
-    needed = 8 * len(space.quantities) * space.cells
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**34
-    if needed > there // 2:
-        raise SettingError(
-            f"a grid of {space.cells:,} points takes {show_bytes(needed)} for {len(space.quantities)} quantities, and "
-            f"this machine has {show_bytes(there)}: give chunks='auto' to have it lazily, fewer values, or fewer "
-            "quantities"
-        )
-
-
 def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
     """Arrays of all values, by quantity, worked out by an executor or by threads here."""
     import numpy as np
@@ -125,12 +115,6 @@ def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
         for _ in threads.map(fill, windows):
             pass
     return out
-
-
-def _computed(lazy: Sweep, space: Space, client: Any) -> Sweep:
-    check_memory(space)
-    with client.as_current():
-        return lazy.compute()
 
 
 def values_of(space: Space, window: Any) -> dict[str, Any]:

@@ -79,7 +79,8 @@ regimes axes tables
 sheets
 space
 gridpictures
-results streams ranges
+extents ranges
+results streams
 stores
 sweeps
 grids

@@ -261,7 +261,16 @@ def test_a_grid_that_does_not_fit_says_how_large_it_is() -> None:
     line = error_of(lambda: cm.sweep(SMALL, **{name: range(1, 10**5 + 1) for name in ("batch", "layers", "vocab")}))
     assert "1,000,000,000,000,000 points" in line
     assert "PiB" in line
-    assert "chunks=" in line
+    assert "use fewer values, or several sweeps (chunks='auto' would make" in line
+
+
+def test_a_grid_that_does_not_fit_is_lazy_as_advised() -> None:
+    large: dict[str, Any] = {name: range(1, 10**5 + 1) for name in ("batch", "vocab")}
+    assert "give chunks='auto' to have it lazily" in error_of(lambda: cm.sweep(SMALL, **large))
+    assert cm.sweep(SMALL, **large, chunks="auto").params.shape == (10**5, 10**5)
+    assert "a chunk of 10,000,000,000 points" in error_of(lambda: cm.sweep(SMALL, **large, chunks=-1))
+    assert "use larger chunks, fewer values" in error_of(lambda: cm.sweep(SMALL, **large, chunks=50))
+    assert cm.sweep(SMALL, **large, chunks="64 MiB").chunks
 
 
 def test_the_result_says_what_was_asked() -> None:
