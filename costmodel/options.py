@@ -124,13 +124,13 @@ def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter, single: bo
     def command(**given: Any) -> Any:
         from costmodel.ranges import read_asked
 
-        asked = {name: value for name in SETTINGS if (value := given.pop(name)) is not None}
+        asked = {name: _once(name, value) for name in SETTINGS if (value := given.pop(name)) is not None}
         axes = read_asked(asked, given.pop("over", None) or [])
         if single:
             axes = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in axes.items()}
         return answer(given.pop(model.name), axes, **given)
 
-    swept = {name: kind if name in _OF_NAMES else _option("VALUES", _help(kind)) for name, kind in SETTINGS.items()}
+    swept = {name: kind if name in _OF_NAMES else _values(_help(kind)) for name, kind in SETTINGS.items()}
     parameters = [
         *(parameter.replace(kind=_NAMED) for parameter in (model, *own)),
         *fields,
@@ -144,6 +144,19 @@ def _sweeping(answer: Callable[..., Any], *fields: inspect.Parameter, single: bo
 
 _OF_NAMES = ("freeze", "lora")
 """Settings whose one value is several names with commas between."""
+
+
+def _values(text: str) -> Any:
+    """An option for the values of an axis, which is told how often it is given."""
+    return Annotated[list[str] | None, typer.Option(metavar="VALUES", help=text)]
+
+
+def _once(name: str, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) > 1:
+        raise typer.BadParameter(f"axis {name} is given twice: put all its values in one, as in {','.join(value)}")
+    return value[0]
 
 
 def _help(kind: Any) -> str:

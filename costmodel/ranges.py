@@ -22,6 +22,18 @@ def read_values(name: str, text: str) -> Sequence[Any]:
     return [value for piece in pieces for value in piece]
 
 
+def read_names(option: str, text: str | None) -> list[str] | None:
+    """Names that commas separate; None if the option is not given. Raises SettingError."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not any(names):
+        raise SettingError(f"{option} names nothing: give names such as params,memory.peak, or leave it out")
+    if not all(names):
+        raise SettingError(f"{option} {shown(text)} has an empty name: take out a comma")
+    return names
+
+
 def _piece(name: str, text: str) -> Sequence[Any]:
     if re.fullmatch("-?[0-9]{1,30}", text):
         return [int(text)]
@@ -62,8 +74,11 @@ def read_asked(settings: Mapping[str, Any], fields: Sequence[str]) -> dict[str, 
         field, equals, values = text.partition("=")
         if not equals or not field:
             raise SettingError(f"--over {shown(text)} names no field and values: use text such as layers=6:48:6")
+        field = field.strip()
+        if field in asked:
+            raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
         found = read_values(field, values)
-        asked[field.strip()] = found if isinstance(found, range) else [_WORDS.get(str(v), v) for v in found]
+        asked[field] = found if isinstance(found, range) else [_WORDS.get(str(v), v) for v in found]
     return asked
 
 

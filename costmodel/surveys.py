@@ -37,8 +37,9 @@ def sweep(
     Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
     """
     from costmodel.grids import drawn, printed, summary, written
+    from costmodel.ranges import read_names
 
-    named = quantities.split(",") if quantities else None
+    named = read_names("--quantities", quantities)
     if plot is not None:
         drawn(model, asked, named, plot, memory, reserve)
     elif memory or reserve:

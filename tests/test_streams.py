@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import xarray
 
 import costmodel as cm
-from costmodel import results, stores, streams
+from costmodel import extents, stores, streams
 from costmodel.ranges import read_values
 from costmodel.sweeps import space_of
 from costmodel.units import show_bytes
@@ -127,7 +128,7 @@ def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
 def test_an_interrupt_leaves_a_readable_store_that_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "CHUNK_BYTES", "64B")
+    monkeypatch.setattr(extents, "CHUNK_BYTES", "64B")
     path, space = tmp_path / "sweep.zarr", space_of("gpt2-small", NAMES, AXES)
     stop: Any = lambda cells: os.kill(os.getpid(), signal.SIGINT) if cells == 8 else None  # noqa: E731
     with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
@@ -153,7 +154,10 @@ def test_an_interrupt_leaves_a_readable_store_that_is_gone_on_with(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"chunks": 0}, "chunks=0 does not fit"),
+        *(({"chunks": bad}, f"chunks={bad} does not fit a grid of (2,)") for bad in (0, -5, True, 2.5, (1, 2))),
+        ({"chunks": {"batch": -2}}, "chunks={'batch': -2} does not fit"),
+        ({"client": 3, "chunks": 1}, "client=3 is no dask.distributed client"),
+        ({"executor": ThreadPoolExecutor}, "executor=<class"),
         ({"client": 3}, "client=3 is no dask.distributed client"),
         ({"executor": 3}, "executor=3 is no concurrent.futures executor"),
         ({"quantities": 3}, "quantities=3 is no list of names"),
@@ -225,7 +229,13 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(capsys, tmp_path: Pat
         (["--batch", "1", "--quantities", "memory.peek"], "'memory.peak'"),
         (["--batch", "1", "--resume"], "give its --out FILE too"),
         (["--batch", "1:1000000", "--seq", "1:1024", "--over", "layers=1:100000", "--out", "s.parquet"], "at most"),
-        (["--batch", "1:9999999", "--seq", "1:1024", "--over", "layers=1:100000", "--out", "s.zarr"], "chunks"),
+        (["--batch", "1:9999999", "--seq", "1:1024", "--over", "layers=1:100000", "--out", "s.zarr"], "free"),
+        (["--batch", "1:1000000", "--seq", "1:1024", "--over", "layers=1:100000"], "fewer values, or several"),
+        (["--over", "layers=1,2", "--over", " layers =3"], "axis layers is given twice"),
+        (["--batch", "1,2", "--over", "batch=3"], "axis batch is given twice"),
+        (["--batch", "1,2", "--batch", "3"], "axis batch is given twice"),
+        (["--batch", "1", "--quantities", ""], "--quantities names nothing"),
+        (["--batch", "1", "--quantities", "params,,flops.total"], "take out a comma"),
         (["--batch", "1", "--out", "no/such/folder/s.zarr"], "there is no folder 'no/such/folder'"),
     ],
 )
