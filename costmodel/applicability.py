@@ -7,11 +7,20 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SettingError, shown
-from costmodel.training import Settings
+from costmodel.training import SETTING_NAMES, Settings
 
 OF_ATTENTION = ("attention", "attention_pairs")
 OF_TRAINING = ("optimizer", "loss", "accumulate", "checkpoint")
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
+
+
+EXTENTS = ("seq", "target_seq", "image")
+
+
+def applicable(model: Architecture) -> list[str]:
+    """Settings that can matter to a model."""
+    others = [*(name for name in EXTENTS if name not in model.EXTENT), *(() if model.HAS_ATTENTION else OF_ATTENTION)]
+    return [name for name in SETTING_NAMES if name not in others]
 
 
 def check_applies(model: Architecture, settings: Settings) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from costmodel.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.closedforms import SIDES, SIZES, open_sizes
 from costmodel.errors import SettingError, UnknownNameError, shown, unknown
+from costmodel.scaling import turnable
 from costmodel.sizes import LARGEST_SIZE
 from costmodel.training import SETTING_NAMES, Settings
 
@@ -42,13 +44,13 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
 
     Raises SettingError or UnknownNameError for an axis that cannot be.
     """
-    fields = [name for name in type(model).model_fields if name not in ("name", "notes")]
+    fields = [*(name for name in type(model).model_fields if name not in ("name", "notes")), *turnable(model)]
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}
     for name, value in asked.items():
         if name not in SETTING_NAMES and name not in fields:
-            raise unknown("axis", name, [*SETTING_NAMES, *fields])
+            raise unknown("axis", name, [*applicable(model), *fields])
         if not _varies(name, value):
             (settings if name in SETTING_NAMES else changed)[name] = value
             continue
@@ -85,6 +87,11 @@ def _check_length(name: str, length: int) -> None:
 def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
     if name == "image":
         return _of_images(values)
+    if name in turnable(model):
+        for value in values:
+            _check_size(name, value)
+        _check_distinct(name, values)
+        return Axis(name, list(values), list(values), {})
     sized = name in SIZES or name in open_sizes(model)
     if sized and (name in SIZES or all(isinstance(v, int) and not isinstance(v, bool) for v in values)):
         for value in (values[0], values[-1]) if isinstance(values, range) else values:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costmodel.comparison import Comparison
     from costmodel.inverse import Solution
     from costmodel.prediction import Prediction
+    from costmodel.themes import Theme
 
 POINTS = 64
 """Predictions that a picture along one axis is made of, at most."""
@@ -23,17 +24,17 @@ PASSES = {"forward": "#0072b2", "backward": "#7fc4ee", "recomputed": "#d55e00"}
 LONGEST = 34
 
 
-def bars(comparison: Comparison) -> Figure:
+def bars(comparison: Comparison, theme: Theme) -> Figure:
     """Parameters, FLOPs by pass and memory at the peak by category, a bar for each that is compared."""
     names, found = comparison.labels, comparison.predictions
-    figure = figure_class()(figsize=(12, 1.9 + 0.42 * len(names)), dpi=150, facecolor=PAPER, layout="constrained")
-    params, flops, memory = figure.subplots(1, 3, sharey=True)
-    _row(params, [{"": p.params} for p in found], {"": "#666666"}, show_count, "parameters")
+    figure = figure_class()(figsize=(12, 1.9 + 0.42 * len(names)), dpi=150, facecolor=theme.paper, layout="constrained")
+    params, flops, memory = figure.subplots(1, 3, sharey=True, subplot_kw={"facecolor": theme.paper})
+    _row(params, [{"": p.params} for p in found], {"": "#666666"}, show_count, "parameters", theme)
     passes = [{part: getattr(p.flops, part) for part in PASSES} for p in found]
-    _row(flops, passes, PASSES, show_flops, "contraction FLOPs a step")
+    _row(flops, passes, PASSES, show_flops, "contraction FLOPs a step", theme)
     alive = [{k: int(v) for k, v in p.timeline.peak_step.alive._asdict().items()} for p in found]
-    _row(memory, alive, COLOURS, show_bytes, "memory at the peak")
-    params.set_yticks(range(len(names)), [_shortened(name) for name in names], color=INK)
+    _row(memory, alive, COLOURS, show_bytes, "memory at the peak", theme)
+    params.set_yticks(range(len(names)), [_shortened(name) for name in names], color=theme.ink)
     params.set_ylim(len(names) - 0.5, -0.5)
     return figure
 
@@ -42,7 +43,9 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
-def _row(axes: Axes, bars: Sequence[dict[str, int]], colours: dict[str, str], show: Any, title: str) -> None:
+def _row(
+    axes: Axes, bars: Sequence[dict[str, int]], colours: dict[str, str], show: Any, title: str, theme: Theme
+) -> None:
     """Stacked horizontal bars with their totals, as shares of the largest; the axis has no numbers of its own."""
     most = max(sum(parts.values()) for parts in bars) or 1
     for number, parts in enumerate(bars):
@@ -52,16 +55,17 @@ def _row(axes: Axes, bars: Sequence[dict[str, int]], colours: dict[str, str], sh
                 axes.barh(number, width, left=start, height=0.68, color=colour)
                 start += width
         ratio = "" if not number or not sum(bars[0].values()) else f"  ×{total / sum(bars[0].values()):.3g}"
-        axes.text(start + 0.02, number, f"{show(total)}{ratio}", va="center", color=INK, size=8.5)
+        axes.text(start + 0.02, number, f"{show(total)}{ratio}", va="center", color=theme.ink, size=8.5)
     used = [name for name in colours if name and any(parts[name] for parts in bars)]
     handles = [axes.barh(0, 0, color=colours[name]) for name in used]
     if handles:
         axes.legend(handles, used, loc="upper center", bbox_to_anchor=(0.5, -0.04), ncols=4, frameon=False,
-                    labelcolor=INK, fontsize=7.5, handlelength=1, columnspacing=1)  # fmt: skip
-    axes.set_title(title, color=INK, size=10, loc="left")
+                    labelcolor=theme.ink, fontsize=7.5, handlelength=1, columnspacing=1)  # fmt: skip
+    axes.set_title(title, color=theme.ink, size=10, loc="left")
     axes.set_xlim(0, 1.55)
     axes.set_xticks([])
-    axes.tick_params(colors=INK, length=0)
+    axes.tick_params(colors=theme.ink, length=0)
+    axes.spines["left"].set_color(theme.faint)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 

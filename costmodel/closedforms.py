@@ -20,6 +20,7 @@ from costmodel.errors import CostModelError, unknown
 from costmodel.polynomial import Polynomial
 from costmodel.prediction import Prediction, predict, trace
 from costmodel.quantities import QUANTITIES
+from costmodel.scaling import resized, turnable
 from costmodel.training import Settings
 
 SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
@@ -173,12 +174,18 @@ def open_sizes(model: Architecture) -> tuple[str, ...]:
 
 
 def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
-    """The model with other values of some fields, checked as if it had been made with them. Raises CostModelError."""
-    if not fields:
-        return model
-    kind = type(model)
-    given = {name: getattr(model, name) for name in kind.model_fields if name in model.model_fields_set}
-    return kind(**given | dict(fields))
+    """The model with other values of some fields, checked as if it had been made with them, or of another width.
+
+    Raises CostModelError.
+    """
+    own = {name: value for name, value in fields.items() if name not in turnable(model)}
+    if own:
+        kind = type(model)
+        given = {name: getattr(model, name) for name in kind.model_fields if name in model.model_fields_set}
+        model = kind(**given | own)
+    for name in turnable(model):
+        model = resized(model, name, fields[name]) if name in fields else model
+    return model
 
 
 def _validated(model: Architecture) -> Architecture:

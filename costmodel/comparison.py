@@ -8,7 +8,7 @@ from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from costmodel.applicability import OF_ATTENTION
+from costmodel.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.choice import show_checkpoint
 from costmodel.closedforms import varied
@@ -17,6 +17,7 @@ from costmodel.inverse import shower
 from costmodel.prediction import Prediction, predict
 from costmodel.quantities import QUANTITIES
 from costmodel.report import headline, printable
+from costmodel.scaling import turnable
 from costmodel.sizing import Match, nearest
 from costmodel.table import Cells, Table
 from costmodel.training import SETTING_NAMES, Settings
@@ -36,12 +37,13 @@ MOST = 64
 class Comparison:
     """Predictions side by side, by label; the first is what the others are compared with.
 
-    matches: how those that were sized to the first were sized, by label.
+    matches: how those that were sized to the first were sized, by label. quantities: those that are shown.
     """
 
     labels: tuple[str, ...]
     predictions: tuple[Prediction, ...]
     matches: dict[str, Match]
+    quantities: tuple[str, ...] = QUANTITIES
 
     def value(self, label: str, quantity: str) -> int:
         """A quantity of one of them. Raises UnknownNameError."""
@@ -67,7 +69,7 @@ class Comparison:
                     "label": label,
                     "question": headline(p),
                     "match": self.matches[label].to_dict() if label in self.matches else None,
-                    "quantities": {q: self._figures(label, q) for q in QUANTITIES},
+                    "quantities": {q: self._figures(label, q) for q in self.quantities},
                 }
                 for label, p in zip(self.labels, self.predictions, strict=True)
             ],
@@ -86,15 +88,19 @@ class Comparison:
             import pandas
         except ImportError:
             raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
-        rows = [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in QUANTITIES]
+        rows = [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
         return pandas.DataFrame(rows)
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """Bars of parameters, FLOPs and peak memory, also written to `path` (extra `plot`). Raises CostModelError."""
+    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """Bars of parameters, FLOPs and peak memory, also written to `path` (extra `plot`); dark: on black.
+
+        Raises CostModelError.
+        """
         from costmodel.charts import bars
         from costmodel.drawings import save
+        from costmodel.themes import DARK, LIGHT
 
-        figure = bars(self)
+        figure = bars(self, DARK if dark else LIGHT)
         if path is not None:
             save(figure, path)
         return figure
@@ -102,7 +108,7 @@ class Comparison:
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""
         first, *others = self.labels
-        shown = [q for q in QUANTITIES if self._says_more(q)]
+        shown = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
         values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in shown]
         changes: list[Cells] = [(q, *(self._change(x, q) for x in others)) for q in shown]
         changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
@@ -147,7 +153,11 @@ class Comparison:
 
 
 def compare(
-    *questions: Architecture | str | Prediction, at_equal: str | None = None, by: str = "width", **settings: Any
+    *questions: Architecture | str | Prediction,
+    at_equal: str | None = None,
+    by: str = "width",
+    quantities: str | Sequence[str] | None = None,
+    **settings: Any,
 ) -> Comparison:
     """Several models, predictions or settings side by side, the first being what the others are compared with.
 
@@ -159,6 +169,7 @@ def compare(
         *questions: models as `predict` takes them, or predictions, which keep their own settings.
         at_equal: a quantity, such as "params" or "flops.total": all but the first are sized to come nearest.
         by: what is turned for that: "width" or "layers".
+        quantities: those to show, such as ["params", "memory.peak"] (default: all).
         **settings: all that `predict` takes, and fields of the models.
 
     Raises:
@@ -180,7 +191,12 @@ def compare(
         matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(found) if n}
         found = [matches[n].prediction if n in matches else p for n, p in enumerate(found)]
     names = _labels(found)
-    return Comparison(names, tuple(found), {names[n]: match for n, match in matches.items()})
+    wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
+    if not wanted:
+        raise SettingError("quantities is empty: give at least one, such as memory.peak")
+    for quantity in wanted:
+        found[0].value(quantity)
+    return Comparison(names, tuple(found), {names[n]: match for n, match in matches.items()}, wanted)
 
 
 def _times(ratio: float | None) -> str:
@@ -191,9 +207,10 @@ def _times(ratio: float | None) -> str:
 
 def _predicted(model: Architecture, models: Sequence[Architecture], settings: dict[str, Any]) -> list[Prediction]:
     """One for each combination of the values that lists hold."""
-    known = [*SETTING_NAMES, *dict.fromkeys(name for m in models for name in _fields(m))]
+    fields = dict.fromkeys(name for m in models for name in _open(m))
     for name in settings:
-        if name not in known:
+        if name not in SETTING_NAMES and name not in fields:
+            known = [*(name for name in SETTING_NAMES if any(name in applicable(m) for m in models)), *fields]
             raise unknown("setting or field of the models", name, known)
     given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
     choices = []
@@ -205,7 +222,7 @@ def _predicted(model: Architecture, models: Sequence[Architecture], settings: di
 
 
 def _one(model: Architecture, asked: dict[str, Any]) -> Prediction:
-    fields = {name: value for name, value in asked.items() if name in _fields(model)}
+    fields = {name: value for name, value in asked.items() if name in _open(model)}
     return predict(varied(model, fields), **{name: value for name, value in asked.items() if name not in fields})
 
 
@@ -214,17 +231,16 @@ def _fields(model: Architecture) -> list[str]:
     return [name for name in type(model).model_fields if name not in ("name", "notes")]
 
 
+def _open(model: Architecture) -> list[str]:
+    """Fields, and sizes that can be turned of a model that has no field for them."""
+    return [*_fields(model), *turnable(model)]
+
+
 def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]) -> bool:
-    """Whether a setting is one that this model does not have and another does."""
-    return not _has(model, setting) and any(_has(other, setting) for other in models)
-
-
-def _has(model: Architecture, setting: str) -> bool:
-    if setting in OF_ATTENTION:
-        return model.HAS_ATTENTION
-    if setting in ("seq", "target_seq", "image"):
-        return setting in model.EXTENT
-    return setting in SETTING_NAMES or setting in _fields(model)
+    """Whether a setting is one that this model does not have and another does: to be turned only if none has it."""
+    owners = [other for other in models if setting in applicable(other) or setting in _fields(other)]
+    owners = owners or [other for other in models if setting in turnable(other)]
+    return bool(owners) and all(owner is not model for owner in owners)
 
 
 def _labels(predictions: Sequence[Prediction]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from costmodel.heatmaps import Heat, heatmap
 from costmodel.lines import line, stacked
 from costmodel.prediction import Prediction, predict
 from costmodel.themes import DARK, LIGHT
+from costmodel.training import SETTING_NAMES
 from costmodel.units import show_bytes
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Prediction]:
     found: dict[Any, Prediction] = {}
     for value in cut[axis].values.tolist():
         point = {name: asked["values"].get(name, {}).get(str(at), at) for name, at in {**held, axis: value}.items()}
-        fields = changed | {name: at for name, at in point.items() if name in type(model).model_fields}
+        fields = changed | {name: at for name, at in point.items() if name not in SETTING_NAMES}
         own = settings | {name: at for name, at in point.items() if name not in fields}
         try:
             found[value] = predict(varied(model, fields), **own)

@@ -15,7 +15,7 @@ from costmodel.architectures.vision import VisionTransformer
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.imported.model import Imported
 from costmodel.prediction import Prediction, trace
-from costmodel.scaling import deepened, depth_of, widened, width_of, with_fields
+from costmodel.scaling import deepened, depth_of, turnable, widened, width_of, with_fields
 from costmodel.search import last_true
 from costmodel.sizes import LARGEST_SIZE
 
@@ -51,9 +51,7 @@ def knob_names(model: Architecture) -> tuple[str, ...]:
     """What can be turned of a question about `model`."""
     if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
         return (*OF_RUNS, *model.EXTENT, *model.LETTERS)
-    if isinstance(model, Imported):
-        return (*OF_RUNS, *model.EXTENT)
-    return (*OF_RUNS, "image", "width") if isinstance(model, CNN) else (*OF_RUNS, "layers", "width")
+    return (*OF_RUNS, *model.EXTENT, *turnable(model))
 
 
 def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:

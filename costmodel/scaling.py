@@ -9,9 +9,10 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.blocks import Block, Blocks, Branches, Repeat, Residual, Sequence
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
-from costmodel.errors import SettingError
+from costmodel.errors import SettingError, shown
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
+from costmodel.sizes import LARGEST_SIZE
 
 Sized = Conv | ConvTranspose | Linear
 
@@ -64,6 +65,18 @@ def deepened(model: Architecture, layers: int) -> Architecture:
         return with_fields(model, sizes=(first, *hidden[:1] * layers, last))
     depth_of(model)
     return with_fields(model, layers=layers)
+
+
+def turnable(model: Architecture) -> tuple[str, ...]:
+    """Of width and layers those that are no field of a model, but can be turned."""
+    return ("layers", "width") if isinstance(model, MLP) else ("width",) if isinstance(model, CNN) else ()
+
+
+def resized(model: Architecture, name: str, size: Any) -> Architecture:
+    """The model with another size of those that are `turnable`. Raises CostModelError where there is none."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
+        raise SettingError(f"{name}={shown(size)} is not a whole number between 1 and {LARGEST_SIZE:,}")
+    return (widened if name == "width" else deepened)(model, size)
 
 
 def with_fields(model: Architecture, **fields: Any) -> Architecture:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 import costmodel as cm
 from costmodel.quantities import QUANTITIES
+from costmodel.scaling import widened
 from tests.command import error_of, here, refused
 from tests.strategies import questions
 
@@ -104,6 +105,16 @@ def test_fields_of_a_model_stand_for_columns_too(capsys) -> None:
     assert found.predictions[3].memory == cm.predict(wide, seq=64).memory
     other = cm.compare("gpt2-small", "mlp-mnist", layers=6)
     assert other.predictions[1].params == cm.predict("mlp-mnist").params
+    turned = cm.compare("mlp-mnist", "resnet18", width=[32, 64], quantities=["params", "memory.cache"])
+    assert [p.params for p in turned.predictions[1::2]] == [
+        cm.predict(widened(cm.load(name), 64)).params for name in ("mlp-mnist", "resnet18")
+    ]
+    assert list(turned.to_dict()["entries"][0]["quantities"]) == ["params", "memory.cache"]
+    assert set(turned.to_dataframe()["quantity"]) == {"params", "memory.cache"}
+    assert "memory.cache" in str(turned)
+    assert "flops" not in str(turned)
+    assert "did you mean 'params'" in error_of(lambda: cm.compare("gpt2-small", batch=[1, 2], quantities="parms"))
+    assert "attention" not in error_of(lambda: cm.compare("mlp-mnist", zzz=[1]))
     assert "did you mean 'layers'" in error_of(lambda: cm.compare("gpt2-small", layerz=[1, 2]))
     assert "heads 12 does not divide" in error_of(lambda: cm.compare("gpt2-small", width=[768, 769]))
     outcome = here(capsys, "compare", "gpt2-small", "--over", "layers=6,12", "--over", "width=768,1536", "--seq", "64")

@@ -51,7 +51,7 @@ published.deepseek published.gemma published.relatives published.mixtures publis
 published.vision published.translators
 published.families
 architectures.cnn zoo conventions applicability
-imported.trees imported.meta imported.failures
+imported.trees imported.meta imported.failures scaling
 imported.program imported.movements imported.functions imported.reductions imported.products
 imported.images imported.losses
 imported.site imported.axes imported.capture imported.folding
@@ -69,7 +69,7 @@ pictures prediction
 imported.importing
 themes
 scales
-explanation choice closedforms search scaling
+explanation choice closedforms search
 knobs charts
 fronts curves
 inverse shares frontier steps ranking
