@@ -78,7 +78,7 @@ def read_asked(settings: Mapping[str, Any], fields: Sequence[str]) -> dict[str, 
         if field in asked:
             raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
         found = read_values(field, values)
-        asked[field] = found if isinstance(found, range) else [_WORDS.get(str(v), v) for v in found]
+        asked[field] = found if isinstance(found, range) else [_WORDS.get(str(v).lower(), v) for v in found]
     return asked
 
 

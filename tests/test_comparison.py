@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from matplotlib.colors import to_hex
 
 import costmodel as cm
 from costmodel.quantities import QUANTITIES
 from costmodel.scaling import widened
+from costmodel.themes import DARK
 from tests.command import error_of, here, refused
 from tests.strategies import questions
 
@@ -73,6 +75,9 @@ def test_a_perceptron_is_matched_as_by_hand() -> None:
 def test_the_picture_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
     found = cm.compare("gpt2-small", "mlp-mnist")
     found.plot(tmp_path / "bars.png")
+    dark = found.plot(dark=True)
+    assert {to_hex(ground.get_facecolor()) for ground in (dark, *dark.axes)} == {DARK.paper}
+    assert {to_hex(text.get_color()) for axes in dark.axes for text in axes.texts} == {DARK.ink}
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
     error_of(lambda: found.plot(tmp_path / "bars.doc"))
     assert [path.name for path in tmp_path.iterdir()] == ["bars.png"]

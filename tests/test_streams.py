@@ -243,6 +243,14 @@ def test_what_is_wrong_with_a_command_is_one_line(capsys, arguments: list[str], 
     refused(here(capsys, "sweep", "gpt2-small", *arguments), said)
 
 
+def test_truth_values_are_read_as_they_are_written(capsys) -> None:
+    found = [
+        here(capsys, "sweep", "gpt2-small", "--seq", "64", "--over", f"tied={v}") for v in ("true,false", "True,False")
+    ]
+    assert found[0] == found[1]
+    assert "no answer" not in found[0].out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_ends_with_130_and_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.parquet"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.files import build
+from costmodel.knobs import turned
 from costmodel.quantities import QUANTITIES
 from tests.command import error_of
 from tests.oracle.drawn_networks import networks
@@ -180,6 +181,27 @@ def test_images_and_lists_are_axes() -> None:
     )
     sizes = cm.sweep("mlp-mnist", sizes=[[784, 10], [784, 100, 10]], quantities="params")
     assert list(sizes.params.values) == [cm.predict(cm.MLP(sizes=s)).params for s in ([784, 10], [784, 100, 10])]
+
+
+def test_width_and_layers_of_what_has_no_field_for_them_are_axes() -> None:
+    for model, name, sizes in (
+        ("mlp-mnist", "width", [5, 20]),
+        ("mlp-mnist", "layers", range(1, 4)),
+        ("resnet18", "width", [32]),
+    ):
+        asked = cm.predict(model, batch=2)
+        ds = cm.sweep(model, batch=[1, 2], **{name: sizes}, quantities=["params", "memory.peak"])
+        for size in sizes:
+            p = turned(asked, name, size)
+            assert cell_of(ds, batch=2, **{name: size}) == {
+                "params": p.params,
+                "memory.peak": p.memory.peak,
+                "reason": "",
+            }
+    assert "between 1" in error_of(lambda: cm.sweep("mlp-mnist", width=[0, 1]))
+    assert "between 1" in error_of(lambda: cm.sweep("mlp-mnist", width=0, batch=[1, 2], quantities="params"))
+    said = error_of(lambda: cm.sweep("mlp-mnist", zzz=[1]))
+    assert [name for name in ("seq", "image", "attention") if name in said] == []
 
 
 def test_numpy_arrays_are_axes() -> None:
