@@ -39,7 +39,9 @@ def picture(
         _scale(axes, along, name, frame[name].tolist())
         label(axes, along, LIGHT, units[name][1] + (" (more is better)" if name in most else ""))
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
-    _name(axes, front, [name for name in held if len(set(front[name].tolist())) > 1], list(zip(*places, strict=True)))
+    varied = [name for name in held if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
+    figure.draw_without_rendering()  # so that places are those of the layout
+    _name(axes, front, varied, list(zip(*places, strict=True)), (across in most, up in most))
     axes.legend(frameon=False, labelcolor=LIGHT.ink)
     return figure
 
@@ -50,18 +52,46 @@ FRONT = {"marker": "o", "color": "#d55e00", "markersize": 5, "linewidth": 1.2, "
 
 def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
     """Logarithmic where values are far apart, in powers of two for sizes."""
+    axis = getattr(axes, f"{along}axis")
     if len(values) and 0 < WIDE * min(values) < max(values):
-        getattr(axes, f"set_{along}scale")("log", base=10 if name in QUANTITIES else 2)
-        getattr(axes, f"{along}axis").set_major_formatter(lambda value, _: f"{value:,g}")
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        base = 10 if name in QUANTITIES else 2
+        getattr(axes, f"set_{along}scale")("log", base=base)
+        axis.set_major_locator(LogLocator(base, (1, 2, 5) if base == 10 else (1,)))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _name(axes: Axes, front: pandas.DataFrame, varied: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
-    """Say where on the axes cells of the front are, as far as there is room."""
+def _name(
+    axes: Axes,
+    front: pandas.DataFrame,
+    varied: Sequence[str],
+    places: Sequence[tuple[float, float]],
+    most: tuple[bool, bool],
+) -> None:
+    """Say where on the axes cells of the front are, as far as there is room: on the side that only better cells have.
+
+    most: whether more is better, across and up.
+    """
+    aside, above = (1 if more else -1 for more in most)
+    texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
+    _spare(axes, LETTER * max(map(len, texts), default=0), aside)
     taken: list[tuple[float, float, float]] = []
-    for (_, cell), place in zip(front.iterrows(), places, strict=True):
-        text = ", ".join(f"{name} {written(cell[name])}" for name in varied)
-        left, height = axes.transData.transform(place)
-        right = left + LETTER * len(text)
+    for text, place in zip(texts, places, strict=True):
+        start, height = axes.transData.transform(place)
+        left, right = sorted((start, start + aside * LETTER * len(text)))
         if all(right < start or left > end or abs(height - at) > LINE for start, end, at in taken):
             taken.append((left, right, height))
-            axes.annotate(text, place, (6, 5), textcoords="offset points", color=LIGHT.ink, size=7.5)
+            axes.annotate(text, place, (5 * aside, 5 * above), textcoords="offset points", color=LIGHT.ink, size=7.5,
+                          ha="left" if aside > 0 else "right", va="bottom" if above > 0 else "top")  # fmt: skip
+
+
+def _spare(axes: Axes, room: float, aside: int) -> None:
+    """Make room of so many pixels at the left or right end."""
+    axes.margins(y=0.1)
+    room = min(room, axes.bbox.width / 2)
+    more = aside * room / (1 - room / axes.bbox.width)
+    edge = axes.bbox.x1 if aside > 0 else axes.bbox.x0
+    end, _ = axes.transData.inverted().transform((edge + more, 0))
+    axes.set_xlim(**{"right" if aside > 0 else "left": end})

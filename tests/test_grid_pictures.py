@@ -160,6 +160,27 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     assert "batch 1, checkpoint none" in texts(axes)[0]
 
 
+def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
+    from costmodel.frontier import _cells
+    from costmodel.fronts import picture
+
+    grid = cm.sweep(
+        "gpt2-small", batch=[1, 2, 4, 8, 16, 32], seq=[512, 1024], quantities=["memory.peak", "flops.total"]
+    )
+    front, (frame, held) = cm.pareto(grid, "memory.peak", "flops.total"), _cells(grid)
+    figure = picture(frame, front, held, ["memory.peak", "flops.total"], ())
+    (axes,) = axes_of(figure)
+    figure.draw_without_rendering()
+    assert texts(axes) == ["batch 1, seq 512"]
+    assert axes.get_xscale() == "log"
+    ticks = [tick.get_text() for which in ("major", "minor") for tick in axes.get_xticklabels(which=which)]
+    assert {"2", "5", "10"} <= set(ticks)
+    assert all(tick.replace(",", "").replace(".", "").isdigit() for tick in ticks)
+    box = axes.texts[0].get_window_extent()
+    assert axes.bbox.x0 <= box.x0
+    assert not any(box.contains(*place) for place in axes.transData.transform(axes.lines[0].get_xydata()))
+
+
 def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
     asked = ("mlp-mnist", "--batch", "1:64:*2", "--optimizer", "sgd,adamw")
     saved, image = str(tmp_path / "sweep.parquet"), str(tmp_path / "sweep.png")
