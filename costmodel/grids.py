@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,8 +109,12 @@ def written(
             from costmodel.streams import stream as write
     except ImportError:
         raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
-    with _progress(space.cells) as advance:
-        cells, missing = write(space, out, resume=resume, progress=advance)
+    try:
+        with _progress(space.cells) as advance:
+            cells, missing = write(space, out, resume=resume, progress=advance)
+    except KeyboardInterrupt as stopped:
+        print(f"stopped: {str(stopped) or 'nothing was written'}", file=sys.stderr)
+        raise
     return {"path": out, "cells": cells, "missing": missing, "quantities": list(space.quantities)}
 
 

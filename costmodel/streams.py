@@ -56,7 +56,7 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
                 table = next(earlier, None)
                 table = _part(space, windows[number]) if table is None else table
                 writer.write_table(table.cast(schema))
-                cells, missing = cells + table.num_rows, missing + table.num_rows - table["reason"].null_count
+                cells, missing = cells + table.num_rows, missing + _refused(table)
                 progress(table.num_rows)
                 if stopped.is_set():
                     break
@@ -70,6 +70,11 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
     if cells < space.cells:
         raise KeyboardInterrupt(f"{path} holds {cells:,} of {space.cells:,} cells; --resume goes on")
     return Written(cells, missing)
+
+
+def _refused(table: pyarrow.Table) -> int:
+    """Rows without an answer."""
+    return int((table["reason"].to_numpy() != "").sum())
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def write_part(labels: Mapping[str, Any], arrays: Mapping[str, Any], path: str) 
 
 
 def table_of(labels: Mapping[str, Any], arrays: Mapping[str, Any], missing: Any = None) -> pyarrow.Table:
-    """Rows of all cells of a window: a column for each axis and quantity, and `reason`, null where there is none.
+    """Rows of all cells of a window: a column for each axis and quantity, and `reason`, "" where there is an answer.
 
     missing: where quantities have no value though their arrays hold one.
     """
@@ -124,7 +124,7 @@ def table_of(labels: Mapping[str, Any], arrays: Mapping[str, Any], missing: Any 
     for name, array in arrays.items():
         flat = np.broadcast_to(array, shape).reshape(-1)
         if name == "reason":
-            columns[name] = pyarrow.array(flat, pyarrow.string(), mask=flat == "")
+            columns[name] = pyarrow.array(flat, pyarrow.string())
         else:
             mask = None if missing is None else np.broadcast_to(missing, shape).reshape(-1)
             columns[name] = pyarrow.array(flat, mask=mask, from_pandas=True)
