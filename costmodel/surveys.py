@@ -99,13 +99,16 @@ def compare(
     asked: Any,
     at_equal: AtEqual = None,
     by: By = "width",
+    quantities: Quantities = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> str:
     """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
     from costmodel.comparison import compare as beside
+    from costmodel.ranges import read_names
 
-    found = beside(*models, at_equal=at_equal, by=by, **asked)
+    named = read_names("--quantities", quantities)
+    found = beside(*models, at_equal=at_equal, by=by, quantities=named, **asked)
     if plot is not None:
         found.plot(plot)
     return json_text(found.to_dict()) if as_json else str(found)

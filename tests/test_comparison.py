@@ -122,5 +122,7 @@ def test_fields_of_a_model_stand_for_columns_too(capsys) -> None:
     assert "attention" not in error_of(lambda: cm.compare("mlp-mnist", zzz=[1]))
     assert "did you mean 'layers'" in error_of(lambda: cm.compare("gpt2-small", layerz=[1, 2]))
     assert "heads 12 does not divide" in error_of(lambda: cm.compare("gpt2-small", width=[768, 769]))
+    widths = ("compare", "mlp-mnist", "resnet18", "--over", "width=32,64", "--quantities", "params,memory.cache")
+    assert here(capsys, *widths) == (0, f"{turned}\n", "")
     outcome = here(capsys, "compare", "gpt2-small", "--over", "layers=6,12", "--over", "width=768,1536", "--seq", "64")
     assert outcome == (0, f"{found}\n", "")

@@ -190,7 +190,8 @@ def test_width_and_layers_of_what_has_no_field_for_them_are_axes() -> None:
         ("resnet18", "width", [32]),
     ):
         asked = cm.predict(model, batch=2)
-        ds = cm.sweep(model, batch=[1, 2], **{name: sizes}, quantities=["params", "memory.peak"])
+        grid: dict[str, Any] = {"batch": [1, 2], name: sizes}
+        ds = cm.sweep(model, **grid, quantities=["params", "memory.peak"])
         for size in sizes:
             p = turned(asked, name, size)
             assert cell_of(ds, batch=2, **{name: size}) == {
