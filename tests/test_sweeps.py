@@ -114,7 +114,9 @@ def test_a_result_is_labelled_and_has_units() -> None:
     assert cell == {"params": p.params, "flops.total": p.flops.total, "memory.peak": p.memory.peak, "reason": ""}
 
 
-@pytest.mark.parametrize("way", [{}, {"chunks": "auto"}, {"executor": ThreadPoolExecutor(1)}], ids=str)
+@pytest.mark.parametrize(
+    "way", [{}, {"chunks": "auto"}, {"executor": ThreadPoolExecutor(1)}], ids=["at once", "lazily", "elsewhere"]
+)
 def test_a_sweep_without_axes_is_one_prediction(way: dict[str, Any], tmp_path: Path) -> None:
     ds = cm.sweep(SMALL, batch=4, seq=8, **way).compute()
     assert cell_of(ds) == answer_of(SMALL, {"batch": 4, "seq": 8}, {})

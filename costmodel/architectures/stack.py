@@ -31,8 +31,8 @@ def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> lis
     Of all `layers` blocks, where the first `dense` ones have no experts.
     """
     length = lcm(*map(len, patterns))
-    if length > 1 or dense:
-        length = layers if dense else min(length, layers)
+    if length > 1 or dense:  # only then does it matter how many blocks there are
+        length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
     return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]
 

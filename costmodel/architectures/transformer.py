@@ -243,7 +243,7 @@ class Transformer(Architecture):
         """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
         routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
         patterns = (self.window_pattern or (True,), self.rotary_pattern or (True,), routed)
-        return variants(patterns, int(self.layers), dense=int(self.dense_layers or 0))
+        return variants(patterns, self.layers, dense=self.dense_layers or 0)
 
     @property
     def hidden(self) -> int:

@@ -345,6 +345,7 @@ class Experts(nn.Module):
         if self.spec.capacity_factor is not None:  # the first that fit; any indices cost the same
             fit = math.ceil(self.spec.capacity_factor * k * b * t / self.spec.experts) * self.spec.experts
             order = order.new_zeros(fit)
+            places.zero_()
         out = self.down(hidden_of(self, x.view(-1, d)[order // k]))[places]
         y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
         if self.shared is None:
