@@ -1,7 +1,7 @@
 """How far the predictions are off on this host: layers and whole programs that no calibration touched.
 
-Calibration stands before and after the measurement (the faster of each probe counts), and each layer is measured twice:
-how far the two differ is the floor that no prediction gets below.
+Calibration stands before and after the measurement (the faster of each probe counts), and each layer and each whole
+program is measured twice (the faster counts): how far the two differ is the floor that no prediction gets below.
 """
 
 from __future__ import annotations
@@ -250,8 +250,9 @@ def validate(progress: Callable[[float], None] | None = None) -> Validation:
     bounds = classify(programs, [timing.minimum for timing in first], before.machine)
     tell(0.5)
     whole = [_whole(case) for case in WHOLE]
-    tell(0.6)
-    second = measure(programs, protocol=PROTOCOL, progress=lambda share: tell(0.6 + 0.3 * share))
+    tell(0.55)
+    second = measure(programs, protocol=PROTOCOL, progress=lambda share: tell(0.55 + 0.3 * share))
+    whole = [(name, program, min(took, _took(program))) for name, program, took in whole]
     both = before.joined(measure_probes(progress=lambda share: tell(0.9 + 0.1 * share)))
     times = tuple((a.minimum, b.minimum) for a, b in zip(first, second, strict=True))
     forecasts = [predict_seconds(program, both) for program in programs]
@@ -271,10 +272,13 @@ def validate(progress: Callable[[float], None] | None = None) -> Validation:
 def _whole(case: Case) -> tuple[str, Program, float]:
     model, settings = case
     program = network_of(predict(model, **settings)).program
-    timing = measure([program], protocol=WHOLE_PROTOCOL, statistic="median")[0]
     said = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "mode")
     what = "forward" if settings["mode"] == "inference" else "training step"
-    return f"{model} {what} ({said})", program, timing.seconds
+    return f"{model} {what} ({said})", program, _took(program)
+
+
+def _took(program: Program) -> float:
+    return measure([program], protocol=WHOLE_PROTOCOL, statistic="median")[0].seconds
 
 
 def _naive(program: Program, calibration: Calibration) -> Verdict:
