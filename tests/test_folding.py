@@ -55,8 +55,9 @@ deep = st.integers(1, 9)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):
-        # Of two stretches of blocks each is a part of the model when unrolled, which holds what it is handed for a while.
-        model = model.model_copy(update={"layers": depth, "dense_layers": None})
+        # Stretches of blocks that differ are parts of the model when unrolled, and hold what they are handed a while.
+        alike = {"dense_layers": None, "expert_pattern": (), "window_pattern": (), "rotary_pattern": ()}
+        model = model.model_copy(update={"layers": depth, **alike})
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})
