@@ -64,7 +64,7 @@ class Tables:
             else []
         )
         self.bias = self._relative() if model.positions == "relative" else None
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[bool, Tensor] = {}
 
     def _relative(self) -> Tensor:
         """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1)."""
@@ -76,10 +76,11 @@ class Tables:
         """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
         if not self.composed or not (self.model.causal or window is not None):
             return None
-        if window not in self._masks:
+        windowed = window is not None
+        if windowed not in self._masks:
             name = "attention_mask" if window == self.model.window else "global_attention_mask"
-            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
-        return self._masks[window]
+            self._masks[windowed] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
+        return self._masks[windowed]
 
 
 class Mixer:
