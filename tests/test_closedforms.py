@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -18,6 +18,7 @@ from costmodel.cost.quantities import QUANTITIES
 from costmodel.symbolic.evaluation import Grid
 from costmodel.symbolic.guards import Condition, Decisions
 from costmodel.symbolic.polynomial import Polynomial
+from tests.profiles import examples
 from tests.strategies import questions
 
 values = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
@@ -50,7 +51,7 @@ SLICED = cm.Transformer(vocab=1, context=16, layers=1, width=1, heads=1, head=Fa
 
 
 @given(open_questions())
-@settings(max_examples=60)
+@examples(60)
 @example((SLICED, {"batch": 1}, {"dense_layers": [1, 2], "layers": [1, 2]}))
 def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[int]]]) -> None:
     model, fixed, axes = question
