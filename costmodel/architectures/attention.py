@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from costmodel.architectures.latent import projected
@@ -177,10 +178,11 @@ class Mixer:
         visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
         key = TransposeLast()(key)
         if tables.fallback:
-            query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
+            root = Scale(math.sqrt(model.score_factor))
+            query, key = root(query, name="scale_query"), root(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
         if model.score_scale != 1 and not tables.fallback:
-            scores = Scale()(scores)
+            scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
             scores = Add()(scores, tables.slopes, name="add_alibi")
@@ -199,6 +201,6 @@ class Mixer:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs)(
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale)(
             query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
         )

@@ -20,7 +20,7 @@ Allocator = Literal["exact", "cuda"]
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen.
+    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen, s = 1.
 
     targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
     frozen (Hu et al. 2022, eq. 3). dropout: of the adapter's input.
