@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.images import Convolve, Gated, Padded, Resized
 from costmodel.importers.torch.site import Site, rule, strides_of, tied
+from costmodel.layers.activation import Gated
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool, AdaptiveMaxPool
-from costmodel.layers.conv import Conv, ConvTranspose
+from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AvgPool, MaxPool
+from costmodel.layers.resize import Padded, Resized
 
 
 @rule("conv2d")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor
-from costmodel.importers.torch.functions import Pointwise, Subtract
-from costmodel.importers.torch.losses import LOSSES, Compared, Picked
-from costmodel.importers.torch.reductions import Reduce, SoftmaxAlong
 from costmodel.importers.torch.site import Site, rule
-from costmodel.layers.loss import CrossEntropy, MeanSquaredError
+from costmodel.layers.arithmetic import Subtract
+from costmodel.layers.attention import SoftmaxAlong
+from costmodel.layers.function import Pointwise
+from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, Picked
+from costmodel.layers.reduction import Reduce
 
 
 @rule("cross_entropy_loss")
