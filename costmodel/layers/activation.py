@@ -165,9 +165,9 @@ class Prelu(Unary):
         return Work(0, 3 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The same, and for the slopes an addition more."""
+        """The same; for the slopes a product, a choice and an addition, and the comparison if x has not made it."""
         yield Gradient(call.x, Work(0, 3 * call.x.size))
-        yield Gradient(call.weights["weight"], Work(0, 4 * call.x.size))
+        yield Gradient(call.weights["weight"], Work(0, (3 if call.x.requires_grad else 4) * call.x.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and slopes."""

@@ -245,8 +245,9 @@ class Divide(Elementwise):
     source = "torch.div; da = g/b, db = −g·a/b²"
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A quotient per element, and for the divisor two more operations; a broadcast operand sums."""
-        for x, work in zip(call.inputs, (1, 3), strict=True):
+        """g/b, and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
+        a, b = call.inputs
+        for x, work in ((a, 1), (b, 3 if a.requires_grad else 4)):
             yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -267,9 +268,9 @@ class Power(Elementwise):
     source = "torch.pow; da = g·b·a^(b − 1), db = g·y·log a"
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Four operations, or three."""
-        for x, work in zip(call.inputs, (4, 3), strict=True):
-            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size))
+        """A power and two products per element, two products; b − 1 and log a are of the operand's own size."""
+        for x, other, work in zip(call.inputs, reversed(call.inputs), (3, 2), strict=True):
+            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Both, and the result for the exponent's gradient."""

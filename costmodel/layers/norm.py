@@ -251,10 +251,12 @@ class BatchnormFixed(Unary):
         return Work(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A product per element; the weights' gradients sum."""
-        yield Gradient(call.x, Work(0, 2 * call.x.size))
+        """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""
+        n, roots = call.x.size, 3 * call.x.shape[1]
+        yield Gradient(call.x, Work(0, (1 + self.affine) * n + roots))
         for name, weight in call.weights.items():
-            yield Gradient(weight, Work(0, (4 if name == "weight" else 1) * call.x.size))
+            alone = name == "weight" and not call.x.requires_grad
+            yield Gradient(weight, Work(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""

@@ -12,26 +12,26 @@ Keeps = Literal["input", "output"]
 
 
 class Reduction(NamedTuple):
-    """Operations per element of the input, forward and backward, and what backward needs."""
+    """Operations of each pass, per element of the input and per result, and what backward needs."""
 
-    forward: int
-    backward: int
+    forward: tuple[int, int]
+    backward: tuple[int, int]
     keeps: tuple[Keeps, ...]
 
 
 REDUCTIONS = {
-    "amax": Reduction(1, 2, ("input", "output")),
-    "amin": Reduction(1, 2, ("input", "output")),
-    "linalg_vector_norm": Reduction(2, 2, ("input", "output")),
-    "logsumexp": Reduction(4, 3, ("input", "output")),
-    "mean": Reduction(1, 1, ()),
-    "norm": Reduction(2, 2, ("input", "output")),
-    "prod": Reduction(1, 2, ("input", "output")),
-    "std": Reduction(4, 3, ("input", "output")),
-    "sum": Reduction(1, 0, ()),
-    "var": Reduction(4, 3, ("input",)),
+    "amax": Reduction((1, -1), (2, 0), ("input", "output")),
+    "amin": Reduction((1, -1), (2, 0), ("input", "output")),
+    "linalg_vector_norm": Reduction((2, 0), (1, 1), ("input", "output")),
+    "logsumexp": Reduction((4, 0), (3, 0), ("input", "output")),
+    "mean": Reduction((1, 0), (0, 1), ()),
+    "norm": Reduction((2, 0), (1, 1), ("input", "output")),
+    "prod": Reduction((1, -1), (1, 1), ("input", "output")),
+    "std": Reduction((4, 1), (3, 2), ("input", "output")),
+    "sum": Reduction((1, -1), (0, 0), ()),
+    "var": Reduction((4, 0), (3, 1), ("input",)),
 }
-"""Reductions by name."""
+"""Reductions by name. A norm is √Σ x²: dx = x·(g/y); of a product dx = g·y/x, of a variance 2/(n − 1)·g·(x − μ)."""
 
 
 @layer
@@ -53,15 +53,14 @@ class Reduce(Weightless):
         return self.shape
 
     def forward(self, call: Call) -> Work:
-        """See `REDUCTIONS`; a sum of n terms is n − 1 additions."""
-        work = REDUCTIONS[self.function].forward * call.x.size
-        return Work(0, work - call.y.size if self.function == "sum" else work)
+        """See `REDUCTIONS`."""
+        element, result = REDUCTIONS[self.function].forward
+        return Work(0, element * call.x.size + result * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `REDUCTIONS`; of a mean an operation for each result, seen at every place."""
-        found = REDUCTIONS[self.function]
-        each = call.y.size if self.function == "mean" else call.x.size
-        yield Gradient(call.x, Work(0, found.backward * each), shared=self.function == "sum")
+        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place."""
+        element, result = REDUCTIONS[self.function].backward
+        yield Gradient(call.x, Work(0, element * call.x.size + result * call.y.size), shared=self.function == "sum")
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """See `REDUCTIONS`."""
@@ -75,7 +74,7 @@ class Reduce(Weightless):
 
 @layer
 class Cumulate(Unary):
-    """Running sums along an axis."""
+    """Running sums along an axis, from zero."""
 
     source = "torch.cumsum; dx is the running sum from the other end"
     in_lists = False

@@ -118,9 +118,9 @@ class Pad(Moves):
 
 @layer
 class Padded(Moving):
-    """The same numbers with a rim, or as windows; `keeps`: backward needs the input."""
+    """The same numbers with a rim, of one constant or of the input's own numbers; `keeps`: those, and the input."""
 
-    source = "torch.nn.functional.pad, unfold, fold; dx sums what came from each number"
+    source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
 
     shape: tuple[int, ...]
     keeps: bool = False
@@ -131,12 +131,34 @@ class Padded(Moving):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element where numbers are seen several times."""
-        yield Gradient(call.x, Work(0, call.y.size if self.keeps or call.y.size > 2 * call.x.size else 0))
+        yield Gradient(call.x, Work(0, call.y.size if self.keeps else 0))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, if the rim is of its own numbers."""
         if self.keeps:
             yield call.x
+
+
+@layer
+class Columns(Moving):
+    """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
+
+    source = "torch.nn.functional.unfold, fold; each is the other's gradient"
+
+    shape: tuple[int, ...]
+    back: bool = False
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory."""
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+    def forward(self, call: Call) -> Work:
+        """An addition for each number that goes back."""
+        return Work(0, call.x.size if self.back else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition for each number whose gradient goes back."""
+        yield Gradient(call.x, Work(0, 0 if self.back else call.y.size))
 
 
 @layer

@@ -277,8 +277,17 @@ class Part(View):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""
-        larger = call.y.size > call.x.size
-        yield Gradient(call.x, Work(0, call.y.size if larger else 0), shared=not larger)
+        x, y = call.x, call.y
+        several = y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
+        yield Gradient(x, Work(0, y.size if several else 0), shared=not several)
+
+
+def _overlaps(shape: Shape, strides: Shape | None) -> bool:
+    """Whether an element is seen several times: by an axis that does not move, or by two that interleave."""
+    axes = [(n, step) for n, step in zip(shape, strides or (), strict=strides is not None) if n > 1]
+    return any(step == 0 for _, step in axes) or any(
+        s <= (n - 1) * step and step <= (m - 1) * s for at, (m, s) in enumerate(axes) for n, step in axes[:at]
+    )
 
 
 @layer
