@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from costmodel.architectures.base import Architecture, Probability, Size
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
 from costmodel.errors import SpecError, shown
 from costmodel.published.config import Published, activation_named, words
 

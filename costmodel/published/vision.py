@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from costmodel.architectures.base import Architecture, Probability, Size
-from costmodel.architectures.vision import VisionTransformer
+from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
 from costmodel.published.config import activation_named
 from costmodel.published.encoders import Classifying
