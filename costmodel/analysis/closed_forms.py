@@ -19,9 +19,9 @@ from costmodel.architectures.scaling import resized, turnable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, unknown
+from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Condition, Decisions, Noting
 from costmodel.symbolic.polynomial import Polynomial
-from costmodel.training.settings import Settings
 
 SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
 """Settings that formulas can have a letter for, beside the sides of the image."""
@@ -146,7 +146,7 @@ class ClosedForms:
         fields, settings = _sorted(letters)
         try:
             model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
-            asked = Settings(**self.settings | settings)
+            asked = settings_of(self.settings | settings)
             check_applies(model, asked)
             values = self._values(Prediction(model, asked))
         except CostModelError:

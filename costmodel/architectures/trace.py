@@ -5,7 +5,9 @@ from __future__ import annotations
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.loss import attach_loss
+from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
+from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.cast import Cast
 from costmodel.training.settings import Settings
 
@@ -20,8 +22,8 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
         device=settings.device,
         precision=settings.policy,
         cast=Cast,
-        recomputation=settings.recomputation,
-        adaptation=settings.adaptation,
+        recomputation=Recomputation.of(settings),
+        adaptation=Adaptation.of(settings),
     )
     shape = batch_shape(model, settings)
     output = model.forward(run, shape, AttentionSetting(settings.attention, settings.attention_pairs))

@@ -16,7 +16,8 @@ from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.importers.files import settings_of
+from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -269,10 +270,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
         from costmodel.importers.zoo import load
 
         model = load(model)
-    for name in settings:
-        if name not in SETTING_NAMES:
-            raise unknown("setting", name, SETTING_NAMES)
-    asked = Settings(**settings)
+    asked = settings_of(settings)
     check_applies(model, asked)
     try:
         return Prediction(model, asked)

@@ -6,18 +6,40 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from costmodel.cost.allocator import Allocator
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
-from costmodel.graph.recomputation import Recomputation
-from costmodel.layers.adaptation import Adaptation, Lora, names_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
-from costmodel.training.fields import check_names
+from costmodel.training.fields import check_fields, check_names
 from costmodel.training.optimizers import Optimizer, optimizer_named
 from costmodel.training.precision import Precision, precision_named
 
 Mode = Literal["train", "inference"]
 FlopRule = Literal["pytorch", "arithmetic"]
+Allocator = Literal["exact", "cuda"]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen.
+
+    targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
+    frozen (Hu et al. 2022, eq. 3). dropout: of the adapter's input.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", names_of("lora targets", self.targets))
+        try:
+            check_fields(self, "lora")
+        except CostModelError as error:
+            raise SettingError(str(error)) from None
+        if not self.targets:
+            raise SettingError("lora targets no part: name linear layers such as 'qkv'")
+        if not 0 <= self.dropout < 1:
+            raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,23 +135,6 @@ class Settings:
         return cls(**data)
 
     @property
-    def adaptation(self) -> Adaptation | None:
-        """What of the model is trained; None if all of it is."""
-        return Adaptation(frozenset(self.freeze), self.lora) if self.freeze or self.lora else None
-
-    @property
-    def recomputation(self) -> Recomputation:
-        """A fresh plan of what to recompute."""
-        if not self.training or self.checkpoint == "none":
-            return Recomputation()
-        if self.checkpoint in ("block", "sqrt"):
-            return Recomputation(1 if self.checkpoint == "block" else "sqrt")
-        if isinstance(self.checkpoint, int):
-            return Recomputation(self.checkpoint)
-        names = ("core",) if self.checkpoint == "selective" else self.checkpoint
-        return Recomputation(names=frozenset((names,) if isinstance(names, str) else names))
-
-    @property
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self.mode == "train"
@@ -215,3 +220,11 @@ def _check_name(what: str, name: Any, known: Any) -> None:
     if isinstance(name, str) and ALIASES.get(name, "") in known:
         raise UnknownNameError(f"unknown {what} {shown(name)}: did you mean {ALIASES[name]!r}?")
     raise unknown(what, name, ["none" if k is None else k for k in known if k != "default"])
+
+
+def names_of(what: str, value: Any) -> tuple[str, ...]:
+    """Names of parts: one, or several. Raises SettingError."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
+    return tuple(names)
