@@ -74,7 +74,8 @@ class Tables:
         if not self.composed or not (self.model.causal or window is not None):
             return None
         if window not in self._masks:
-            name = "attention_mask" if window == self.model.window else "global_attention_mask"
+            own = None if self.model.window is None else self.model.window.size
+            name = "attention_mask" if window == own else "global_attention_mask"
             self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
         return self._masks[window]
 
@@ -93,7 +94,8 @@ class Mixer:
         self.tables = tables
         self.memory = memory
         self.rotated = variant.rotated and memory is None
-        self.window = window = model.window if variant.windowed and memory is None else None
+        own = None if model.window is None else model.window.size
+        self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
         masked = memory is None and (model.causal or window is not None)
         self.every = seq * (seq if memory is None else memory.shape[1])
@@ -117,14 +119,14 @@ class Mixer:
         """Note what decoding keeps for further tokens: keys and values, or what all heads make them from."""
         batch, _, length, _ = key.shape
         seen = length if self.window is None else minimum(self.window, length)
-        if self.model.latent_width is not None:
-            key.run.cache((batch, seen, self.model.latent_width + self.model.rotated), key)
+        if self.model.latent is not None:
+            key.run.cache((batch, seen, self.model.latent.width + self.model.rotated), key)
             return
         for x in (key, value):
             key.run.cache((*x.shape[:2], seen, x.shape[3]), x)
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
-        if self.model.latent_width is not None:
+        if self.model.latent is not None:
             return projected(self.model, x, angles)
         query, key, value = self._project(x)
         if angles:

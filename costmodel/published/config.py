@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from costmodel.architectures.base import Architecture, explain_validation
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import explain_validation
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SpecError, shown, unknown
 
@@ -111,7 +112,8 @@ class Published(BaseModel):
     def model(self, fields: dict[str, Any]) -> Architecture:
         """The model with these fields: a transformer, with a head or without."""
         without = {"tied": False, "head_bias": False, "logit_scale": None, "logit_cap": None}
-        return Transformer(**{"head": self.headed, **fields, **({} if self.headed else without)})
+        fields = {"head": self.headed, **fields, **({} if self.headed else without)}
+        return Transformer.of({Transformer.RENAMED.get(name, name): value for name, value in fields.items()})
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Translator(Published):
 
     def model(self, fields: dict[str, Any]) -> Architecture:
         """See `Published.model`."""
-        whole = EncoderDecoder(**fields)
+        whole = EncoderDecoder.of({EncoderDecoder.RENAMED.get(name, name): value for name, value in fields.items()})
         if self.headed:
             return whole
         return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})

@@ -65,7 +65,8 @@ class Vit(Classifying):
 
     def model(self, fields: dict[str, Any]) -> Architecture:
         """See `Published.model`."""
-        return VisionTransformer(**fields)
+        renamed = VisionTransformer.RENAMED
+        return VisionTransformer.of({renamed.get(name, name): value for name, value in fields.items()})
 
 
 class Deit(Vit):
