@@ -119,7 +119,7 @@ class _Reader:
         kind = self.kinds[name]
         if not kind.in_lists:
             raise SpecError(
-                f"{where}: {name} takes several inputs or indices, or is put in by a setting; "
+                f"{where}: {name} takes several inputs or indices, or is put in by a setting or an import; "
                 "join paths with branches or residual"
             )
         check_names(kind, given, where)
@@ -213,7 +213,7 @@ def read_templates(define: Any) -> dict[str, Template]:
         where = f"define.{name}"
         if not isinstance(name, str) or not name.isidentifier():
             raise SpecError(f"define: {show(name)} is not a name: use letters, digits and underscores")
-        if name in COMPOSITES or name in load_all():
+        if name in item_names(()):
             raise SpecError(f"{where}: there is a layer kind of that name; choose another")
         if not isinstance(body, Mapping) or not {"blocks"} <= {*body} <= {"takes", "blocks"}:
             raise SpecError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import lcm
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -18,7 +19,7 @@ from costmodel.architectures.base import (
     nearest_divisor,
 )
 from costmodel.architectures.description import Description, part_of
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import exact_div, value_of
 
 MOST_PATTERN = 1_000
 Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
@@ -358,6 +359,11 @@ class TransformerSpec(Architecture):
         """Features of one value, d_v."""
         own = None if self.latent is None else self.latent.value_head_size
         return self.head_features if own is None else own
+
+    @property
+    def score_factor(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / math.sqrt(value_of(self.head_features)) if self.score_scale is None else self.score_scale
 
     @property
     def pattern(self) -> list[Variant]:

@@ -8,7 +8,19 @@ from typing import Protocol
 
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import Recomputation
-from costmodel.graph.tensor import Block, Call, Device, Layer, Origin, Role, Shape, Storage, Tensor, show_shape
+from costmodel.graph.tensor import (
+    Block,
+    Call,
+    Device,
+    Layer,
+    Origin,
+    Recorded,
+    Role,
+    Shape,
+    Storage,
+    Tensor,
+    show_shape,
+)
 from costmodel.symbolic.sizes import LARGEST_SIZE, product
 from costmodel.training.dtypes import FLOATS, Dtype
 from costmodel.training.precision import FP32, Precision
@@ -40,7 +52,7 @@ class Run:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
-    outputs: what the user is handed, if it is several results.
+    outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class Run:
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self.outputs: tuple[Tensor, ...] = ()
+        self.phase: Recorded = "forward"
         self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []

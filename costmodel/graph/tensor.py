@@ -205,6 +205,8 @@ def _joint(m: int, n: int) -> int:
 
 
 Device = Literal["gpu", "cpu"]
+Recorded = Literal["forward", "loss"]
+"""Phases of a training step whose calls are recorded; those of backward follow from them."""
 
 
 class Block:
@@ -321,7 +323,8 @@ class Call:
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
     it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
-    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again.
+    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `phase` is that of the
+    run when it was recorded.
     """
 
     __slots__ = (
@@ -333,6 +336,7 @@ class Call:
         "kept",
         "kind",
         "name",
+        "phase",
         "recomputed",
         "run",
         "stored",
@@ -346,6 +350,7 @@ class Call:
         self.inputs = self.given = inputs
         self.name = name
         self.block = run.block
+        self.phase: Recorded = run.phase
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}

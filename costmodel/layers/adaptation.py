@@ -55,7 +55,7 @@ class Adaptation:
         with call.run.scope(f"{name}_adapter"):
             inner = Dropout(lora.dropout)(x) if lora.dropout else x
             inner = Linear(lora.rank, bias=False)(inner, name=DOWN)
-            update = Scale()(Linear(kind.features, bias=False)(inner, name=UP))
+            update = Scale(1.0)(Linear(kind.features, bias=False)(inner, name=UP))
             return Add()(call.y, update)
 
     def check(self) -> None:

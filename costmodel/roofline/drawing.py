@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.display.areas import figure_class
-from costmodel.display.figures import check_writable, ending_of, save
+from costmodel.display.figures import check_writable, ending_of, figure_class, save
 from costmodel.errors import unknown
 from costmodel.roofline.findings import Check
 from costmodel.roofline.inspection import check as checked

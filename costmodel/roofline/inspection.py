@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.architectures.base import Architecture
-from costmodel.cost.budget import read_budget
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.rows import traffic
+from costmodel.display.units import read_budget
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import Calibration
