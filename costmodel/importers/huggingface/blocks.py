@@ -16,7 +16,7 @@ PHI = Family(
     fields=sizes(51200, 2048, 8192, 24, 32, resid_pdrop=0.0, embd_pdrop=0.0, hidden_act="gelu_new")
     | {"qk_layernorm": False, "partial_rotary_factor": 0.5},
     means={"qk_layernorm": {True: {"query_key_norm": "head"}, False: {}}},
-    sets=BIASES | {"head_bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
+    sets=BIASES | {"head.bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
 )
 PHI3 = Family(
     model_type="phi3",
