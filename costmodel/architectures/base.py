@@ -107,10 +107,13 @@ class Architecture(Description):
 
     def size_fields(self) -> dict[str, Definition]:
         """Fields that formulas have a letter for, as far as this model sets them."""
+        said = {name: self.field_named(name).description or name for name in self.LETTERS}
+        meanings = {name: f"{name}: {text}" if "." in name else text for name, text in said.items()}
+        values = {name: self.value(name) for name in self.LETTERS}
         return {
-            name: Definition(symbol, self.field_named(name).description or name, int(value))
+            name: Definition(symbol, meanings[name], int(values[name]))
             for name, symbol in self.LETTERS.items()
-            if (value := self.value(name)) is not None
+            if values[name] is not None
         }
 
     def with_sizes(self, sizes: dict[str, int]) -> Self:
