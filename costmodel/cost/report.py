@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.rows import Row, rows_of
-from costmodel.display.table import Cells, Table
+from costmodel.display.table import WIDTH, Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 
 if TYPE_CHECKING:

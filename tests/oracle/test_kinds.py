@@ -101,8 +101,8 @@ def grouped_top_k(draw: st.DrawFn, device: Device) -> Case:
     each, kept = draw(st.integers(1 + biased, 3)), draw(st.integers(1, groups))
     chosen = draw(st.integers(1, kept * each))
     x = draw(single.given((*draw(sizes(2)), groups * each)))
-    fields = {"expert_groups": groups, "chosen_groups": kept, "experts_per_token": chosen, "choice_bias": biased}
-    choice = models.Choice(SimpleNamespace(**fields), groups * each)
+    fields = {"groups": groups, "chosen_groups": kept, "per_token": chosen, "choice_bias": biased}
+    choice = models.Choice(SimpleNamespace(count=groups * each, **fields))
     return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased), (x,), First(choice))
 
 

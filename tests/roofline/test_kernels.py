@@ -183,8 +183,8 @@ WIDE = cm.CNN(
     ],
 )
 GPT = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2)
-EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4, experts_per_token=2)
-GROUPED = EXPERTS.model_copy(update={"expert_groups": 2, "chosen_groups": 1, "choice_bias": True})
+EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4)
+GROUPED = EXPERTS.with_fields({"experts.groups": 2, "experts.chosen_groups": 1, "experts.choice_bias": True})
 ASKED: list[tuple[Any, dict[str, Any]]] = [
     (WIDE, {"batch": 2}),
     (GPT, {"batch": 2, "attention_pairs": "visible"}),
