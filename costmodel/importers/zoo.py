@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from math import inf
@@ -13,12 +12,13 @@ from pathlib import Path
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import is_path, read, shown_path
+from costmodel.training.frozen import Frozen, frozen
 
 SPECS = Path(__file__).parent.parent / "specs"
 
 
-@dataclass(frozen=True)
-class ZooEntry:
+@frozen()
+class ZooEntry(Frozen):
     """A ready model: the name that `load` takes, and what it names, read when first asked for."""
 
     name: str
