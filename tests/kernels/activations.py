@@ -92,7 +92,7 @@ class Relu6(Activation):
         return x.clip(0, 6)
 
 
-class Prelu(Activation):
+class ParametricRelu(Activation):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=2, max_size=4)))
         return Case(self.layer(slopes=shape[1:2] if draw(st.booleans()) else (1,)), [Operand(shape)])

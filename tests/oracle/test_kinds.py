@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
-from costmodel.layers.activation import Prelu
+from costmodel.layers.activation import ParametricRelu
 from costmodel.layers.arithmetic import (
     Add,
     Choose,
@@ -131,10 +131,10 @@ def choose(draw: st.DrawFn, device: Device) -> Case:
 
 
 @row
-def prelu(draw: st.DrawFn, device: Device) -> Case:
+def parametric_relu(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(2))))
     slopes = draw(st.sampled_from([1, x.shape[1]]))
-    return Case(Prelu((slopes,)), (x,), nn.PReLU(slopes))
+    return Case(ParametricRelu((slopes,)), (x,), nn.PReLU(slopes))
 
 
 @row

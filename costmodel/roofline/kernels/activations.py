@@ -180,7 +180,7 @@ def prelu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 
 kernel("relu", relu, relu_gradients)
-kernel("prelu", prelu, prelu_gradients)
+kernel("parametric_relu", prelu, prelu_gradients)
 kernel("leaky_relu", leaky_relu, leaky_relu_gradients)
 kernel("elu", elu, elu_gradients)
 kernel("silu", silu, silu_gradients)
