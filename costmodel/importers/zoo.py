@@ -17,7 +17,6 @@ from costmodel.training.settings import Settings
 
 PACKAGE = Path(__file__).parents[1]
 # A wheel has the specs in the package; a checkout and an editable install have them beside it.
-
 SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
 
 
