@@ -87,7 +87,9 @@ grids
 roofline.reference
 roofline.memory
 roofline.operation
-roofline.program roofline.tape
+roofline.arena roofline.tape
+roofline.placement
+roofline.program
 roofline.kernels.kernel
 roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
 roofline.kernels.experts roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms
@@ -97,13 +99,12 @@ roofline.kernels.views
 roofline.kernels.large_steps
 roofline.kernels.optimizers
 roofline.kernels
-roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
-roofline.shapes
-roofline.placement roofline.probes roofline.products
+roofline.layer roofline.machine roofline.timing roofline.signature
+roofline.shapes roofline.buffering
+roofline.footprint
+roofline.probes roofline.products
 roofline.measurement roofline.rates
 roofline.hosttime roofline.intervention
-roofline.buffering
-roofline.footprint
 roofline.recorder roofline.movement roofline.positions
 roofline.network
 roofline.execution roofline.surrogates

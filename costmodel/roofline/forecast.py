@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import HostTime, Terms, host_time
 from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import Placement
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.surrogates import PREFIX, surrogates
@@ -43,7 +42,6 @@ def predict_seconds(
     level: int = 6,
     in_context: bool = False,
     compulsory_bytes: int | None = None,
-    placement: Placement | None = None,
     between: int = 0,
 ) -> HostTime:
     """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
@@ -54,7 +52,6 @@ def predict_seconds(
         level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
         in_context: for whole networks: with the factors that the calibration's own networks gave.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
-        placement: where its memory is, if that is known already.
         between: bytes that others touch from one repetition to the next.
 
     Raises:
@@ -66,7 +63,6 @@ def predict_seconds(
         calibration.rates,
         level=level,
         compulsory_bytes=compulsory_bytes,
-        placement=placement,
         between=between,
     )
     if not in_context or level < 6:

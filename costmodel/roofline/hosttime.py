@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.arena import LINE
 from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
+from costmodel.roofline.placement import reuse_distances
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
 from costmodel.roofline.program import Program
@@ -106,7 +106,6 @@ def host_time(
     *,
     level: int = 6,
     compulsory_bytes: int | None = None,
-    placement: Placement | None = None,
     between: int = 0,
 ) -> HostTime:
     """How long a program takes when it is run over and over.
@@ -119,7 +118,7 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances((placement or place(program)).touched, between)
+    distances = reuse_distances(program.touched, between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
@@ -180,7 +179,7 @@ def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms
 def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
     if level == 2:
         return op.traffic_bytes / rates.memory_bandwidth
-    refs = operands_of(op)
+    refs = op.accesses
     return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, distances, strict=True))
 
 
@@ -200,7 +199,7 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
     """Every line that is touched comes once from where it is: of every other element as many as of all."""
-    used = list(zip(operands_of(op), loop.strands, distances, strict=True))
+    used = list(zip(op.accesses, loop.strands, distances, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
     way = "two" if len(seen) > 2 and not loop.in_place else "one"
     total = 0.0

@@ -19,10 +19,9 @@ from costmodel.roofline.footprint import check_fits
 from costmodel.roofline.forecast import predict_seconds
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of
 from costmodel.roofline.layer import layer_programs
-from costmodel.roofline.measurement import copies_of, measure
+from costmodel.roofline.measurement import copies_of, measure, room
 from costmodel.roofline.network import check_runs
 from costmodel.roofline.operation import Op, Phase
-from costmodel.roofline.placement import place
 from costmodel.roofline.program import Program
 from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.storage import Progress, Say, bar, calibrated
@@ -85,11 +84,10 @@ def check(
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
     numbers = _numbered([each.program for each in busy])
     distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
+    busy = [replace(each, program=distinct[number]) for number, each in zip(numbers, busy, strict=True)]
     reuse_bytes = read_budget(reuse, "reuse").bytes if reuse != 0 else 0
     between = {number: _others(program, reuse_bytes) for number, program in distinct.items()}
-    placements = [place(program) for program in distinct.values()]
-    room = sum(copies_of(placement, reuse_bytes) * placement.arena_bytes for placement in placements)
-    check_fits(room, prediction.model.title)
+    check_fits(room(distinct.values(), reuse_bytes), prediction.model.title)
     calibration = calibration or calibration_for(progress, say)
     with bar(progress, "measuring") as told:
         measured = measure([*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, progress=told)
@@ -108,8 +106,7 @@ def check(
 
 def _others(program: Program, reuse_bytes: int) -> int:
     """Bytes of the copies of a program's memory that are touched between two uses of one."""
-    placement = place(program)
-    return (copies_of(placement, reuse_bytes) - 1) * placement.touched_bytes
+    return (copies_of(program, reuse_bytes) - 1) * program.touched_bytes
 
 
 def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from costmodel.errors import CostModelError
 from costmodel.roofline.arena import aligned
+from costmodel.roofline.footprint import check_fits
 from costmodel.roofline.machine import require
 from costmodel.roofline.operation import Thunk
-from costmodel.roofline.placement import Placement, place
 from costmodel.roofline.program import Program
 from costmodel.roofline.timing import Protocol, Statistic, Timing, time_calls
-from costmodel.units import show_bytes
 
 Run = Callable[[], None]
 
@@ -32,21 +29,25 @@ def measure(
     is not there.
     """
     require()
-    placements = [place(program) for program in programs]
-    copies = [copies_of(placement, reuse_bytes) for placement in placements]
-    _check_room(placements, copies)
-    calls = []
-    for placement, number in zip(placements, copies, strict=True):
-        arena = aligned(number * placement.arena_bytes)
-        parts = [arena[i * placement.arena_bytes :][: placement.arena_bytes] for i in range(number)]
-        calls.append(runner([thunk for part in parts for thunk in placement.bind(part)]))
+    check_fits(room(programs, reuse_bytes), "the measurement")
+    calls, copies = [], [copies_of(program, reuse_bytes) for program in programs]
+    for program, number in zip(programs, copies, strict=True):
+        size = program.layout.arena_bytes
+        arena = aligned(number * size)
+        parts = [arena[i * size :][:size] for i in range(number)]
+        calls.append(runner([thunk for part in parts for thunk in program.bind(part)]))
     timings = time_calls(calls, protocol, statistic=statistic, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
 
 
-def copies_of(placement: Placement, reuse_bytes: int) -> int:
+def copies_of(program: Program, reuse_bytes: int) -> int:
     """How many copies of a program's memory take turns, so that so many bytes are touched between two uses of one."""
-    return 1 + -(-reuse_bytes // max(placement.arena_bytes, 1))
+    return 1 + -(-reuse_bytes // max(program.layout.arena_bytes, 1))
+
+
+def room(programs: Iterable[Program], reuse_bytes: int = 0) -> int:
+    """Memory that `measure` takes for programs [bytes]."""
+    return sum(copies_of(program, reuse_bytes) * program.layout.arena_bytes for program in programs)
 
 
 def runner(thunks: list[Thunk]) -> Run:
@@ -57,20 +58,3 @@ def runner(thunks: list[Thunk]) -> Run:
             function(*arguments, **options)
 
     return run
-
-
-def free_bytes() -> int | None:
-    """Memory that is available [bytes], if the system says."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _check_room(placements: Sequence[Placement], copies: Sequence[int]) -> None:
-    need = sum(placement.arena_bytes * number for placement, number in zip(placements, copies, strict=True))
-    free = free_bytes()
-    if free is not None and need > free:
-        raise CostModelError(
-            f"measuring needs {show_bytes(need)} of memory, {show_bytes(free)} are free: use a smaller batch"
-        )

@@ -50,6 +50,11 @@ class Op:
         return found
 
     @property
+    def accesses(self) -> list[Ref]:
+        """Each array that it reads, as often as it is named, then the one that it writes."""
+        return [*(x for x in self.inputs if isinstance(x, Ref)), self.output]
+
+    @property
     def reads_bytes(self) -> int:
         """What is read, each operand once [bytes]; of a table only the rows that are looked up or added to."""
         if self.name == "take":

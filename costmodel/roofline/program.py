@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from costmodel.roofline.arena import aligned, bounds, fill
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.operation import Op, Thunk
-from costmodel.roofline.reference import Buffer, Ref
+from costmodel.roofline.placement import Layout, Span, distinct_bytes, lay_out
+from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
+
+if TYPE_CHECKING:
+    import numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +101,57 @@ class Program:
             if after is not None:
                 after(number)
 
-    def bind(self, memory: Memory) -> list[Thunk]:
-        """Allocate everything at once and return the real calls, to be repeated as ``f(*args, **options)``."""
-        for op in self.ops:
-            for ref in (*op.operands, op.output):
-                memory.make(ref.buffer)
-        return [op.bind(memory) for op in self.ops]
+    @cached_property
+    def layout(self) -> Layout:
+        """Where each buffer is, when all of it shares one arena; laid out once."""
+        return lay_out(self.standing, self.made, self.frees)
+
+    @cached_property
+    def touched(self) -> tuple[tuple[Span, ...], ...]:
+        """For each call what it touches of the arena: each array that it reads, then the one that it writes."""
+        return tuple(tuple(self._span(ref, op) for ref in op.accesses) for op in self.ops)
+
+    @property
+    def touched_bytes(self) -> int:
+        """What one run touches; of a table only what is looked up."""
+        return distinct_bytes(span for spans in self.touched for span in spans)
+
+    def _span(self, ref: Ref, op: Op) -> Span:
+        item = ITEM_BYTES[ref.dtype]
+        start = self.layout.starts[ref.buffer] + ref.offset * item
+        extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
+        touched = ref.bytes
+        if op.name == "take" and ref is op.inputs[0]:
+            touched = op.output.bytes
+        elif op.name.endswith(".at") and ref is op.output:
+            touched = item * op.terms
+        return Span(start, start + extent, min(touched, extent))
+
+    def bind(self, arena: numpy.ndarray | None = None) -> list[Thunk]:
+        """The real calls, on arrays in `arena` or one of their own; what the program reads is filled in.
+
+        Each is run as ``function(*arguments, **options)``.
+        """
+        arena = aligned(self.layout.arena_bytes) if arena is None else arena
+        places = iter(self.layout.starts.items())
+
+        def allocate(elements: int, dtype: str) -> Any:
+            buffer, start = next(places)
+            return arena[start : start + buffer.bytes].view(dtype)
+
+        memory = Memory(allocate)
+        below = bounds(self)
+        for buffer in self.standing:
+            memory.make(buffer)
+            if buffer.value is None:
+                fill(memory.arrays[buffer], below.get(buffer, 2), 0.0 if buffer.role == "weight" else 0.5)
+        thunks = []
+        for op, made, dropped in zip(self.ops, self.made, self.frees, strict=True):
+            if made is not None:
+                memory.make(made)
+            thunks.append(op.bind(memory))
+            memory.free(dropped)
+        return thunks
 
 
 def program_of(

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from costmodel.roofline.findings import Check, Gain
 from costmodel.roofline.forecast import predict_seconds
 from costmodel.roofline.inspection import check
 from costmodel.roofline.layer import forward_program
+from costmodel.roofline.placement import Layout, lay_out
+from costmodel.roofline.reference import Buffer
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import MACHINE, calibration
@@ -75,6 +78,19 @@ def test_identical_programs_are_measured_once() -> None:
     assert [layer.program for layer in twins] == [0, 0, 1]
     assert twins[0].timing is twins[1].timing
     assert len({layer.program for layer in found.layers}) == len(found.layers)
+
+
+@pytest.mark.parametrize("reuse", [0, "64 KiB"])
+def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[int] = []
+
+    def counting(standing: tuple[Buffer, ...], *calls: Any) -> Layout:
+        laid_out.append(id(standing))
+        return lay_out(standing, *calls)
+
+    monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
+    found = check(MLP, batch=3, reuse=reuse, **SETTINGS)
+    assert len(laid_out) == len({layer.program for layer in found.layers})
 
 
 def test_totals_are_sums_and_shares_add_up_to_one(mlp: Check) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.arena import aligned
 from costmodel.roofline.classification import (
     Agreement,
     Verdict,
@@ -18,7 +17,6 @@ from costmodel.roofline.classification import (
 from costmodel.roofline.hosttime import Terms
 from costmodel.roofline.intervention import TILE_BYTES, alone, smallest, tile
 from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import place
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
@@ -82,10 +80,8 @@ def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: Op) -> None:
         assert changed.name == op.name
         assert [type(x) for x in changed.inputs] == [type(x) for x in op.inputs]
         assert type(signature_of(changed)) is type(signature_of(op))
-        program = alone(changed)
-        placement = place(program)
         with np.errstate(all="ignore"):
-            for function, arguments, options in placement.bind(aligned(placement.arena_bytes)):
+            for function, arguments, options in alone(changed).bind():
                 function(*arguments, **options)
     assert max(smallest(op).output.shape, default=1) <= 2
     assert times >= 1

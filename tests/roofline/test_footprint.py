@@ -135,3 +135,13 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
     free = footprint.free_bytes()
     assert free is None or free > 2**20
+
+
+def test_measuring_and_checking_ask_for_the_same_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a container's limit leaves bounds `measure` as it bounds `execute`."""
+    for name, text in {"max": "5000\n", "current": "4500\n", "stat": "inactive_file 300\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text, encoding="ascii")
+    monkeypatch.setattr(footprint, "CGROUP", tmp_path)
+    program = network_of(cm.predict(cm.MLP(sizes=[7, 5]), mode="inference", batch=300)).program
+    with pytest.raises(cm.CostModelError, match=r"needs .* to run and 800 B is free"):
+        cm.roofline.measure([program])

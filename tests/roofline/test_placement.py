@@ -11,7 +11,7 @@ import costmodel as cm
 from costmodel.roofline.arena import LINE, Workbench, aligned, fill
 from costmodel.roofline.layer import forward_program
 from costmodel.roofline.network import network_of
-from costmodel.roofline.placement import Span, operands_of, place, reuse_distances
+from costmodel.roofline.placement import Span, reuse_distances
 from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, probes
 from costmodel.roofline.program import program_of
 from costmodel.roofline.tape import Tape
@@ -58,37 +58,35 @@ def test_freed_memory_is_used_again() -> None:
     x = t.array((1000,), "input")
     for _ in range(20):
         x = t.exp(x)
-    placement = place(program_of(t.ops, [x]))
-    assert placement.arena_bytes < 5 * 4000 + 20 * LINE * 8
+    program = program_of(t.ops, [x])
+    assert program.layout.arena_bytes < 5 * 4000 + 20 * LINE * 8
     alive: list[tuple[int, int]] = []
-    for op, dropped in zip(placement.program, placement.program.frees, strict=True):
-        start = placement.starts[op.output.buffer]
+    for op, dropped in zip(program, program.frees, strict=True):
+        start = program.layout.starts[op.output.buffer]
         assert all(start >= end or start + 4000 <= begin for begin, end in alive), "nothing alive is overwritten"
         alive.append((start, start + 4000))
-        alive = [span for span in alive if span[0] not in {placement.starts[b] for b in dropped}]
+        alive = [span for span in alive if span[0] not in {program.layout.starts[b] for b in dropped}]
 
 
 @pytest.mark.parametrize("model", ["mlp-lenet-300-100", "resnet18"])
 def test_a_program_in_an_arena_computes_what_it_computes_elsewhere(model: str) -> None:
     settings = {"image": 32} if model == "resnet18" else {}
     program = network_of(cm.predict(model, mode="inference", batch=2, **settings)).program
-    placement = place(program)
-    arena = aligned(placement.arena_bytes)
+    arena = aligned(program.layout.arena_bytes)
     results = []
     for _ in range(2):
         with np.errstate(all="ignore"):
-            for function, arguments, options in placement.bind(arena):
+            for function, arguments, options in program.bind(arena):
                 function(*arguments, **options)
-        out = placement.program.outputs[0]
-        start = placement.starts[out.buffer]
+        out = program.outputs[0]
+        start = program.layout.starts[out.buffer]
         results.append(arena[start : start + out.bytes].view(out.dtype).copy())
     assert np.array_equal(*results, equal_nan=True)
 
 
 def test_memory_begins_at_lines_and_holds_numbers_that_stay_normal() -> None:
     program = forward_program(next(iter(cm.predict("mlp-mnist", mode="inference").run.root.calls())))
-    placement = place(program)
-    assert all(start % LINE == 0 for start in placement.starts.values())
+    assert all(start % LINE == 0 for start in program.layout.starts.values())
     assert aligned(100).ctypes.data % LINE == 0
     array = np.empty(10_000, np.float32)
     fill(array)
@@ -101,9 +99,9 @@ def test_memory_begins_at_lines_and_holds_numbers_that_stay_normal() -> None:
 def test_looked_up_tables_are_touched_only_where_they_are_looked_up() -> None:
     t = Tape()
     y = t.take(t.array((5000, 8), "weight"), t.array((3,), "input", dtype="int64"))
-    (spans,) = place(program_of(t.ops, [y])).touched
+    (spans,) = program_of(t.ops, [y]).touched
     assert [s.bytes for s in spans] == [3 * 8 * 4, 3 * 8, 3 * 8 * 4]
-    assert len(spans) == len(operands_of(t.ops[0]))
+    assert len(spans) == len(t.ops[0].accesses)
 
 
 def test_every_probe_runs_on_the_bench() -> None:
