@@ -122,7 +122,7 @@ def fits(
     """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
     answer: Any = prediction.fits(memory, reserve=reserve or 0)
     if choose:
-        from costmodel.choice import choose as cheapest
+        from costmodel.analysis.checkpoint import choose as cheapest
 
         answer = cheapest(prediction, memory, reserve or 0)
     return (json_text(answer.to_dict()) if as_json else str(answer)), 0 if answer else 1
@@ -152,8 +152,8 @@ def models(family: Family = None, min_params: Params = None, max_params: Params 
     """The ready models, with their parameters and where their numbers come from."""
     from textwrap import shorten
 
-    from costmodel.table import Table
-    from costmodel.zoo import models as entries
+    from costmodel.display.table import Table
+    from costmodel.importers.zoo import models as entries
 
     found = entries(family, min_params=min_params, max_params=max_params)
     if as_json:
@@ -169,8 +169,8 @@ def models(family: Family = None, min_params: Params = None, max_params: Params 
 @app.command(epilog=examples("show gpt2-small > my-model.yaml", "show resnet50 --json"))
 def show(model: Model, as_json: Json = False) -> str:
     """A model's description, which a file can hold: every field that is not at its default."""
-    from costmodel.files import describe, to_yaml
-    from costmodel.zoo import load
+    from costmodel.importers.files import describe, to_yaml
+    from costmodel.importers.zoo import load
 
     loaded = load(model)
     return json_text(describe(loaded)) if as_json else to_yaml(loaded).rstrip()

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costmodel.analysis.sweep.extents import check_file
+from costmodel.analysis.sweep.sweeps import space_of
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.display.table import Table
+from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.errors import CostModelError, SettingError, shown, unknown
-from costmodel.extents import check_file
-from costmodel.quantities import QUANTITIES
-from costmodel.sweeps import space_of
-from costmodel.table import Table
-from costmodel.units import show_bytes, show_count, show_flops
 
 if TYPE_CHECKING:
-    from costmodel.space import Space
+    from costmodel.analysis.sweep.grid import Space
 
 SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
 """What a table has unless quantities are named."""
@@ -53,7 +53,7 @@ def drawn(
     model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, path: str, memory: str | None, reserve: str
 ) -> None:
     """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
-    from costmodel.sweeps import sweep
+    from costmodel.analysis.sweep.sweeps import sweep
 
     wanted = list(quantities or ("memory.peak",))
     first = wanted[0]
@@ -71,8 +71,8 @@ def unbeaten(
     as_json: bool,
 ) -> str:
     """The cells of a sweep, or of a saved one, that no other beats, as JSON or as a table. Raises CostModelError."""
-    from costmodel.frontier import pareto
-    from costmodel.sweeps import sweep
+    from costmodel.analysis.pareto import pareto
+    from costmodel.analysis.sweep.sweeps import sweep
 
     saved = Path(model).suffix in (".parquet", ".zarr")
     if saved and asked:
@@ -104,9 +104,9 @@ def written(
     space = space_of(model, quantities, asked)
     try:
         if Path(out).suffix == ".zarr":
-            from costmodel.stores import store as write
+            from costmodel.analysis.sweep.stores import store as write
         else:
-            from costmodel.streams import stream as write
+            from costmodel.analysis.sweep.stores import stream as write
     except ImportError:
         raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
     try:

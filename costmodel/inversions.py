@@ -35,7 +35,7 @@ def solve(
 
     Exit code 0, or 1 if there is none.
     """
-    from costmodel.inverse import solve as find
+    from costmodel.analysis.solve import solve as find
 
     found = find(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)
     if plot is not None:
@@ -63,7 +63,7 @@ def break_even(
     as_json: Json = False,
 ) -> tuple[str, int]:
     """Where one cost passes another as a size grows: exit code 0, or 1 if it does nowhere."""
-    from costmodel.crossing import break_even as find
+    from costmodel.analysis.break_even import break_even as find
 
     found = find(model, a, b, for_=for_, **settings)
     return (json_text(found.to_dict()) if as_json else str(found)), 0 if found else 1
@@ -73,7 +73,7 @@ def break_even(
 @asking
 def sensitivity(prediction: Any, quantity: Quantity, as_json: Json = False) -> str:
     """Which size moves a quantity most: elasticities, from derivatives of its formula."""
-    from costmodel.elasticity import sensitivities
+    from costmodel.analysis.sensitivity import sensitivities
 
     found = sensitivities(prediction, quantity)
     return json_text(found.to_dict()) if as_json else str(found)
@@ -107,7 +107,7 @@ def recommend(
 
     What is given stays; of several values one is chosen.
     """
-    from costmodel.recommendation import recommend as choose
+    from costmodel.analysis.recommend import recommend as choose
 
     found = choose(model, memory=memory, samples=samples, reserve=reserve or 0, flops_per_byte=flops_per_byte, **asked)
     return (json_text(found.to_dict()) if as_json else str(found)), 0 if found else 1

@@ -104,7 +104,7 @@ def compare(
     as_json: Json = False,
 ) -> str:
     """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
-    from costmodel.comparison import compare as beside
+    from costmodel.analysis.compare import compare as beside
     from costmodel.ranges import read_names
 
     named = read_names("--quantities", quantities)

@@ -11,7 +11,7 @@ import costmodel as cm
 from costmodel import CNN
 from costmodel.architectures.blocks import Branches, Repeat, Residual, Sequence
 from costmodel.errors import CostModelError, ShapeError, SpecError
-from costmodel.files import build, describe
+from costmodel.importers.files import build, describe
 from costmodel.layers.activation import LeakyRelu, Relu
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool
 from costmodel.layers.arithmetic import Dropout

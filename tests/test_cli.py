@@ -11,7 +11,7 @@ import pytest
 
 import costmodel as cm
 from costmodel import cli
-from costmodel.files import build, describe
+from costmodel.importers.files import build, describe
 from tests.command import apart, here, refused
 
 COMMANDS = [
@@ -68,7 +68,7 @@ def test_image_is_a_side_or_height_by_width(capsys, option: str, image: tuple[in
 
 
 def test_every_setting_is_an_option(capsys) -> None:
-    from costmodel.training import SETTING_NAMES
+    from costmodel.training.settings import SETTING_NAMES
 
     for command in ("predict", "explain"):
         text = here(capsys, command, "--help").out
@@ -174,7 +174,7 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("costmodel.zoo._names", interrupted)
+    monkeypatch.setattr("costmodel.importers.zoo._names", interrupted)
     assert here(capsys, "show", "gpt2-small") == (130, "", "")
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.closedforms import ClosedForms, Forms, Refusal, open_sizes
-from costmodel.plans import Grid
-from costmodel.quantities import QUANTITIES
-from costmodel.regimes import GridForms
+from costmodel.analysis.closed_forms import ClosedForms, Forms, Refusal, open_sizes
+from costmodel.analysis.sweep.guarded import GridForms
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.symbolic.evaluation import Grid
 from tests.strategies import questions
 
 values = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from matplotlib.colors import to_hex
 
 import costmodel as cm
-from costmodel.quantities import QUANTITIES
-from costmodel.scaling import widened
-from costmodel.themes import DARK
+from costmodel.architectures.scaling import widened
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.display.figures import DARK
 from tests.command import error_of, here, refused
 from tests.strategies import questions
 

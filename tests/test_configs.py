@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import CostModelError
-from costmodel.files import MOST_BYTES, build
+from costmodel.importers.files import MOST_BYTES, build
 from costmodel.published.families import FAMILIES
 from tests.command import error_of, here
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.quantities import QUANTITIES
+from costmodel.cost.quantities import QUANTITIES
 from tests.command import error_of, here, refused
 from tests.strategies import questions, sizes
 

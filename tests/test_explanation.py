@@ -10,9 +10,9 @@ import sympy
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import predict
+from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import UnknownNameError
-from costmodel.prediction import predict
-from costmodel.quantities import QUANTITIES
 
 MODEL = Transformer(vocab=50257, context=1024, layers=12, width=768, heads=12)
 

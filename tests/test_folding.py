@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import predict, trace
+from costmodel.cost.timeline import Alive, Timeline
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.cast import Cast
-from costmodel.memory import Alive, Timeline
-from costmodel.prediction import predict, trace
-from costmodel.run import Run
-from costmodel.tensor import Tensor
-from costmodel.training import Settings
+from costmodel.training.settings import Settings
 from tests.strategies import questions
 
 

@@ -10,11 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.closedforms import ClosedForms, Forms
-from costmodel.inverse import solve_for
-from costmodel.knobs import Knob
-from costmodel.polynomial import Polynomial
-from costmodel.search import last_true
+from costmodel.analysis.closed_forms import ClosedForms, Forms
+from costmodel.analysis.solve import solve_for
+from costmodel.analysis.vary import Knob, last_true
+from costmodel.symbolic.polynomial import Polynomial
 from tests.command import error_of, here, refused
 from tests.strategies import mlps, questions, sizes, transformers
 

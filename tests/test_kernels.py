@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import Call
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
 from costmodel.layers.base import Work
 from costmodel.layers.loss import Loss
-from costmodel.run import Run
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Operand, Pass

@@ -9,20 +9,19 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.allocator import exactly
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost import Row
-from costmodel.graph import Block
+from costmodel.cost.allocator import exactly
+from costmodel.cost.prediction import Prediction, predict, trace
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.rows import Row
+from costmodel.cost.timeline import standing_of
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Tensor
 from costmodel.layers.cast import Cast
-from costmodel.prediction import Prediction, predict, trace
-from costmodel.quantities import QUANTITIES
-from costmodel.run import Run
-from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
-from costmodel.standing import standing_of
-from costmodel.tensor import Tensor
-from costmodel.training import Settings
+from costmodel.symbolic.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
+from costmodel.training.settings import Settings
 from tests.strategies import mlps, questions, transformers
 
 SUMMED = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import Prediction
+from costmodel.cost.prediction import Prediction
 from tests.command import here
 
 TRANSFORMERS = st.builds(

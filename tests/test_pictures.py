@@ -13,11 +13,10 @@ from hypothesis import given
 
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.memory import Step, Timeline
-from costmodel.milestones import milestones
-from costmodel.prediction import predict, trace
-from costmodel.training import Settings
-from costmodel.units import binary_unit, show_bytes
+from costmodel.cost.prediction import predict, trace
+from costmodel.cost.timeline import Step, Timeline, milestones
+from costmodel.display.units import binary_unit, show_bytes
+from costmodel.training.settings import Settings
 from tests.command import error_of, here, refused
 from tests.strategies import questions
 from tests.test_folding import Unrolled

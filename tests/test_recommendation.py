@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.ranking import Recommendations
-from costmodel.recommendation import CHECKPOINTS
-from costmodel.search import line_guess
+from costmodel.analysis.recommend import CHECKPOINTS, Recommendations
+from costmodel.analysis.vary import line_guess
 from tests.command import here, refused
 from tests.strategies import transformers
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 
 import costmodel as cm
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.report import COLUMNS, is_free, tables
 from costmodel.errors import CostModelError, SettingError
 from costmodel.layers.activation import Relu
 from costmodel.layers.conv import Conv
 from costmodel.layers.shape import Flatten
-from costmodel.optimizers import Optimizer, State
-from costmodel.precision import Precision
-from costmodel.prediction import Prediction, predict
-from costmodel.report import COLUMNS, is_free, tables
+from costmodel.training.optimizers import Optimizer, State
+from costmodel.training.precision import Precision
 from tests.command import said_in_one_line
 from tests.strategies import questions
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 import costmodel as cm
-from costmodel.files import build
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call
+from costmodel.importers.files import build
 from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Identity
 from costmodel.layers.base import KINDS, Kind, Unary, Work, layer

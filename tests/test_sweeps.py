@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.files import build
-from costmodel.knobs import turned
-from costmodel.quantities import QUANTITIES
+from costmodel.analysis.vary import turned
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.importers.files import build
 from tests.command import error_of
 from tests.oracle.drawn_networks import networks
 from tests.strategies import questions
@@ -251,7 +251,7 @@ def test_parquet_and_zarr_hold_what_the_result_holds(tmp_path: Any, chunks: Any)
 
 
 def test_a_space_travels_with_its_formulas() -> None:
-    from costmodel.sweeps import space_of
+    from costmodel.analysis.sweep.sweeps import space_of
 
     space = space_of(SMALL, ["memory.peak"], {"batch": range(1, 50), "seq": [4, 8]})
     here, there = (one.answer(one.whole).values["memory.peak"] for one in (space, pickle.loads(pickle.dumps(space))))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.memory import Alive
-from costmodel.prediction import Prediction, predict
-from costmodel.sizes import Letter
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.timeline import Alive
+from costmodel.symbolic.sizes import Letter
 from tests.strategies import mlps, questions, transformers
 
 Question = tuple[Any, dict[str, Any]]

@@ -7,8 +7,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import UnknownNameError
-from costmodel.files import build, describe
-from costmodel.zoo import SPECS, load
+from costmodel.importers.files import build, describe
+from costmodel.importers.zoo import SPECS, load
 from tests.command import error_of
 
 PUBLISHED_PARAMS = {

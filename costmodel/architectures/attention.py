@@ -8,14 +8,14 @@ from costmodel.architectures.latent import projected
 from costmodel.architectures.normalisation import capped, clipped, normed
 from costmodel.architectures.stack import Variant
 from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
-from costmodel.run import Run
-from costmodel.sizes import exact_div, minimum
-from costmodel.tensor import Tensor
+from costmodel.symbolic.sizes import exact_div, minimum
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

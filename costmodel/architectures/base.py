@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.run import Run
-from costmodel.sizes import LARGEST_SIZE
-from costmodel.tensor import Tensor
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]

@@ -16,7 +16,7 @@ from costmodel.architectures.templates import DEEPEST, Template, item_names, rea
 from costmodel.errors import SpecError, unknown
 from costmodel.layers import load_all
 from costmodel.layers.base import Kind
-from costmodel.layers.fields import check_names, checked, show
+from costmodel.training.fields import check_names, checked, show
 
 MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""

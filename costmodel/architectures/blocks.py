@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from costmodel.errors import ShapeError
+from costmodel.graph.tensor import Tensor, show_shape
 from costmodel.layers.arithmetic import Add, Multiply
 from costmodel.layers.base import Kind
 from costmodel.layers.shape import Concat
-from costmodel.tensor import Tensor, show_shape
 
 
 class Composite(ABC):

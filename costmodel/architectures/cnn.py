@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 from costmodel.architectures.base import Architecture, Extent, Size, as_tuple, refuse
 from costmodel.architectures.blocklist import read_blocks, write_blocks
 from costmodel.architectures.blocks import Blocks, apply
-from costmodel.run import Run
-from costmodel.tensor import Tensor
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 
 
 class CNN(Architecture):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.normalisation import dropped
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Clamp, Multiply, Scale, Shift
 from costmodel.layers.base import Kind
 from costmodel.layers.linear import Linear
-from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.architectures.normalisation import normed
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
-from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.architectures.feedforward import activated, mlp
 from costmodel.architectures.normalisation import scaled
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply
 from costmodel.layers.attention import Softmax
@@ -14,8 +15,7 @@ from costmodel.layers.base import Kind
 from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
 from costmodel.layers.linear import Linear
 from costmodel.layers.routing import GroupedTopK, Shares
-from costmodel.sizes import ceil_div
-from costmodel.tensor import Tensor
+from costmodel.symbolic.sizes import ceil_div
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

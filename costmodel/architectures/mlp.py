@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.activations import ActivationName, activation
 from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, as_tuple, refuse
+from costmodel.graph.run import MOST_CALLS, Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
-from costmodel.run import MOST_CALLS, Run
-from costmodel.tensor import Tensor
 
 NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Tanh
 from costmodel.layers.arithmetic import Clamp, Dropout, Scale
 from costmodel.layers.norm import Layernorm, Rmsnorm
-from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

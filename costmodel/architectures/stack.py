@@ -8,9 +8,9 @@ from itertools import groupby
 from math import lcm
 from typing import NamedTuple
 
-from costmodel.run import Run
-from costmodel.sizes import exact_div
-from costmodel.tensor import Tensor
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.symbolic.sizes import exact_div
 
 
 class Variant(NamedTuple):

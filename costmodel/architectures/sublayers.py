@@ -11,9 +11,9 @@ from costmodel.architectures.feedforward import feed_forward
 from costmodel.architectures.mixture import routed
 from costmodel.architectures.normalisation import dropped, normed, scaled
 from costmodel.architectures.stack import Stack, Variant
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
-from costmodel.run import Run
-from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

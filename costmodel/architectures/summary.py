@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.normalisation import dropped
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
-from costmodel.tensor import Tensor
 
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from costmodel.architectures.blocks import COMPOSITES
 from costmodel.errors import SpecError, unknown
 from costmodel.layers import load_all
-from costmodel.layers.fields import check_names, show
+from costmodel.training.fields import check_names, show
 
 DEEPEST = 50
 """Nesting beyond this is refused."""

@@ -26,11 +26,11 @@ from costmodel.architectures.stack import Variant, variants
 from costmodel.architectures.sublayers import body
 from costmodel.architectures.summary import check_summary, summarised
 from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
-from costmodel.run import Run
-from costmodel.sizes import exact_div
-from costmodel.tensor import Tensor
+from costmodel.symbolic.sizes import exact_div
 
 MOST_PATTERN = 1_000
 Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]

@@ -14,13 +14,13 @@ from costmodel.architectures.normalisation import dropped
 from costmodel.architectures.sublayers import body
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Gelu
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.layers.tokens import FixedPositions
-from costmodel.run import Run
-from costmodel.tensor import Tensor
 
 SHARED = (
     *("vocab", "width", "head_size", "relative_buckets", "qkv_bias", "key_bias", "score_scale", "attention_bias"),

@@ -14,12 +14,12 @@ from costmodel.architectures.sublayers import body
 from costmodel.architectures.summary import pooled, sorted_by
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError, shown
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Scale
 from costmodel.layers.conv import Conv
 from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.layers.tokens import Prepend, TrainedPositions
-from costmodel.run import Run
-from costmodel.tensor import Tensor
 
 
 class VisionTransformer(Architecture):

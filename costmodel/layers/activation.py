@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Storage, Tensor
 from costmodel.layers.base import Gradient, Unary, Work, layer
-from costmodel.tensor import Storage, Tensor
 
 
 class Activation(Unary):

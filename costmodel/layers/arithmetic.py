@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
-from costmodel.layers.fields import Probability
-from costmodel.tensor import Role, Storage, Tensor, broadcast, dense_strides
+from costmodel.training.fields import Probability
 
 
 class Elementwise(Weightless):

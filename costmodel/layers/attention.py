@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
 from costmodel.layers.base import (
     NO_SCRATCH,
     Buffers,
@@ -20,8 +20,7 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.sizes import ceil_div, exact_div, minimum
-from costmodel.tensor import Shape, Storage, Tensor, broadcast, show_shape
+from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 

@@ -20,11 +20,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from costmodel.graph import Call
-from costmodel.layers.fields import check_fields, plainly_right
+from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
 from costmodel.layers.frozen import Frozen
-from costmodel.sizes import LARGEST_SIZE
-from costmodel.tensor import Role, Shape, Storage, Tensor
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.fields import check_fields, plainly_right
 
 if TYPE_CHECKING:
     Kept = Iterable[Tensor | Storage]

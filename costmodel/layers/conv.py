@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Buffers, Gradient, Weights, Work, layer
-from costmodel.layers.fields import Pair, pair
 from costmodel.layers.spatial import Spatial, check_window, slide
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div
+from costmodel.training.fields import Pair, pair
 
 
 class Convolution(Spatial):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
     NO_SCRATCH,
     Buffers,
@@ -17,8 +17,7 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
-from costmodel.sizes import exact_div, product
-from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
+from costmodel.symbolic.sizes import exact_div, product
 
 
 @layer

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import Buffers, Gradient, Kind, Scratch, Weightless, Weights, Work, layer, takes
-from costmodel.sizes import ceil_div
-from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
+from costmodel.symbolic.sizes import ceil_div
 
 
 class Loss(Kind):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Weightless, Work, layer
-from costmodel.layers.fields import Pair, pair
 from costmodel.layers.spatial import Spatial, arranged
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div
+from costmodel.training.fields import Pair, pair
 
 
 class Moves(Spatial, Weightless):

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call, transposed
+from costmodel.graph.tensor import (
+    Call,
+    Shape,
+    Storage,
+    Tensor,
+    contiguous_strides,
+    show_shape,
+    transposed,
+    viewed_strides,
+)
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer, takes_rank
 from costmodel.layers.spatial import arranged, channels_last
-from costmodel.sizes import exact_div, product
-from costmodel.tensor import Shape, Storage, Tensor, contiguous_strides, show_shape, viewed_strides
+from costmodel.symbolic.sizes import exact_div, product
 
 
 def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.translator import EncoderDecoder
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import SettingError, ShapeError, shown, unknown
-from costmodel.prediction import Prediction, predict
+from costmodel.graph.tensor import show_shape
 from costmodel.roofline.footprint import check_fits, peak_bytes
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import Network, check_runs, network_of
 from costmodel.roofline.positions import TABLES
 from costmodel.roofline.program import Program
 from costmodel.roofline.reference import Ref
-from costmodel.tensor import show_shape
 
 if TYPE_CHECKING:
     import numpy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError
-from costmodel.prediction import Prediction
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.recorder import ROLES, Recorder

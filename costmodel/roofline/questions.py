@@ -164,7 +164,7 @@ def _note(message: str) -> None:
 
 def _check_writable(*paths: str | None) -> None:
     """Before minutes are spent on measuring."""
-    from costmodel.drawings import check_writable
+    from costmodel.display.figures import check_writable
 
     for path in paths:
         if path is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from costmodel.graph import Block, Call
+from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.arithmetic import Scale
 from costmodel.roofline.kernels import kernel_of
 from costmodel.roofline.kernels.kernel import Kernel, Site
 from costmodel.roofline.layer import NUMBERS
 from costmodel.roofline.reference import BufferRole, Ref
 from costmodel.roofline.tape import Tape
-from costmodel.tensor import Storage, Tensor
 
 ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
 """Whose memory a paper tensor is that no layer makes."""

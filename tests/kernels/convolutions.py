@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodel.layers.fields import pair
+from costmodel.training.fields import pair
 from tests.kernels.counting import Array, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 

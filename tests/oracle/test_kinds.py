@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.graph import Device
+from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale, Shift
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax
@@ -35,7 +35,7 @@ from costmodel.layers.shape import (
     TransposeLast,
 )
 from costmodel.layers.tokens import FixedPositions, Prepend, TrainedPositions
-from costmodel.sizes import product
+from costmodel.symbolic.sizes import product
 
 from . import models, single
 from .chunked_loss import ChunkedHead

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.architectures.translator import EncoderDecoder
 from costmodel.architectures.vision import VisionTransformer
-from costmodel.files import build
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
+from costmodel.importers.files import build
 from costmodel.published.deepseek import DeepseekV2, DeepseekV3
 from costmodel.published.encoders import Bert, Classifying
 from costmodel.published.families import FAMILIES

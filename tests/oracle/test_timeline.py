@@ -20,7 +20,7 @@ from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.translator import EncoderDecoder
 from costmodel.architectures.vision import VisionTransformer
-from costmodel.prediction import Prediction
+from costmodel.cost.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.drawn_networks import networks
 from tests.oracle.measure import meta

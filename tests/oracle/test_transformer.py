@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.architectures.translator import EncoderDecoder
+from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError
-from costmodel.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.architectures.vision import VisionTransformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.graph.run import Run
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
 from costmodel.layers.loss import Loss
@@ -19,7 +20,6 @@ from costmodel.roofline.kernels.kernel import Site
 from costmodel.roofline.layer import Desk, layer_programs
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.tape import Tape
-from costmodel.run import Run
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.kernels.visibility import Visible

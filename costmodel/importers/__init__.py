@@ -1,0 +1,1 @@
+"""Where a model comes from: the zoo, files, published configurations, PyTorch modules."""
