@@ -8,31 +8,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.roofline.calibration import Calibration
+    from costmodel.roofline.calibration import Calibration, calibrate, calibrated
+    from costmodel.roofline.checking import Check, Finding, check
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.comparison import Comparison, compare
     from costmodel.roofline.drawing import plot
     from costmodel.roofline.execution import Execution, execute
-    from costmodel.roofline.findings import Check, Finding
-    from costmodel.roofline.forecast import predict_seconds
-    from costmodel.roofline.hosttime import HostTime
-    from costmodel.roofline.inspection import check
+    from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
-    from costmodel.roofline.measurement import measure
-    from costmodel.roofline.movement import Passes, passes
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
-    from costmodel.roofline.storage import calibrate, calibrated
-    from costmodel.roofline.timing import Protocol, Timing
+    from costmodel.roofline.timing import Protocol, Timing, measure
+    from costmodel.roofline.traffic import Passes, passes
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
-    "Check": "costmodel.roofline.findings",
+    "Check": "costmodel.roofline.checking",
     "Comparison": "costmodel.roofline.comparison",
-    "Finding": "costmodel.roofline.findings",
+    "Finding": "costmodel.roofline.checking",
     "Profile": "costmodel.roofline.profiling",
-    "check": "costmodel.roofline.inspection",
+    "check": "costmodel.roofline.checking",
     "compare": "costmodel.roofline.comparison",
     "plot": "costmodel.roofline.drawing",
     "profile": "costmodel.roofline.profiling",
@@ -45,15 +41,15 @@ _HOMES = {
     "Machine": "costmodel.roofline.machine",
     "Protocol": "costmodel.roofline.timing",
     "Timing": "costmodel.roofline.timing",
-    "calibrate": "costmodel.roofline.storage",
-    "calibrated": "costmodel.roofline.storage",
+    "calibrate": "costmodel.roofline.calibration",
+    "calibrated": "costmodel.roofline.calibration",
     "layer_programs": "costmodel.roofline.layer",
-    "measure": "costmodel.roofline.measurement",
-    "passes": "costmodel.roofline.movement",
-    "predict_seconds": "costmodel.roofline.forecast",
+    "measure": "costmodel.roofline.timing",
+    "passes": "costmodel.roofline.traffic",
+    "predict_seconds": "costmodel.roofline.hosttime",
     "this_machine": "costmodel.roofline.machine",
     "Execution": "costmodel.roofline.execution",
-    "Passes": "costmodel.roofline.movement",
+    "Passes": "costmodel.roofline.traffic",
     "Program": "costmodel.roofline.program",
     "backward_program": "costmodel.roofline.layer",
     "execute": "costmodel.roofline.execution",

@@ -1,24 +1,69 @@
-"""Calibrating this host: measuring the probes, and what they say in short."""
+"""Calibration of this host: the time of every probe, kept in one JSON file for each machine.
+
+Beside single calls, calibration runs small networks whole, to learn what running in context costs: a matrix product
+evicts what came before, and weights come from memory. The layers of these calibration networks are of other sizes than
+those of known models, and their weights together are larger than caches.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.units import show_bytes
-from costmodel.roofline.arena import Workbench
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.machine import Machine, this_machine
-from costmodel.roofline.measurement import measure, runner
-from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, probes
+from costmodel.roofline.network import network_of
+from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
+from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.surrogates import surrogates
-from costmodel.roofline.timing import Protocol, Timing, conditions, time_calls
+from costmodel.roofline.timing import Protocol, Timing, conditions, measure, runner, time_calls
+
+PREFIX = "context"
+
+
+def _transformer(width: int, heads: int, layers: int) -> Transformer:
+    return Transformer(vocab=2900, context=256, layers=layers, width=width, heads=heads)
+
+
+def _convolutions(channels: int) -> CNN:
+    def unit(to: int) -> list:
+        return [{"conv": {"channels": to, "kernel": 3, "padding": 1, "bias": False}}, "batchnorm", "relu"]
+
+    blocks = [*unit(channels), {"max_pool": {"kernel": 2}}, *unit(2 * channels), *unit(2 * channels)]
+    tail = [{"max_pool": {"kernel": 2}}, *unit(4 * channels), {"adaptive_avg_pool": {"size": 1}}, "flatten"]
+    return CNN(input=(3, 52, 52), blocks=[*blocks, *tail, {"linear": {"features": 37}}])
+
+
+def _predictions() -> Iterator[tuple[str, Prediction]]:
+    yield "transformer 600", predict(_transformer(600, 10, 3), batch=1, seq=88, mode="inference")
+    yield "transformer 352", predict(_transformer(352, 11, 2), batch=2, seq=110, mode="inference")
+    yield "convolutions 40", predict(_convolutions(40), batch=1, mode="inference")
+    yield "convolutions 72", predict(_convolutions(72), batch=2, mode="inference")
+    yield "mlp 900", predict(MLP(sizes=(900, 1900, 700, 11)), batch=48)
+    yield "mlp 330", predict(MLP(sizes=(330, 420, 9)), batch=150, optimizer="sgd")
+
+
+def surrogates() -> dict[str, Program]:
+    """Each whole program, by the name that its time is stored under."""
+    return {f"{PREFIX} {name}": network_of(prediction).program for name, prediction in _predictions()}
+
 
 FORMAT = 3
 """Of the file; another number is another version's."""
@@ -151,3 +196,165 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
 def _doubtful(timing: Timing) -> bool:
     """By its quartiles: an interval of the minimum says little of one probe."""
     return timing.spread > 0.25 or timing.wall_ratio > 1.5
+
+
+CACHE_VARIABLE = "COSTMODEL_CACHE"
+"""The environment's own choice of where calibrations are kept."""
+LARGEST_FILE = 10_000_000
+
+Say = Callable[[str], None]
+
+
+class CalibrationError(CostModelError):
+    """A stored calibration that cannot be used: damaged, of another version, or of another machine."""
+
+
+class CalibrationWarning(UserWarning):
+    """What is said of a calibration that is used: that it had to be made, is old, or is noisy."""
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=3)
+
+
+def cache_folder() -> Path:
+    """Where calibrations are kept: ``$COSTMODEL_CACHE``, or the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_cache_path("costmodel")
+
+
+def path_of(machine: Machine) -> Path:
+    """The file of a machine's calibration."""
+    return cache_folder() / f"roofline-{machine.key}.json"
+
+
+def store(calibration: Calibration) -> Path:
+    """Write it under the machine's key, in one step. Raises CalibrationError if the folder cannot be written."""
+    path = path_of(calibration.machine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
+            try:
+                file.write(calibration.model_dump_json(indent=1))
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        os.replace(file.name, path)
+    except OSError as error:
+        raise CalibrationError(
+            f"{path}: cannot keep the calibration: {error.strerror or error}; set {CACHE_VARIABLE} to a folder that"
+            " can be written"
+        ) from None
+    return path
+
+
+def read(path: Path, machine: Machine) -> Calibration:
+    """The calibration in a file. Raises CalibrationError unless it is whole, of this version and of `machine`."""
+    from pydantic import ValidationError
+
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise CalibrationError(f"{path} is no calibration: it is larger than {LARGEST_FILE:,} bytes")
+        found = Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise CalibrationError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValidationError, RecursionError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
+        where = ".".join(map(str, first["loc"]))
+        raise CalibrationError(f"{path} is no calibration: {where + ': ' if where else ''}{first['msg']}") from None
+    if found.format != FORMAT:
+        raise CalibrationError(f"{path} is of format {found.format}, this version reads {FORMAT}")
+    if found.machine != machine:
+        changes = "; ".join(machine.changes_from(found.machine))
+        raise CalibrationError(f"{path} is of another machine: {changes}")
+    expected = {probe.name for probe in probes(found.thorough)}
+    if missing := sorted(expected - found.seconds.keys()):
+        raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
+    return found
+
+
+def calibrate(
+    thorough: bool = False, *, threads: int = 1, progress: bool | Progress = False, keep: bool = True
+) -> Calibration:
+    """Measure this machine anew, at most 10 seconds (60 if thorough), and keep the result for later.
+
+    threads: how many BLAS may use. progress: a bar on stderr, or a function that is told the share done. An interrupted
+    calibration leaves what was stored before. Raises CalibrationError if the result cannot be kept, SettingError for
+    a wrong number of threads.
+    """
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
+        raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
+    with bar(progress, "calibrating") as told:
+        measured = measure_probes(thorough, threads, told)
+    if keep:
+        store(measured)
+    return measured
+
+
+def calibrated(*, threads: int = 1, say: Say = _warn, progress: bool | Progress = False) -> Calibration:
+    """The stored calibration of this machine; without one that can be trusted, a quick one is made, and `say` told."""
+    machine = this_machine(threads)
+    path = path_of(machine)
+    try:
+        found = read(path, machine) if path.exists() else None
+        reason = f"no calibration of this machine in {path.parent}"
+    except CalibrationError as error:
+        found, reason = None, str(error)
+    if found is None:
+        say(f"{reason}: calibrating now, which takes about ten seconds")
+        found = calibrate(threads=threads, progress=progress)
+    for warning in found.warnings:
+        say(warning)
+    return found
+
+
+@contextmanager
+def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
+    """What to tell the share done: the function given, a bar on stderr, or nothing."""
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as shown:
+            task = shown.add_task(name, total=1.0)
+            yield lambda share: shown.update(task, completed=share)
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A bound on operations a second: `rate` flat [FLOP/s], or `rate` [bytes/s] times intensity."""
+
+    name: str
+    kind: Literal["compute", "memory"]
+    rate: float
+
+    def at(self, intensity: float) -> float:
+        """The bound at an intensity [FLOP/B] in operations a second [FLOP/s]."""
+        return self.rate if self.kind == "compute" else self.rate * intensity
+
+
+def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
+    """Arithmetic by type, then bandwidth from the nearest level to memory, without levels no faster than the next."""
+    rates = calibration.rates
+    levels = [Ceiling("memory", "memory", rates.memory_bandwidth)]
+    capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
+    for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
+        within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
+        fastest = max((_streamed(calibration, size) for size in within), default=0.0)
+        if fastest >= 0.999 * levels[0].rate:
+            levels.insert(0, Ceiling(level, "memory", fastest))
+    return (*(Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")), *levels)
+
+
+def _streamed(calibration: Calibration, size: int) -> float:
+    """What an addition streams out of a working set [bytes/s], without what its call costs."""
+    rates = calibration.rates
+    took = calibration.seconds[f"curve add {size} float32"]
+    spent = max(took - rates.call("add", "float32"), 0.05 * took)
+    return rates.bandwidth(size) * took / spent

@@ -11,7 +11,7 @@ import typer
 from costmodel.options import Json
 
 if TYPE_CHECKING:
-    from costmodel.roofline.storage import Progress
+    from costmodel.roofline.calibration import Progress
 
 app = typer.Typer(
     help="Hold predictions against the clock of this machine.",
@@ -27,8 +27,8 @@ Threads = Annotated[int, typer.Option(help="How many BLAS may use.")]
 @app.command(epilog="\b\nExamples:\n  costmodel roofline calibrate\n  costmodel roofline calibrate --thorough --json")
 def calibrate(thorough: Thorough = False, threads: Threads = 1, as_json: Json = False) -> str:
     """Measure this machine, and keep the result for the other commands."""
-    from costmodel.roofline.storage import calibrate as measured
-    from costmodel.roofline.storage import path_of
+    from costmodel.roofline.calibration import calibrate as measured
+    from costmodel.roofline.calibration import path_of
 
     found = measured(thorough, threads=threads, progress=_shown())
     if as_json:
@@ -39,7 +39,7 @@ def calibrate(thorough: Thorough = False, threads: Threads = 1, as_json: Json = 
 @app.command(epilog="\b\nExamples:\n  costmodel roofline validate\n  costmodel roofline validate --json")
 def validate(as_json: Json = False) -> str:
     """How far predictions are off on this machine, for layers and programs that no calibration touched."""
-    from costmodel.roofline.storage import bar
+    from costmodel.roofline.calibration import bar
     from costmodel.roofline.validation import validate as validated
 
     with bar(_shown(), "validating") as told:

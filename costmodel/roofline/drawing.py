@@ -11,8 +11,8 @@ from costmodel.cost.prediction import Prediction
 from costmodel.display.areas import figure_class
 from costmodel.display.figures import check_writable, ending_of, save
 from costmodel.errors import unknown
-from costmodel.roofline.findings import Check
-from costmodel.roofline.inspection import check as checked
+from costmodel.roofline.checking import Check
+from costmodel.roofline.checking import check as checked
 from costmodel.roofline.interactive import require
 from costmodel.roofline.page import plot_page
 from costmodel.roofline.pictures import picture

@@ -13,8 +13,8 @@ from costmodel.architectures.translator import EncoderDecoder
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
-from costmodel.roofline.footprint import check_fits, peak_bytes
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.footprint import peak_bytes
+from costmodel.roofline.memory import Memory, check_fits
 from costmodel.roofline.network import Network, check_runs, network_of
 from costmodel.roofline.positions import TABLES
 from costmodel.roofline.program import Program

@@ -2,9 +2,9 @@
 
 Six models, each adding to the one before:
 
-1. two ceilings: the program's FLOPs at the fastest rate, or its compulsory bytes at memory's bandwidth
+1. two ceilings: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth
 2. NumPy's own passes: the same for each call, with all that it reads and writes
-3. reuse: bandwidth by how long ago what a call touches was touched last
+3. reuse: bandwidth by the reuse distance of what a call touches
 4. functions: the throughput of each elementwise function
 5. products: matrix products by their shape
 6. overheads: what a call costs, and what starting each inner loop costs
@@ -12,16 +12,15 @@ Six models, each adding to the one before:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.arena import LINE
-from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import reuse_distances
+from costmodel.roofline.calibration import PREFIX, Calibration, surrogates
+from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
-from costmodel.roofline.program import Program
+from costmodel.roofline.program import Op, Program, Span, distinct_bytes
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
@@ -293,3 +292,154 @@ def _pattern(loop: Loop, number: int) -> str:
     if number == len(loop.strands) - 1:
         return "part written"
     return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"
+
+
+GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
+HOLD = 0.5
+"""How hard each factor is held to 1: as if one more program said so, this much as loudly."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """By how much each kind of time is longer in a whole program than alone: a factor for each of `GROUPS`."""
+
+    factors: tuple[float, ...]
+
+    def applied(self, op: Op, terms: Terms) -> Terms:
+        """The terms of a call in a whole program."""
+        compute, memory = self.factors[:2] if op.name == "matmul" else (self.factors[2],) * 2
+        return replace(
+            terms,
+            compute=terms.compute * compute,
+            memory=terms.memory * memory,
+            rows=terms.rows * self.factors[3],
+            overhead=terms.overhead * self.factors[4],
+        )
+
+
+def predict_seconds(
+    program: Program,
+    calibration: Calibration,
+    *,
+    level: int = 6,
+    in_context: bool = False,
+    compulsory_bytes: int | None = None,
+    between: int = 0,
+) -> HostTime:
+    """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
+
+    Args:
+        program: what is run; a layer's, or a whole network's.
+        calibration: of the machine.
+        level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
+        in_context: for whole networks: with the factors that the calibration's own networks gave.
+        compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
+        between: bytes that others touch from one repetition to the next.
+
+    Raises:
+        SettingError: there is no such level.
+
+    """
+    host = host_time(
+        program,
+        calibration.rates,
+        level=level,
+        compulsory_bytes=compulsory_bytes,
+        between=between,
+    )
+    if not in_context or level < 6:
+        return host
+    context = context_of(calibration)
+    return host.changed(context.applied)
+
+
+def context_of(calibration: Calibration) -> Context:
+    """The factors that make the calibration's own networks take as long as they did, each near 1."""
+    key = id(calibration.seconds)
+    if key not in _KNOWN:
+        _KNOWN[key] = (calibration, _fitted(calibration.rates, calibration.seconds))
+    return _KNOWN[key][1]
+
+
+_KNOWN: dict[int, tuple[Calibration, Context]] = {}
+"""Factors found so far; the calibration is kept, so that its id stays its own."""
+
+
+def _fitted(rates: Rates, seconds: Mapping[str, float]) -> Context:
+    import numpy as np
+    from scipy.optimize import nnls
+
+    took = {name: value for name, value in seconds.items() if name.startswith(PREFIX)}
+    programs = {name: program for name, program in surrogates().items() if name in took}
+    if not programs:
+        return Context((1.0,) * len(GROUPS))
+    rows = np.array([_grouped(host_time(program, rates)) for program in programs.values()])
+    rows /= np.array([took[name] for name in programs])[:, None]
+    held = HOLD * np.eye(len(GROUPS))
+    matrix, goal = np.vstack([rows, held]), np.concatenate([np.ones(len(rows)), np.full(len(GROUPS), HOLD)])
+    return Context(tuple(map(float, nnls(matrix, goal)[0])))
+
+
+def _grouped(host: HostTime) -> list[float]:
+    """Predicted time by `GROUPS` [s]."""
+    found = [0.0] * len(GROUPS)
+    for op, terms in host.calls:
+        groups = (0, 1, 3, 4) if op.name == "matmul" else (2, 2, 3, 4)
+        parts = (terms.compute, terms.memory, terms.rows, terms.overhead)
+        for group, value in zip(groups, parts, strict=True):
+            found[group] += value
+    return found
+
+
+def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
+    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
+
+    Half of the call that touched it last and half of this one count, since both stream through what they touch.
+    between: bytes that others touch from one repetition to the next.
+    """
+    recent: dict[tuple[int, int], tuple[Span, int]] = {}
+    found: list[list[float]] = []
+    for turn in range(2):
+        found = []
+        for number, spans in enumerate(touched):
+            own = distinct_bytes(spans)
+            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
+            for span in spans:
+                _touch(span, turn * len(touched) + number, recent)
+    return found
+
+
+def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
+    """Make a span the last one in `recent`, in which those touched last come last; what it covers goes."""
+    place = span.start, span.end
+    if recent.pop(place, None) is None:
+        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
+            del recent[covered]
+    recent[place] = span, mark
+
+
+def _distance(
+    span: Span,
+    recent: dict[tuple[int, int], tuple[Span, int]],
+    own: int,
+    touched: Sequence[Sequence[Span]],
+    others: int,
+) -> float:
+    between = at_once = 0
+    last = -1
+    for entry, mark in reversed(recent.values()):
+        if mark != last:
+            between, at_once, last = between + at_once, 0, mark
+        if _overlaps(entry, span):
+            between += others if mark < len(touched) else 0
+            return max(between + (distinct_bytes(touched[mark % len(touched)]) + own) / 2, span.bytes)
+        at_once += entry.bytes
+    return float("inf")
+
+
+def _overlaps(a: Span, b: Span) -> bool:
+    return a.start < b.end and b.start < a.end
+
+
+def _covers(a: Span, b: Span) -> bool:
+    return a.start <= b.start and b.end <= a.end

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from costmodel.display.figures import write
-from costmodel.roofline.findings import Check
-from costmodel.roofline.sheet import headline, html
+from costmodel.roofline.checking import Check, headline, html
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; }

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from costmodel.display.figures import DARK, LIGHT, Theme, canvas
 from costmodel.display.units import show_rate, show_seconds, show_tick
 from costmodel.errors import CostModelError
-from costmodel.roofline.ceilings import Ceiling
+from costmodel.roofline.calibration import Ceiling
+from costmodel.roofline.checking import Check, headline
 from costmodel.roofline.classification import BOUNDS, Bound
 from costmodel.roofline.dots import COLOURS, LEGEND, Dot, dots_of, drawn_dots, intensity_title, spread
-from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
-from costmodel.roofline.sheet import headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

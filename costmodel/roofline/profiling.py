@@ -15,18 +15,15 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline, printable
 from costmodel.display.table import Cells, Table
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
-from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar
+from costmodel.roofline.checking import DTYPE, asked, calibration_for, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
-from costmodel.roofline.findings import DTYPE
-from costmodel.roofline.footprint import check_fits, peak_bytes
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.hosttime import HostTime
-from costmodel.roofline.inspection import asked, calibration_for, with_rounds
-from costmodel.roofline.measurement import measure
+from costmodel.roofline.footprint import peak_bytes
+from costmodel.roofline.hosttime import HostTime, predict_seconds
+from costmodel.roofline.memory import check_fits
 from costmodel.roofline.network import network_of
 from costmodel.roofline.program import Program
-from costmodel.roofline.storage import Progress, Say, bar
-from costmodel.roofline.timing import Protocol, Timing
+from costmodel.roofline.timing import Protocol, Timing, measure
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
 """Of whole programs: one sample a turn, so that samples of several are taken side by side."""

@@ -57,9 +57,9 @@ def check(
     as_json: Json = False,
 ) -> tuple[str, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
-    from costmodel.roofline import baseline
-    from costmodel.roofline.inspection import asked
-    from costmodel.roofline.inspection import check as checked
+    from costmodel.roofline import comparison as baseline
+    from costmodel.roofline.checking import asked
+    from costmodel.roofline.checking import check as checked
 
     most = None if fail_over is None else _share(fail_over)
     _check_writable(html, save)
@@ -106,9 +106,9 @@ def plot(
     as_json: Json = False,
 ) -> str:
     """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
+    from costmodel.roofline.checking import asked
+    from costmodel.roofline.checking import check as checked
     from costmodel.roofline.drawing import check_drawable
-    from costmodel.roofline.inspection import asked
-    from costmodel.roofline.inspection import check as checked
 
     check_drawable(out, kind)
     prediction = asked(model, settings)
@@ -133,7 +133,7 @@ def profile(
     as_json: Json = False,
 ) -> tuple[str, int]:
     """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
-    from costmodel.roofline import baseline
+    from costmodel.roofline import comparison as baseline
     from costmodel.roofline.profiling import profile as profiled
 
     _check_writable(save)

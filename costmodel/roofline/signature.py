@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from costmodel.roofline.operation import Op
+from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES, Ref, Shape
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from costmodel.graph.tensor import broadcast, dense_strides
-from costmodel.roofline.operation import Op, Phase
+from costmodel.roofline.program import Op, Phase
 from costmodel.roofline.reference import Buffer, BufferRole, Ref, Shape
 
 COMPARISONS = frozenset(

@@ -16,15 +16,13 @@ from costmodel.cost.prediction import predict
 from costmodel.display.table import Table
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Agreement, Bound, Verdict, classify, naive, predicted
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of
+from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.layer import forward_program
-from costmodel.roofline.measurement import measure
 from costmodel.roofline.network import network_of
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.signature import Signature, signature_of
-from costmodel.roofline.timing import Protocol
+from costmodel.roofline.timing import Protocol, measure
 
 Case = tuple[str, dict[str, Any]]
 

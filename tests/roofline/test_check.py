@@ -9,13 +9,12 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.roofline.ceilings import ceilings_of
+from costmodel.roofline.calibration import ceilings_of
+from costmodel.roofline.checking import Check, Gain, check
 from costmodel.roofline.classification import Verdict
-from costmodel.roofline.findings import Check, Gain
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.inspection import check
+from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.layer import forward_program
-from costmodel.roofline.placement import Layout, lay_out
+from costmodel.roofline.program import Layout, lay_out
 from costmodel.roofline.reference import Buffer
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
@@ -156,7 +155,7 @@ def test_a_name_is_no_markup(tmp_path) -> None:
 
 
 def test_more_layers_than_have_lines_are_summed_up(monkeypatch, mlp: Check) -> None:
-    monkeypatch.setattr("costmodel.roofline.sheet.MOST_ROWS", 2)
+    monkeypatch.setattr("costmodel.roofline.checking.MOST_ROWS", 2)
     text = str(mlp)
     assert "3 others" in text
     assert sum(layer.name in text for layer in mlp.layers) < len(mlp.layers)
@@ -214,8 +213,8 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_measured(asked: di
     def never(*_, **__) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("costmodel.roofline.inspection.calibrated", never)
-    monkeypatch.setattr("costmodel.roofline.inspection.measure", never)
+    monkeypatch.setattr("costmodel.roofline.checking.calibrated", never)
+    monkeypatch.setattr("costmodel.roofline.checking.measure", never)
     assert said in error_of(lambda: check(MLP, **asked))
 
 

@@ -7,18 +7,20 @@ import pytest
 
 import costmodel as cm
 from costmodel.roofline.classification import (
+    TILE_BYTES,
     Agreement,
     Verdict,
+    alone,
     distances_of,
     naive,
     predicted,
+    smallest,
+    tile,
     verdict,
 )
 from costmodel.roofline.hosttime import Terms
-from costmodel.roofline.intervention import TILE_BYTES, alone, smallest, tile
-from costmodel.roofline.operation import Op
 from costmodel.roofline.probes import probes
-from costmodel.roofline.program import program_of
+from costmodel.roofline.program import Op, program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
 from costmodel.roofline.tape import Tape
 from costmodel.roofline.validation import CASES, keep_apart, layers_of
@@ -124,7 +126,7 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
 
 
 def test_a_prediction_of_a_model_is_not_of_a_surrogate() -> None:
-    from costmodel.roofline.surrogates import surrogates
+    from costmodel.roofline.calibration import surrogates
     from costmodel.roofline.validation import WHOLE
 
     sizes = {program.contractions for program in surrogates().values()}

@@ -6,10 +6,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.roofline import baseline
+from costmodel.roofline import comparison as baseline
+from costmodel.roofline.checking import Check, check
 from costmodel.roofline.comparison import compare, compared, speedup_interval
-from costmodel.roofline.findings import Check
-from costmodel.roofline.inspection import check
 from costmodel.roofline.machine import Machine
 from costmodel.roofline.profiling import Profile, profile
 from costmodel.roofline.timing import Timing

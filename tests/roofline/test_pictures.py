@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.errors import CostModelError
+from costmodel.roofline.checking import Check, check
 from costmodel.roofline.dots import dots_of, drawn_dots
 from costmodel.roofline.drawing import draw, plot
-from costmodel.roofline.findings import Check
-from costmodel.roofline.inspection import check
 from costmodel.roofline.interactive import figure_of
 from costmodel.roofline.labels import Box, around, placed
 from tests.command import error_of

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.arena import LINE, Workbench, aligned, fill
+from costmodel.roofline.hosttime import reuse_distances
 from costmodel.roofline.layer import forward_program
+from costmodel.roofline.memory import LINE, aligned, fill
 from costmodel.roofline.network import network_of
-from costmodel.roofline.placement import Span, reuse_distances
-from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, probes
-from costmodel.roofline.program import program_of
+from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
+from costmodel.roofline.program import Span, program_of
 from costmodel.roofline.tape import Tape
 
 

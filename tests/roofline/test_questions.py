@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.roofline import storage
+from costmodel.roofline import calibration as storage
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, calibration
 

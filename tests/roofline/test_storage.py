@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import CostModelError
+from costmodel.roofline import calibration as storage
 from costmodel.roofline import machine as machines
-from costmodel.roofline import storage
-from costmodel.roofline.calibration import STALE, Calibration
+from costmodel.roofline.calibration import (
+    STALE,
+    Calibration,
+    CalibrationError,
+    CalibrationWarning,
+    calibrate,
+    calibrated,
+    path_of,
+    read,
+    store,
+)
 from costmodel.roofline.machine import this_machine
-from costmodel.roofline.storage import CalibrationError, CalibrationWarning, calibrate, calibrated, path_of, read, store
 from tests.roofline.synthetic import MACHINE, calibration
 
 

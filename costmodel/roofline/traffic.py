@@ -1,4 +1,4 @@
-"""What plain NumPy moves against what must be moved: its passes over memory, layer by layer."""
+"""Memory traffic: what the layers must move against what plain NumPy moves, in its passes over memory."""
 
 from __future__ import annotations
 
