@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from costmodel.roofline.checking import Check, Finding, check
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.comparison import Comparison, compare
-    from costmodel.roofline.drawing import plot
     from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
+    from costmodel.roofline.pictures import plot
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
     from costmodel.roofline.timing import Protocol, Timing, measure
@@ -30,7 +30,7 @@ _HOMES = {
     "Profile": "costmodel.roofline.profiling",
     "check": "costmodel.roofline.checking",
     "compare": "costmodel.roofline.comparison",
-    "plot": "costmodel.roofline.drawing",
+    "plot": "costmodel.roofline.pictures",
     "profile": "costmodel.roofline.profiling",
     "Validation": "costmodel.roofline.validation",
     "Verdict": "costmodel.roofline.classification",

@@ -13,12 +13,11 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -26,6 +25,7 @@ from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.machine import Machine, this_machine
@@ -293,9 +293,9 @@ def calibrate(
     return measured
 
 
-def calibrated(*, threads: int = 1, say: Say = _warn, progress: bool | Progress = False) -> Calibration:
+def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
     """The stored calibration of this machine; without one that can be trusted, a quick one is made, and `say` told."""
-    machine = this_machine(threads)
+    machine, say = this_machine(threads), say or _warn
     path = path_of(machine)
     try:
         found = read(path, machine) if path.exists() else None
@@ -324,19 +324,6 @@ def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
         with Bar(console=Console(stderr=True), transient=True) as shown:
             task = shown.add_task(name, total=1.0)
             yield lambda share: shown.update(task, completed=share)
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """A bound on operations a second: `rate` flat [FLOP/s], or `rate` [bytes/s] times intensity."""
-
-    name: str
-    kind: Literal["compute", "memory"]
-    rate: float
-
-    def at(self, intensity: float) -> float:
-        """The bound at an intensity [FLOP/B] in operations a second [FLOP/s]."""
-        return self.rate if self.kind == "compute" else self.rate * intensity
 
 
 def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:

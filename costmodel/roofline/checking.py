@@ -7,22 +7,22 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from html import escape
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.budget import read_budget
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.report import WIDTH, printable
-from costmodel.cost.report import headline as question
+from costmodel.cost.report import headline, printable
 from costmodel.cost.rows import traffic
+from costmodel.display.rooflines import Ceiling
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table
 from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds, show_share
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Call
-from costmodel.roofline.calibration import Calibration, Ceiling, Progress, Say, bar, calibrated, ceilings_of
-from costmodel.roofline.classification import Agreement, Verdict, classify, naive, predicted
+from costmodel.roofline.accuracy import Agreement, Errors
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, ceilings_of
+from costmodel.roofline.classification import Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import check_fits
@@ -30,15 +30,18 @@ from costmodel.roofline.network import check_runs
 from costmodel.roofline.program import Op, Phase, Program
 from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
-from costmodel.roofline.validation import Errors
 
 if TYPE_CHECKING:
     import pandas
 
-    from costmodel.cost.prediction import Prediction
-
 DTYPE = "float32"
 """What layers are run in."""
+PROTOCOL = Protocol(rounds=6, least_rounds=2, item_seconds=0.2)
+"""Of the measurement of each layer."""
+MOST_ROUNDS = 1000
+MOST_ROWS = 60
+"""Of more layers than this only those that take longest have a line; `Check.layers` always has each."""
+TOP = 5
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Finding:
     predicted_class: Verdict
     textbook_class: Verdict
     measured_class: Verdict | None = None
+
+    @property
+    def full_name(self) -> str:
+        """With its pass, if that is not the forward one."""
+        return self.name if self.phase == "forward" else f"{self.name} ({self.phase})"
 
     @property
     def arithmetic(self) -> int:
@@ -151,6 +159,12 @@ class Check:
     reuse_bytes: int = 0
 
     @property
+    def question(self) -> str:
+        """What was asked, in one line."""
+        state = f"cold ({show_bytes(self.reuse_bytes)} between two runs)" if self.reuse_bytes else "warm"
+        return f"{headline(self.prediction)}, {state}, held against the clock"
+
+    @property
     def predicted_seconds(self) -> float:
         """Of all layers, repeats included [s]."""
         return sum(layer.predicted_seconds for layer in self.layers)
@@ -217,12 +231,31 @@ class Check:
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain data of each layer; times [s], traffic [bytes]."""
-        return [_data(self, layer) for layer in self.layers]
+        return [self._row(layer) for layer in self.layers]
+
+    def _row(self, layer: Finding) -> dict[str, Any]:
+        numbers = ("repeat", "calls", "flops", "pointwise_flops", "compulsory_bytes", "numpy_bytes", "intensity")
+        times = ("predicted_seconds", "measured_seconds", "error", "flops_per_second", "bytes_per_second")
+        return {
+            **{name: getattr(layer, name) for name in ("name", "kind", "phase", *numbers, *times)},
+            **dict(zip(("predicted_low", "predicted_high"), layer.predicted_interval, strict=True)),
+            **dict(zip(("measured_low", "measured_high"), layer.measured_interval, strict=True)),
+            "samples": layer.timing.count,
+            "noise": layer.timing.noise,
+            "share_of_peak": layer.flops_per_second / self.peak,
+            "share_of_memory": layer.bytes_per_second / self.calibration.rates.memory_bandwidth,
+            "share_of_time": self.share(layer),
+            "dominant": layer.host.dominant,
+            "predicted_class": str(layer.predicted_class),
+            "measured_class": None if layer.measured_class is None else str(layer.measured_class),
+            "textbook_class": str(layer.textbook_class),
+            "program": layer.program,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
-            "question": headline(self),
+            "question": self.question,
             "model": self.prediction.model.title,
             "machine": str(self.calibration.machine),
             "calibrated": self.calibration.created,
@@ -255,7 +288,7 @@ class Check:
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
         from costmodel.display.figures import write
-        from costmodel.roofline.page import page
+        from costmodel.roofline.pictures import page
 
         text = page(self)
         if path is not None:
@@ -267,56 +300,15 @@ class Check:
 
         Returns matplotlib's figure, or writes what the path's ending names; .html is interactive and self-contained.
         """
-        from costmodel.roofline.drawing import draw
+        from costmodel.roofline.pictures import plot
 
-        return draw(self, path, kind=kind, dark=dark)
+        return plot(self, path, kind=kind, dark=dark)
 
     def __str__(self) -> str:
-        return text(self)
+        return _sheet(self).text()
 
     def _repr_html_(self) -> str:
-        return html(self)
-
-
-def _data(check: Check, layer: Finding) -> dict[str, Any]:
-    numbers = ("repeat", "calls", "flops", "pointwise_flops", "compulsory_bytes", "numpy_bytes", "intensity")
-    times = ("predicted_seconds", "measured_seconds", "error", "flops_per_second", "bytes_per_second")
-    return {
-        **{name: getattr(layer, name) for name in ("name", "kind", "phase", *numbers, *times)},
-        **_ends("predicted", layer.predicted_interval),
-        **_ends("measured", layer.measured_interval),
-        "samples": layer.timing.count,
-        "noise": layer.timing.noise,
-        "share_of_peak": layer.flops_per_second / check.peak,
-        "share_of_memory": layer.bytes_per_second / check.calibration.rates.memory_bandwidth,
-        "share_of_time": check.share(layer),
-        "dominant": layer.host.dominant,
-        "predicted_class": str(layer.predicted_class),
-        "measured_class": None if layer.measured_class is None else str(layer.measured_class),
-        "textbook_class": str(layer.textbook_class),
-        "program": layer.program,
-    }
-
-
-def _ends(name: str, interval: Sequence[float]) -> dict[str, float]:
-    return {f"{name}_low": interval[0], f"{name}_high": interval[1]}
-
-
-PROTOCOL = Protocol(rounds=6, least_rounds=2, item_seconds=0.2)
-"""Of the measurement of each layer."""
-MOST_ROUNDS = 1000
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass of one layer, not yet timed; FLOPs and bytes are of one repeat."""
-
-    call: Call
-    phase: Phase
-    program: Program
-    flops: int
-    pointwise_flops: int
-    compulsory_bytes: int
+        return _sheet(self).html()
 
 
 def check(
@@ -359,29 +351,25 @@ def check(
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
     numbers = _numbered([each.program for each in busy])
     distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
-    busy = [replace(each, program=distinct[number]) for number, each in zip(numbers, busy, strict=True)]
+    programs = list(distinct.values())
     reuse_bytes = read_budget(reuse, "reuse").bytes if reuse != 0 else 0
-    between = {number: _others(program, reuse_bytes) for number, program in distinct.items()}
-    check_fits(room(distinct.values(), reuse_bytes), prediction.model.title)
-    calibration = calibration or calibration_for(progress, say)
+    check_fits(room(programs, reuse_bytes), prediction.model.title)
+    calibration = calibration or calibrated(progress=progress, say=say)
     with bar(progress, "measuring") as told:
-        measured = measure([*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, progress=told)
-        timings = dict(zip(distinct, measured, strict=True))
-    seconds = [timings[number].seconds for number in distinct]
+        timings = measure(programs, reuse_bytes=reuse_bytes, protocol=protocol, progress=told)
     known = classes and not reuse_bytes
-    bounds = classify([*distinct.values()], seconds, calibration.machine) if known else [None] * len(distinct)
-    bound = dict(zip(distinct, bounds, strict=True))
-    layers = tuple(
-        _finding(each, number, timings[number], bound[number], calibration, level, between[number])
-        for each, number in zip(busy, numbers, strict=True)
-    )
+    bounds = classify(programs, [t.seconds for t in timings], calibration.machine) if known else [None] * len(programs)
+    found = dict(zip(distinct, zip(programs, timings, bounds, strict=True), strict=True))
+    layers = []
+    for each, number in zip(busy, numbers, strict=True):
+        program, timing, bound = found[number]
+        between = (copies_of(program, reuse_bytes) - 1) * program.touched_bytes
+        host = predict_seconds(
+            program, calibration, level=level, compulsory_bytes=each.compulsory_bytes, between=between
+        )
+        layers.append(_finding(each, number, host, timing, bound, calibration))
     idle = tuple(each.call.name for each in passes if each.phase == "forward" and not each.program.ops)
-    return Check(prediction, calibration, level, layers, idle, _warnings(calibration, layers), reuse_bytes)
-
-
-def _others(program: Program, reuse_bytes: int) -> int:
-    """Bytes of the copies of a program's memory that are touched between two uses of one."""
-    return (copies_of(program, reuse_bytes) - 1) * program.touched_bytes
+    return Check(prediction, calibration, level, tuple(layers), idle, _warnings(calibration, layers), reuse_bytes)
 
 
 def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
@@ -396,11 +384,6 @@ def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> P
     return prediction
 
 
-def calibration_for(progress: bool | Progress, say: Say | None) -> Calibration:
-    """The stored calibration of this machine, or a quick one made now."""
-    return calibrated(progress=progress) if say is None else calibrated(progress=progress, say=say)
-
-
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
     """The protocol with so many turns of each item, if they are given. Raises SettingError."""
     if rounds is None:
@@ -410,46 +393,48 @@ def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
     return replace(protocol, rounds=rounds, least_rounds=rounds)
 
 
-def _passes(call: Call) -> Iterator[Pass]:
+class _Pass(NamedTuple):
+    """One pass of one layer, not yet timed; FLOPs and bytes are of one repeat."""
+
+    call: Call
+    phase: Phase
+    program: Program
+    flops: int
+    pointwise_flops: int
+    compulsory_bytes: int
+
+
+def _passes(call: Call) -> Iterator[_Pass]:
     forward, backward = layer_programs(call)
     work = call.kind.forward(call)
-    yield Pass(call, "forward", forward, int(work.contractions), int(work.pointwise), int(traffic(call)))
+    yield _Pass(call, "forward", forward, int(work.contractions), int(work.pointwise), int(traffic(call)))
     if backward is not None:
         works = [work for _, work, _ in call.gradients()]
         flops, pointwise = (sum(int(getattr(work, name)) for work in works) for name in ("contractions", "pointwise"))
-        yield Pass(call, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
+        yield _Pass(call, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
 
 
 def _finding(
-    each: Pass,
-    number: int,
-    timing: Timing,
-    bound: Verdict | None,
-    calibration: Calibration,
-    level: int,
-    between: int,
+    each: _Pass, number: int, host: HostTime, timing: Timing, bound: Verdict | None, by: Calibration
 ) -> Finding:
-    rates, repeat, program = calibration.rates, int(each.call.times), each.program
-    host: HostTime = predict_seconds(
-        program, calibration, level=level, compulsory_bytes=each.compulsory_bytes, between=between
-    )
+    repeat, rates = int(each.call.times), by.rates
     arithmetic = each.flops + each.pointwise_flops
     return Finding(
-        each.call.name,
-        each.call.kind.kind,
-        each.phase,
-        repeat,
-        len(program),
-        repeat * each.flops,
-        repeat * each.pointwise_flops,
-        repeat * each.compulsory_bytes,
-        repeat * program.traffic_bytes,
-        number,
-        host,
-        timing,
-        predicted(host.terms, calibration.machine),
-        naive(arithmetic, each.compulsory_bytes, rates.peak(DTYPE), rates.memory_bandwidth),
-        bound,
+        name=each.call.name,
+        kind=each.call.kind.kind,
+        phase=each.phase,
+        repeat=repeat,
+        calls=len(each.program),
+        flops=repeat * each.flops,
+        pointwise_flops=repeat * each.pointwise_flops,
+        compulsory_bytes=repeat * each.compulsory_bytes,
+        numpy_bytes=repeat * each.program.traffic_bytes,
+        program=number,
+        host=host,
+        timing=timing,
+        predicted_class=predicted(host.terms, by.machine),
+        textbook_class=naive(arithmetic, each.compulsory_bytes, rates.peak(DTYPE), rates.memory_bandwidth),
+        measured_class=bound,
     )
 
 
@@ -474,7 +459,7 @@ def _likeness(program: Program) -> tuple[Any, ...]:
     return tuple(map(likeness, program))
 
 
-def _warnings(calibration: Calibration, layers: tuple[Finding, ...]) -> tuple[str, ...]:
+def _warnings(calibration: Calibration, layers: Sequence[Finding]) -> tuple[str, ...]:
     noisy = [layer for layer in layers if layer.timing.noise]
     found = list(calibration.warnings)
     if noisy:
@@ -500,106 +485,77 @@ NOTES = (
 )
 
 
-def headline(check: Check) -> str:
-    """What was asked, in one line."""
-    state = f"cold ({show_bytes(check.reuse_bytes)} between two runs)" if check.reuse_bytes else "warm"
-    return f"{question(check.prediction)}, {state}, held against the clock"
+NOTES = (
+    "layers: each alone, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"
+    " and NumPy's own passes; FLOP/B is operations of both sorts a compulsory byte",
+    "times: CPU time of one thread, the fastest of all samples; ± is half its 95 % interval;"
+    " off is predicted over measured, less one",
+    "rates: what was achieved, of the fastest product; GB/s of NumPy's passes, which caches serve faster than memory",
+    "bound by: the model's terms; measured, by changing one thing at a time; textbook, intensity against the ridge;"
+    " ? is too close to call",
+)
 
 
-def text(check: Check) -> str:
-    """All of it as aligned plain text, without a final newline."""
-    head = "\n".join([headline(check), str(check.calibration.machine), *(f"warning: {w}" for w in check.warnings)])
-    said = "\n".join(fill(note, WIDTH, subsequent_indent="  ") for note in [*_left_out(check), *NOTES])
-    return "\n\n".join([head, *(table.text() for table in tables(check)), said])
-
-
-def html(check: Check) -> str:
-    """The same for a notebook or a page; everything is escaped, colours are the page's own."""
-    head = f"<p><b>{escape(headline(check))}</b><br>{escape(str(check.calibration.machine))}</p>"
-    warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in check.warnings)
-    shown = "".join(table.html() for table in tables(check))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in [*_left_out(check), *NOTES])
-    return f'<div style="overflow-x:auto">{head}{warned}{shown}<ul>{notes}</ul></div>'
-
-
-def tables(check: Check) -> list[Table]:
+def _sheet(check: Check) -> Sheet:
     """Layers, how far predictions are off, what takes longest, and what bounds layers if that was measured."""
-    found = [_layers(check), _errors(check), _gains(check)]
-    return [*found, _agreement(check)] if check.agreement.pairs else found
+    errors = Table(
+        (f"Error by level {check.level}: {LEVELS[check.level]}", "median", "p90", "worst", "R² log"),
+        [(f"{len(check.layers)} layers, {len({x.program for x in check.layers})} measured", *check.errors.cells())],
+    )
+    tables = [_layers(check), errors, _gains(check)]
+    if check.agreement.pairs:
+        asked = {"the model": check.agreement, "intensity against the ridge": check.textbook_agreement}
+        rows = [(name, *found.cells()) for name, found in asked.items()]
+        tables.append(Table(("What bounds a layer, by", "layers", "agree", "kappa"), rows))
+    idle = [f"without a call, and so without a line: {len(check.idle)} views and the like"] if check.idle else []
+    return Sheet([check.question, str(check.calibration.machine)], tables, check.warnings, [*idle, *NOTES])
 
 
 def _layers(check: Check) -> Table:
     header = ("layer", "kind", "FLOPs", "bytes", "NumPy's", "FLOP/B", "predicted", "measured", "±", "off")
     header += ("FLOP/s", "of peak", "GB/s", "bound by model", "measured", "textbook", "share")
-    shown = _shown(check)
-    rows: list[Cells] = [_row(check, layer) for layer in shown]
-    if others := [layer for layer in check.layers if layer not in shown]:
+    longest = {id(layer) for layer in check.top(MOST_ROWS)}
+    rows = [_line(check, layer) for layer in check.layers if id(layer) in longest]
+    if others := [layer for layer in check.layers if id(layer) not in longest]:
         rows.append(_sum(check, others, f"{len(others)} others"))
-    rows.append(_sum(check, list(check.layers), "total"))
+    rows.append(_sum(check, check.layers, "total"))
     return Table(header, rows, words=frozenset({0, 1, 13, 14, 15}), total=True)
 
 
-def _shown(check: Check) -> list[Finding]:
-    """In the order of the model."""
-    longest = {id(layer) for layer in check.top(MOST_ROWS)}
-    return [layer for layer in check.layers if id(layer) in longest]
-
-
-def _row(check: Check, layer: Finding) -> Cells:
+def _line(check: Check, layer: Finding) -> Cells:
     low, high = layer.measured_interval
-    name = printable(layer.name) + (" (backward)" if layer.phase == "backward" else "")
-    measured = layer.measured_class
-    return (
-        name,
-        f"{layer.kind} ×{layer.repeat}" if layer.repeat > 1 else layer.kind,
-        show_count(layer.arithmetic) if layer.arithmetic else "-",
-        show_bytes(layer.compulsory_bytes),
-        show_bytes(layer.numpy_bytes),
-        f"{layer.intensity:.2f}" if layer.arithmetic else "-",
-        show_seconds(layer.predicted_seconds),
-        show_seconds(layer.measured_seconds),
-        f"{(high - low) / 2 / layer.measured_seconds:.1%}",
-        f"{layer.error:+.1%}",
-        show_rate(layer.flops_per_second) if layer.arithmetic else "-",
-        f"{layer.flops_per_second / check.peak:.1%}" if layer.arithmetic else "-",
-        f"{layer.bytes_per_second / 1e9:.1f}",
-        str(layer.predicted_class),
-        "-" if measured is None else str(measured),
-        str(layer.textbook_class),
-        f"{check.share(layer):.1%}",
-    )
+    kind = f"{layer.kind} ×{layer.repeat}" if layer.repeat > 1 else layer.kind
+    half = f"{(high - low) / 2 / layer.measured_seconds:.1%}"
+    classes = (layer.predicted_class, layer.measured_class or "-", layer.textbook_class)
+    return _cells(check, [layer], (printable(layer.full_name), kind), half, tuple(map(str, classes)))
 
 
-def _sum(check: Check, layers: list[Finding], name: str) -> Cells:
-    arithmetic, compulsory, numpy = (
-        sum(getattr(layer, field) for layer in layers) for field in ("arithmetic", "compulsory_bytes", "numpy_bytes")
+def _sum(check: Check, layers: Sequence[Finding], name: str) -> Cells:
+    return _cells(check, layers, (name, f"{sum(layer.repeat for layer in layers):,} runs"), "", ("", "", ""))
+
+
+def _cells(check: Check, layers: Sequence[Finding], names: Cells, half: str, classes: Cells) -> Cells:
+    """A line of the table: layers added up. half: of the interval of measured time."""
+    fields = ("arithmetic", "compulsory_bytes", "numpy_bytes", "predicted_seconds", "measured_seconds")
+    arithmetic, compulsory, numpy, predicted, measured = (
+        sum(getattr(layer, field) for layer in layers) for field in fields
     )
-    predicted, measured = (sum(getattr(f, name) for f in layers) for name in ("predicted_seconds", "measured_seconds"))
     return (
-        name,
-        f"{sum(layer.repeat for layer in layers):,} runs",
-        show_count(arithmetic),
+        *names,
+        show_count(arithmetic) if arithmetic else "-",
         show_bytes(compulsory),
         show_bytes(numpy),
-        f"{arithmetic / compulsory:.2f}" if compulsory else "-",
+        f"{arithmetic / compulsory:.2f}" if arithmetic and compulsory else "-",
         show_seconds(predicted),
         show_seconds(measured),
-        "",
+        half,
         f"{predicted / measured - 1:+.1%}",
-        show_rate(arithmetic / measured),
-        f"{arithmetic / measured / check.peak:.1%}",
+        show_rate(arithmetic / measured) if arithmetic else "-",
+        f"{arithmetic / measured / check.peak:.1%}" if arithmetic else "-",
         f"{numpy / measured / 1e9:.1f}",
-        "",
-        "",
-        "",
+        *classes,
         f"{measured / check.measured_seconds:.1%}" if len(layers) < len(check.layers) else "100%",
     )
-
-
-def _errors(check: Check) -> Table:
-    header = (f"Error by level {check.level}: {LEVELS[check.level]}", "median", "p90", "worst", "R² log")
-    counted = len({layer.program for layer in check.layers})
-    return Table(header, [(f"{len(check.layers)} layers, {counted} measured", *check.errors.cells())])
 
 
 def _gains(check: Check) -> Table:
@@ -615,13 +571,3 @@ def _gains(check: Check) -> Table:
         for gain in check.gains[:TOP]
     ]
     return Table(("If one kind were faster", "time", "share", "twice as fast: all", "at most"), rows)
-
-
-def _agreement(check: Check) -> Table:
-    asked = {"the model": check.agreement, "intensity against the ridge": check.textbook_agreement}
-    rows = [(name, str(len(found.pairs)), f"{found.share:.0%}", f"{found.kappa:.2f}") for name, found in asked.items()]
-    return Table(("What bounds a layer, by", "layers", "agree", "kappa"), rows)
-
-
-def _left_out(check: Check) -> list[str]:
-    return [f"without a call, and so without a line: {len(check.idle)} views and the like"] if check.idle else []

@@ -10,11 +10,10 @@ the model's own terms. Near a threshold it is too close to call.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log, prod
-from typing import Any, Literal
+from typing import Literal
 
 from costmodel.roofline.hosttime import Terms
 from costmodel.roofline.machine import Machine
@@ -252,36 +251,3 @@ def _level(op: Op, slower: float, machine: Machine) -> str:
     }
     near = took.pop("cache")
     return min(took, key=lambda level: abs(log(took[level] / near / slower)))
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Predicted bounds against measured ones, pair by pair."""
-
-    pairs: tuple[tuple[Bound, Bound], ...]
-
-    @property
-    def share(self) -> float:
-        """Of pairs that agree."""
-        return sum(a == b for a, b in self.pairs) / len(self.pairs) if self.pairs else 1.0
-
-    @property
-    def kappa(self) -> float:
-        """Cohen's kappa: agreement beyond what the two would have by chance; 1 if there is but one bound."""
-        if not self.pairs:
-            return 1.0
-        count = len(self.pairs)
-        rows, columns = Counter(a for a, _ in self.pairs), Counter(b for _, b in self.pairs)
-        chance = sum(rows[bound] * columns[bound] for bound in BOUNDS) / count**2
-        return 1.0 if chance == 1 else (self.share - chance) / (1 - chance)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; confusion as ``"predicted measured"``."""
-        confusion = {f"{a} {b}": count for (a, b), count in self.confusion.items()}
-        return {"layers": len(self.pairs), "share": self.share, "kappa": self.kappa, "confusion": confusion}
-
-    @property
-    def confusion(self) -> dict[tuple[Bound, Bound], int]:
-        """How many of each (predicted, measured)."""
-        counted = Counter(self.pairs)
-        return {(a, b): counted[a, b] for a in BOUNDS for b in BOUNDS}

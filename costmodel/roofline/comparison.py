@@ -14,14 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline as question
-from costmodel.cost.report import printable
+from costmodel.cost.report import headline, printable
 from costmodel.display.figures import write
 from costmodel.display.table import Table
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import Progress, bar
-from costmodel.roofline.checking import Check, asked, headline, with_rounds
+from costmodel.roofline.checking import Check, asked, with_rounds
 from costmodel.roofline.machine import Machine
 from costmodel.roofline.profiling import PROTOCOL, Profile, whole_program
 from costmodel.roofline.program import Program
@@ -169,7 +168,7 @@ def _name(side: Prediction | Program | Profile | Timing, letter: str, chosen: st
     if isinstance(side, Profile):
         return f"{side.question} ({chosen})"
     if isinstance(side, Prediction):
-        return question(side)
+        return headline(side)
     return (side.name if isinstance(side, Program) else "") or letter
 
 
@@ -213,7 +212,7 @@ def baseline_of(found: Check | Profile) -> Baseline:
     """What a later measurement can be held against."""
     timings = _timings(found)
     return Baseline(
-        question=found.question if isinstance(found, Profile) else headline(found),
+        question=found.question,
         machine=found.calibration.machine,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         statistic=next(iter(timings.values())).statistic,
@@ -224,10 +223,7 @@ def baseline_of(found: Check | Profile) -> Baseline:
 def _timings(found: Check | Profile) -> dict[str, Timing]:
     if isinstance(found, Profile):
         return {name: each.timing for name, each in found.passes.items()}
-    named = {}
-    for layer in found.layers:
-        named[layer.name if layer.phase == "forward" else f"{layer.name} ({layer.phase})"] = layer.timing
-    return named
+    return {layer.full_name: layer.timing for layer in found.layers}
 
 
 def save(found: Check | Profile, path: str | os.PathLike[str]) -> None:

@@ -6,17 +6,17 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import Any
 
 from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline, printable
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar
-from costmodel.roofline.checking import DTYPE, asked, calibration_for, with_rounds
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
+from costmodel.roofline.checking import DTYPE, asked, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, predict_seconds
@@ -130,14 +130,13 @@ class Profile:
         }
 
     def __str__(self) -> str:
-        warned = [f"warning: {warning}" for warning in self.warnings]
-        head = [self.question, str(self.calibration.machine), *warned]
-        return "\n".join(head) + f"\n\n{self._table().text()}"
+        return self._sheet().text()
 
     def _repr_html_(self) -> str:
-        warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in self.warnings)
-        head = f"<p><b>{escape(self.question)}</b><br>{escape(str(self.calibration.machine))}</p>"
-        return f'<div style="overflow-x:auto">{head}{warned}{self._table().html()}</div>'
+        return self._sheet().html()
+
+    def _sheet(self) -> Sheet:
+        return Sheet([self.question, str(self.calibration.machine)], [self._table()], self.warnings)
 
     def _table(self) -> Table:
         columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
@@ -197,7 +196,7 @@ def profile(
     """
     predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
     programs = {name: whole_program(prediction) for name, prediction in predictions.items()}
-    calibration = calibration or calibration_for(progress, say)
+    calibration = calibration or calibrated(progress=progress, say=say)
     with bar(progress, "measuring") as told:
         timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=told)
     passes = {

@@ -108,7 +108,7 @@ def plot(
     """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
     from costmodel.roofline.checking import asked
     from costmodel.roofline.checking import check as checked
-    from costmodel.roofline.drawing import check_drawable
+    from costmodel.roofline.pictures import check_drawable
 
     check_drawable(out, kind)
     prediction = asked(model, settings)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import log
 from time import perf_counter
 from typing import Any
 
 from costmodel.cost.prediction import predict
 from costmodel.display.table import Table
+from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, measure_probes
-from costmodel.roofline.classification import BOUNDS, Agreement, Bound, Verdict, classify, naive, predicted
+from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.layer import forward_program
 from costmodel.roofline.network import network_of
@@ -75,52 +75,6 @@ def keep_apart(programs: Iterable[Program]) -> None:
         for op in program:
             same = probed.get(signature_of(op))
             assert same is None, f"{op} of {program.name} is the probe {same!r}"
-
-
-@dataclass(frozen=True)
-class Errors:
-    """How far predictions are from measurements, as shares of what was measured."""
-
-    predicted: tuple[float, ...]
-    measured: tuple[float, ...]
-
-    @property
-    def shares(self) -> list[float]:
-        """Predicted over measured, less one."""
-        return [p / m - 1 for p, m in zip(self.predicted, self.measured, strict=True)]
-
-    def quantile(self, share: float) -> float:
-        """Of the errors' sizes."""
-        import numpy as np
-
-        return float(np.quantile(np.abs(self.shares), share))
-
-    @property
-    def median(self) -> float:
-        """Half of the errors are smaller."""
-        return self.quantile(0.5)
-
-    @property
-    def worst(self) -> float:
-        """The largest error."""
-        return self.quantile(1.0)
-
-    @property
-    def r_squared(self) -> float:
-        """Share of the variance of log time that is explained."""
-        logs = [log(m) for m in self.measured]
-        mean = sum(logs) / len(logs)
-        left = sum(log(p / m) ** 2 for p, m in zip(self.predicted, self.measured, strict=True))
-        whole = sum((x - mean) ** 2 for x in logs)
-        return 1 - left / whole if whole else 0.0
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain data."""
-        return {"median": self.median, "p90": self.quantile(0.9), "worst": self.worst, "r_squared": self.r_squared}
-
-    def cells(self) -> tuple[str, ...]:
-        """For a table: median, 90 % quantile, worst, R² of log time."""
-        return (f"{self.median:.1%}", f"{self.quantile(0.9):.1%}", f"{self.worst:.1%}", f"{self.r_squared:.4f}")
 
 
 WHOLE: tuple[Case, ...] = (
@@ -226,7 +180,7 @@ class Validation:
             "the model, where not too close to call": self.agreement(clear=True),
             "intensity against the ridge": self.agreement(textbook=True),
         }
-        rows = [(name, str(len(a.pairs)), f"{a.share:.0%}", f"{a.kappa:.2f}") for name, a in asked.items()]
+        rows = [(name, *found.cells()) for name, found in asked.items()]
         counts = self.agreement().confusion
         confusion = [(a, *(str(counts[a, b]) for b in BOUNDS)) for a in BOUNDS]
         return "\n\n".join(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.roofline.accuracy import Agreement
 from costmodel.roofline.classification import (
     TILE_BYTES,
-    Agreement,
     Verdict,
     alone,
     distances_of,
