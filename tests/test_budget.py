@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.budget import read_budget
 from costmodel.cost.prediction import predict
+from costmodel.display.units import read_budget
 from costmodel.errors import SettingError
 from tests.command import here, refused
 

@@ -111,6 +111,22 @@ def test_help_has_examples_that_run(capsys, tmp_path, monkeypatch, command: str)
     assert "--json" in text
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "roofline", "roofline check"])
+def test_help_fits_80_columns_and_lists_settings_apart(capsys, monkeypatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = here(capsys, *command.split(), "--help").out.partition("\n  Examples:\n")[0]
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    options, _, settings = text.partition("\nSettings:\n")
+    assert "--batch" not in options
+    assert ("--batch" in settings) == (command not in ("models", "show", "roofline"))
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    asked = {"_COSTMODEL_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
+    assert apart(COMP_WORDS="costmodel pred", **asked) == (0, "plain,predict\n", "")
+    assert apart(COMP_WORDS="costmodel predict --opt", **asked | {"COMP_CWORD": "2"}).out == "plain,--optimizer\n"
+
+
 def test_help_without_a_command_lists_the_commands(capsys) -> None:
     outcome = here(capsys, "--help")
     assert outcome.code == 0
@@ -189,7 +205,7 @@ def test_main_exits_with_the_code(monkeypatch) -> None:
 
 @pytest.mark.parametrize("arguments", [["predict", "gpt2-small"], ["predict", "resnet50", "--json"], ["models"]])
 def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
-    heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch"}
+    heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch", "costmodel.cli.sweep", "costmodel.cli.analysis"}
     code = "import sys; from costmodel.cli import run; run(sys.argv[1:]); print('loaded', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()

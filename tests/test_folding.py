@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
@@ -16,6 +16,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.cast import Cast
 from costmodel.training.settings import Settings
+from tests.profiles import examples
 from tests.strategies import questions
 
 
@@ -51,7 +52,7 @@ deep = st.integers(1, 9)
 
 
 @given(questions(), deep)
-@settings(max_examples=150)
+@examples(150)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):

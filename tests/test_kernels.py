@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.graph.run import Run
@@ -18,8 +18,9 @@ from costmodel.layers.loss import Loss
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Operand, Pass
+from tests.profiles import examples
 
-EXAMPLES = settings(max_examples=12)
+EXAMPLES = examples(12)
 STEP = 1e-6
 
 

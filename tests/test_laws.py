@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
@@ -22,6 +22,7 @@ from costmodel.graph.tensor import Block, Tensor
 from costmodel.layers.cast import Cast
 from costmodel.symbolic.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
 from costmodel.training.settings import Settings
+from tests.profiles import examples
 from tests.strategies import mlps, questions, transformers
 
 SUMMED = {
@@ -37,7 +38,7 @@ SUMMED = {
 
 
 @given(questions())
-@settings(max_examples=30)
+@examples(30)
 def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     p = predict(model, **asked)
@@ -285,7 +286,7 @@ def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:
 
 
 @given(transformers(), st.integers(1, 3), st.integers(1, 4), st.integers(2, 9), st.integers(2, 16))
-@settings(max_examples=40)
+@examples(40)
 def test_a_formula_says_where_it_does_not_hold(
     model: Transformer, batch: int, seq: int, other_batch: int, other_seq: int
 ) -> None:

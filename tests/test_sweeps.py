@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -21,6 +21,7 @@ from costmodel.cost.quantities import QUANTITIES
 from costmodel.importers.files import build
 from tests.command import error_of
 from tests.oracle.drawn_networks import networks
+from tests.profiles import examples
 from tests.strategies import questions
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4, name="small")
@@ -87,7 +88,7 @@ def network_sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list
 
 
 @given(sweeps() | network_sweeps())
-@settings(max_examples=40)
+@examples(40)
 def test_every_cell_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[Any]]]) -> None:
     model, fixed, axes = question
     ds = cm.sweep(model, **fixed, **axes)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
@@ -53,7 +53,12 @@ def test_activations_are_kept_until_backward_and_gradients_until_the_end(questio
             assert (alive.activations, alive.gradients) == (0, p.memory.gradients)
 
 
+TWO_OUTPUTS = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, classes=3)
+
+
 @given(questions())
+@example((TWO_OUTPUTS, {"batch": 2}))
+@example((TWO_OUTPUTS, {"batch": 2, "precision": "bf16-autocast"}))
 def test_phases_follow_one_another(question: Question) -> None:
     p = asked(question)
     # Recomputation is a part of backward.

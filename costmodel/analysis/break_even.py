@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from costmodel.analysis.solve import shower
 from costmodel.analysis.vary import Knob, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED, UNITS
+from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.table import Table
+from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.budget import Budget, read_budget
 from costmodel.cost.prediction import Prediction, predict, trace
 from costmodel.display.table import Table
-from costmodel.display.units import show_bytes, show_flops
+from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from costmodel.architectures.scaling import resized, turnable
 from costmodel.cost.prediction import Prediction, predict, trace
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, unknown
+from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Condition, Decisions, Noting
 from costmodel.symbolic.polynomial import Polynomial
-from costmodel.training.settings import Settings
+from costmodel.symbolic.sizes import value_of
 
 SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
 """Settings that formulas can have a letter for, beside the sides of the image."""
@@ -146,7 +147,7 @@ class ClosedForms:
         fields, settings = _sorted(letters)
         try:
             model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
-            asked = Settings(**self.settings | settings)
+            asked = settings_of(self.settings | settings)
             check_applies(model, asked)
             values = self._values(trace(model, asked))
         except CostModelError:
@@ -215,6 +216,6 @@ def _follow(tree: Branch | Leaf | None, point: Mapping[str, int]) -> Leaf | None
 def _checked(value: int, point: Mapping[str, int]) -> Polynomial:
     """The formula of a quantity; it gives what was traced."""
     formula = value.expression if isinstance(value, Noting) else Polynomial.of(value)
-    if formula.value(point) != int.__index__(value):
-        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {int.__index__(value)}")
+    if formula.value(point) != value_of(value):
+        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {value_of(value)}")
     return formula

@@ -96,10 +96,13 @@ class Comparison:
 
         Raises CostModelError.
         """
-        from costmodel.display.charts import bars
+        from costmodel.display.bars import PASSES, bars
         from costmodel.display.figures import DARK, LIGHT, save
 
-        figure = bars(self, DARK if dark else LIGHT)
+        found = self.predictions
+        flops = [{part: getattr(p.flops, part) for part in PASSES} for p in found]
+        memory = [p.timeline.peak_step.alive._asdict() for p in found]
+        figure = bars(self.labels, [p.params for p in found], flops, memory, DARK if dark else LIGHT)
         if path is not None:
             save(figure, path)
         return figure

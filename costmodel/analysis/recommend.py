@@ -17,11 +17,10 @@ from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.applicability import check_applies
-from costmodel.cost.budget import Budget, read_budget
 from costmodel.cost.prediction import Prediction, predict, trace
 from costmodel.cost.report import WIDTH, printable
 from costmodel.display.table import Table
-from costmodel.display.units import show_bytes
+from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings

@@ -11,8 +11,8 @@ import sympy
 from costmodel.analysis.solve import shower
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.quantities import UNITS
 from costmodel.display.table import Table
+from costmodel.display.units import UNITS
 from costmodel.errors import SettingError, unknown
 from costmodel.symbolic.sizes import expression
 from costmodel.symbolic.symbols import CeilDiv

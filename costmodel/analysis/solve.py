@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.analysis.vary import Curve, Knob, current, knob_of, last_true
-from costmodel.cost.budget import NUMBER, Budget, fit, read_budget, whole
+from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.units import show_bytes, show_count, show_flops
+from costmodel.display.units import NUMBER, Budget, read_budget, show_bytes, show_count, show_flops, whole
 from costmodel.errors import CostModelError, SettingError, shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from costmodel.architectures.base import Architecture
 
+POINTS = 64
+"""Predictions that a picture along one axis is made of, at most."""
 _COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
@@ -72,13 +74,34 @@ class Solution:
 
         Raises CostModelError without matplotlib, for another quantity, or if `path` cannot be written.
         """
-        from costmodel.display.charts import stack
-        from costmodel.display.figures import save
+        from costmodel.display.figures import LIGHT, save
+        from costmodel.display.lines import stacked
 
-        figure = stack(self)
+        if self.quantity != "memory.peak":
+            raise CostModelError(f"only memory.peak is drawn along {self.knob.name}, not {self.quantity}")
+        less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
+        room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
+        said = f"{self.knob.name} {self.answer:,} fits" if self.answer else f"no {self.knob.name} fits"
+        title = f"{self.prediction.model.title}: {said}"
+        figure = stacked(self.knob.name, self._along(), room, title, LIGHT, self.answer)
         if path is not None:
             save(figure, path)
         return figure
+
+    def _along(self) -> dict[int, dict[str, int]]:
+        """Bytes at the peak by category from the knob's first value to a quarter past the answer, evenly spread."""
+        values = self.knob.values
+        end = values.index(self.past or self.answer or values[0])
+        most = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
+        steps = min(most, POINTS - 1)
+        places = sorted({most * step // steps for step in range(steps + 1)} | {max(0, end - 1), end})
+        found: dict[int, dict[str, int]] = {}
+        for value in (values[place] for place in places):
+            try:
+                found[value] = self.knob.at(value).timeline.peak_step.alive._asdict()
+            except CostModelError:
+                continue
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; sizes of memory in bytes."""

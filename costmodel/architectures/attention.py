@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from costmodel.architectures.latent import projected
@@ -64,7 +65,7 @@ class Tables:
             else []
         )
         self.bias = self._relative() if model.positions == "relative" else None
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[bool, Tensor] = {}
 
     def _relative(self) -> Tensor:
         """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1)."""
@@ -76,10 +77,11 @@ class Tables:
         """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
         if not self.composed or not (self.model.causal or window is not None):
             return None
-        if window not in self._masks:
+        windowed = window is not None
+        if windowed not in self._masks:
             name = "attention_mask" if window == self.model.window else "global_attention_mask"
-            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
-        return self._masks[window]
+            self._masks[windowed] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
+        return self._masks[windowed]
 
 
 class Mixer:
@@ -176,10 +178,11 @@ class Mixer:
         visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
         key = TransposeLast()(key)
         if tables.fallback:
-            query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
+            root = Scale(math.sqrt(model.score_factor))
+            query, key = root(query, name="scale_query"), root(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
         if model.score_scale != 1 and not tables.fallback:
-            scores = Scale()(scores)
+            scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
             scores = Add()(scores, tables.slopes, name="add_alibi")
@@ -198,6 +201,6 @@ class Mixer:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs)(
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale)(
             query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
         )

@@ -14,8 +14,9 @@ from costmodel.layers.linear import Linear
 if TYPE_CHECKING:
     from costmodel.architectures.transformer import Transformer
 
-CLAMP = 7.0
-"""The bound of gpt-oss; any costs the same."""
+CLAMP, SHARPNESS, OFFSET = 7.0, 1.702, 1.0
+"""Of a clamped MLP: the bound, the factor α of what the activation sees, what is added to x W_u (OpenAI 2025, gpt-oss:
+``swiglu`` of its model code)."""
 
 
 def feed_forward(model: Transformer, x: Tensor) -> Tensor:
@@ -36,8 +37,8 @@ def activated(model: Transformer, x: Tensor, inner: Kind) -> Tensor:
     if model.mlp == "clamped":
         gate = Clamp(CLAMP, below=False)(inner(x, name="gate"), name="clamp_gate")
         up = Clamp(CLAMP)(inner(x, name="up"), name="clamp_up")
-        gated = Multiply()(gate, act(Scale()(gate, name="scale_gate")), name="gated")
-        return Multiply()(Shift()(up), gated)
+        gated = Multiply()(gate, act(Scale(SHARPNESS)(gate, name="scale_gate")), name="gated")
+        return Multiply()(Shift(OFFSET)(up), gated)
     if model.mlp == "gated":
         gate = act(inner(x, name="gate"))
         return Multiply()(gate, inner(x, name="up"))

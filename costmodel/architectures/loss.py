@@ -13,8 +13,9 @@ from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSqu
 def take_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
-    Raises SettingError.
+    All that this records, casts and sums too, is of the phase "loss". Raises SettingError.
     """
+    run.phase = "forward" if loss is None else "loss"
     if loss is None:
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")

@@ -28,14 +28,14 @@ def dropped(x: Tensor, p: float, name: str) -> Tensor:
 
 def scaled(x: Tensor, factor: float | None, name: str) -> Tensor:
     """`factor`·x, or x itself without a factor or for 1."""
-    return x if factor is None or factor == 1 else Scale()(x, name=name)
+    return x if factor is None or factor == 1 else Scale(factor)(x, name=name)
 
 
 def capped(x: Tensor, cap: float | None, name: str) -> Tensor:
     """cap·tanh(x/cap) (Bello et al. 2017, §4; Gemma Team 2024, Gemma 2, §2), or x itself without a cap."""
     if cap is None:
         return x
-    return Scale()(Tanh()(Scale()(x, name=f"{name}_in"), name=name), name=f"{name}_out")
+    return Scale(cap)(Tanh()(Scale(1 / cap)(x, name=f"{name}_in"), name=name), name=f"{name}_out")
 
 
 def clipped(x: Tensor, bound: float | None, name: str) -> Tensor:

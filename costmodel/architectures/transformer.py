@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -30,7 +31,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import exact_div, value_of
 
 MOST_PATTERN = 1_000
 Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
@@ -237,6 +238,11 @@ class Transformer(Architecture):
     def value_features(self) -> int:
         """Features of one value, d_v."""
         return self.head_features if self.value_head_size is None else self.value_head_size
+
+    @property
+    def score_factor(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / math.sqrt(value_of(self.head_features)) if self.score_scale is None else self.score_scale
 
     @property
     def pattern(self) -> list[Variant]:

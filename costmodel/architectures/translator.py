@@ -132,11 +132,6 @@ class EncoderDecoder(Architecture):
         return Transformer.model_construct(name=self.name, context=self.context, fused_qkv=False, **shared, **fields)
 
     @property
-    def head_features(self) -> int:
-        """Features of one head, d_h."""
-        return self.encoder.head_features
-
-    @property
     def default_loss(self) -> LossName | None:
         """Next-token cross-entropy of the target."""
         return "cross_entropy"

@@ -84,11 +84,6 @@ class VisionTransformer(Architecture):
         )
 
     @property
-    def head_features(self) -> int:
-        """Features of one head, d_h."""
-        return self.encoder.head_features
-
-    @property
     def default_loss(self) -> LossName | None:
         """Cross-entropy of the classes, if there are any."""
         return None if self.classes is None else "cross_entropy"
@@ -119,7 +114,7 @@ class VisionTransformer(Architecture):
         y = sorted_by(x, self.classes)
         if self.distilled:
             other = sorted_by(x, self.classes, 1, "distillation")
-            y = Scale()(Add()(y, other, name="add_logits"), name="halve_logits")
+            y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
         return y.view((y.shape[0], y.shape[2]), None)
 
     def _embedded(self, images: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from costmodel.symbolic.sizes import ceil_div
+from costmodel.training.settings import Allocator
 
-Allocator = Literal["exact", "cuda"]
 MEBIBYTE = 2**20
 GRANULARITY = 512
 """Every block is a multiple of it [bytes]."""

@@ -10,8 +10,9 @@ from sympy.printing.str import StrPrinter
 
 from costmodel.architectures.base import Definition
 from costmodel.cost.prediction import trace
-from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, UNITS
+from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
+from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
 from costmodel.symbolic.sizes import Letter, expression

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 from costmodel.cost.liveness import ACTIVATIONS, CASTS, Lifetimes, Parts, Phase, Stretch
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
-from costmodel.layers.loss import Loss
 from costmodel.symbolic.sizes import decided
 from costmodel.training.dtypes import Dtype, size_bytes
 
@@ -280,7 +279,7 @@ def plan_of(call: Call) -> Plan:
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
         call.name.rpartition(".")[0],
-        "loss" if isinstance(kind, Loss) else "forward",
+        call.phase,
         list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],
         [(storage, _KEPT[storage.origin]) for storage in call.kept if storage.origin in _KEPT],

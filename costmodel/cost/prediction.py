@@ -16,9 +16,12 @@ from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
+from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
+from costmodel.importers.files import settings_of
+from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.cast import Cast
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -265,10 +268,7 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
         from costmodel.importers.zoo import load
 
         model = load(model)
-    for name in settings:
-        if name not in SETTING_NAMES:
-            raise unknown("setting", name, SETTING_NAMES)
-    asked = Settings(**settings)
+    asked = settings_of(settings)
     check_applies(model, asked)
     try:
         return trace(model, asked)
@@ -284,8 +284,8 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Pr
         device=settings.device,
         precision=settings.policy,
         cast=Cast,
-        recomputation=settings.recomputation,
-        adaptation=settings.adaptation,
+        recomputation=Recomputation.of(settings),
+        adaptation=Adaptation.of(settings),
     )
     output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
     run.recomputation.check()

@@ -57,16 +57,6 @@ QUANTITIES = (
 )
 """Every quantity with a formula, by the name that `formula` and `explain` take."""
 
-UNITS = {
-    "params": "parameters",
-    "trainable_params": "parameters",
-    "active_params": "parameters",
-    "flops": "FLOP",
-    "pointwise_flops": "FLOP",
-    "memory": "bytes",
-}
-"""The unit of each quantity, by the first part of its name."""
-
 _PASSES = {
     "forward": ("forward",),
     "backward": ("backward",),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from costmodel.display.areas import Steps
+
 
 class Standing(NamedTuple):
     """The lines of what stays [bytes].
@@ -93,6 +95,12 @@ def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) ->
 def gradient_bytes(run: Run, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
     return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.trained)
+
+
+MOST_UNFOLDED = 200_000
+"""Timelines of more steps are drawn with their rounds folded."""
+MOST_DRAWN = 4_000
+"""Of more steps than this, the highest of each few is drawn."""
 
 
 class Alive(NamedTuple):
@@ -199,13 +207,32 @@ class Timeline:
 
         Raises CostModelError without matplotlib, or if `path` cannot be written.
         """
-        from costmodel.display.areas import picture
+        from costmodel.display.areas import areas
         from costmodel.display.figures import save
 
-        figure = picture(self)
+        peak = self.peak_step
+        figure = areas(self._drawn(), peak.alive._asdict(), peak.phase, place(peak))
         if path is not None:
             save(figure, path)
         return figure
+
+    def _drawn(self) -> Steps:
+        """Every step of every round, or of so many as are drawn; of very many, rounds that are alike as one."""
+        from costmodel.display.areas import Steps
+
+        if self.happenings > MOST_UNFOLDED:
+            steps, width = self.steps, 1
+            meaning = "step (rounds that are alike drawn as one, at the one with most alive)"
+        else:
+            every = list(self.unfolded())
+            width = -(-len(every) // MOST_DRAWN)
+            several = (every[start : start + width] for start in range(0, len(every), width))
+            steps = [max(few, key=lambda step: step.alive.total) for few in several]
+            which = (
+                f"of every {width}, the one with most alive" if width > 1 else "a layer's forward, backward or update"
+            )
+            meaning = f"step ({which})"
+        return Steps([step.phase for step in steps], [step.alive._asdict() for step in steps], width, meaning)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the peak, where it is, and every step."""

@@ -9,14 +9,35 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.cost.quantities import UNITS
-from costmodel.display.areas import figure_class
-from costmodel.display.units import binary_unit, show_bytes, show_count, show_flops
+from costmodel.display.units import UNITS, binary_unit, show_bytes, show_count, show_flops
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+COLOURS = {
+    "weights": "#0072b2",
+    "masters": "#c3d9e8",
+    "optimizer": "#7fc4ee",
+    "buffers": "#666666",
+    "inputs": "#cc79a7",
+    "gradients": "#d55e00",
+    "activations": "#5dc1a0",
+    "casts": "#9a6324",
+    "temporaries": "#f0e442",
+}
+"""From the bottom up: after Okabe and Ito's palette for colour-blind readers, with neighbours of unlike brightness."""
+
+
+def figure_class() -> Any:
+    """Matplotlib's Figure. Raises CostModelError where the extra `plot` is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CostModelError("a picture needs matplotlib: pip install 'costmodel[plot]'") from None
+    return Figure
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
@@ -75,9 +96,14 @@ class Theme(NamedTuple):
 LIGHT, DARK = Theme("#222222", "#ffffff", "#8a8a8a"), Theme("#e6e6e6", "#16181c", "#8f959e")
 
 
-def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure, Axes]:
+def empty(size: tuple[float, float], theme: Theme) -> Figure:
     """An empty picture of a size in inches. Raises CostModelError where the extra `plot` is missing."""
-    figure = figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
+    return figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
+
+
+def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure, Axes]:
+    """An empty picture with a title and one pair of axes. Raises CostModelError as `empty`."""
+    figure = empty(size, theme)
     axes = figure.add_subplot(facecolor=theme.paper)
     axes.set_title(title.replace("$", r"\$"), color=theme.ink, size=10.5, loc="left")
     axes.tick_params(which="both", colors=theme.ink)
@@ -93,6 +119,7 @@ WIDE = 24
 NAMES = {
     "batch": "batch [samples]",
     "seq": "sequence length [tokens]",
+    "target_seq": "target length [tokens]",
     "image": "image side [pixels]",
     "layers": "layers",
     "width": "width [features]",

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.cost.budget import Budget
-from costmodel.cost.prediction import Prediction
-from costmodel.display.areas import COLOURS
-from costmodel.display.figures import Theme, budget_line, canvas, label, scale_of, shower_of, ticks_of, wide
+from costmodel.display.figures import COLOURS, Theme, budget_line, canvas, label, scale_of, shower_of, ticks_of, wide
+from costmodel.display.units import Budget
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -22,14 +20,24 @@ FEW = 3
 """As many values or fewer are drawn as bars, as texts are."""
 
 
-def stacked(axis: str, found: Mapping[Any, Prediction], room: Budget | None, title: str, theme: Theme) -> Figure:
-    """What is alive at the peak, stacked by category; areas along numbers, else bars."""
+def stacked(
+    axis: str,
+    found: Mapping[Any, Mapping[str, int]],
+    room: Budget | None,
+    title: str,
+    theme: Theme,
+    answer: Any = None,
+) -> Figure:
+    """Bytes at the peak by category for each value of an axis, stacked: areas along numbers, else bars.
+
+    room: a budget to draw. answer: a value to mark.
+    """
     figure, axes = canvas(SIZE, theme, title)
-    alive = [p.timeline.peak_step.alive for p in found.values()]
-    tallest = max([int(a.total) for a in alive] + ([room.bytes] if room else []))
+    alive = list(found.values())
+    tallest = max([sum(sizes.values()) for sizes in alive] + ([room.bytes] if room else []))
     unit, name = scale_of("memory.peak", tallest)
-    lines = [line for line in COLOURS if any(getattr(a, line) for a in alive)]
-    heights = np.array([[getattr(a, line) / unit for a in alive] for line in lines], float)
+    lines = [line for line in COLOURS if any(sizes[line] for sizes in alive)]
+    heights = np.array([[sizes[line] / unit for sizes in alive] for line in lines], float)
     values, colours = list(found), [COLOURS[line] for line in lines]
     if _numbers(values):
         drawn: Sequence[Any] = axes.stackplot(values, heights, colors=colours, linewidth=0)
@@ -46,6 +54,9 @@ def stacked(axis: str, found: Mapping[Any, Prediction], room: Budget | None, tit
     axes.legend(drawn[::-1], lines[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
                 labelcolor=theme.ink)  # fmt: skip
     _frame(axes, axis, values, room, unit, theme)
+    if answer is not None:
+        axes.axvline(answer, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot([answer], [sum(found[answer].values()) / unit], "o", color=theme.ink)
     axes.set_ylim(0, 1.08 * tallest / unit)
     label(axes, "y", theme, name)
     return figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from costmodel.cost.quantities import QUANTITIES
 from costmodel.display.figures import LIGHT, WIDE, canvas, label, scale_of, written
+from costmodel.display.units import UNITS
 
 if TYPE_CHECKING:
     import pandas
@@ -55,7 +55,7 @@ def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
     if len(values) and 0 < WIDE * min(values) < max(values):
         from matplotlib.ticker import LogLocator, NullLocator
 
-        base = 10 if name in QUANTITIES else 2
+        base = 10 if name.partition(".")[0] in UNITS else 2
         getattr(axes, f"set_{along}scale")("log", base=base)
         axis.set_major_locator(LogLocator(base, (1, 2, 5) if base == 10 else (1,)))
         axis.set_minor_locator(NullLocator())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from costmodel.errors import SettingError, unknown
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.symbolic.sizes import ceil_root, decided
+from costmodel.training.settings import Settings
 
 
 @dataclass
@@ -24,6 +26,18 @@ class Recomputation:
     seen: set[str] = field(default_factory=set)
     depth: int = 0
     open: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """A fresh plan of what `settings` say is recomputed."""
+        if not settings.training or settings.checkpoint == "none":
+            return cls()
+        if settings.checkpoint in ("block", "sqrt"):
+            return cls(1 if settings.checkpoint == "block" else "sqrt")
+        if isinstance(settings.checkpoint, int):
+            return cls(settings.checkpoint)
+        names = ("core",) if settings.checkpoint == "selective" else settings.checkpoint
+        return cls(names=frozenset((names,) if isinstance(names, str) else names))
 
     def __bool__(self) -> bool:
         return self.every is not None or bool(self.names)

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import Recomputation
-from costmodel.graph.tensor import Block, Call, Device, Origin, Role, Shape, Storage, Tensor, show_shape
+from costmodel.graph.tensor import (
+    Block,
+    Call,
+    Device,
+    Layer,
+    Origin,
+    Recorded,
+    Role,
+    Shape,
+    Storage,
+    Tensor,
+    show_shape,
+)
 from costmodel.symbolic.sizes import LARGEST_SIZE, product
 from costmodel.training.dtypes import FLOATS, Dtype
 from costmodel.training.precision import FP32, Precision
 
-if TYPE_CHECKING:
-    from costmodel.layers.adaptation import Adaptation
-    from costmodel.layers.base import Kind
-
 MOST_CALLS = 5_000
 """A graph with more layer calls, repeats folded, is refused: no network has them, and a runaway file does."""
+
+
+class Adaptation(Protocol):
+    """Which weights are trained, and what is added to a layer's output for it."""
+
+    def trains(self, path: list[str]) -> bool:
+        """Whether the weights of the layer at this path are trained."""
+        ...
+
+    def adapt(self, call: Call, x: Tensor, path: list[str]) -> Tensor:
+        """The output of a call on `x`, with an adapter's added if the call is a target."""
+        ...
+
+    def check(self) -> None:
+        """Raise an error if a part that was named is nowhere in the model."""
+        ...
 
 
 class Run:
@@ -28,7 +52,7 @@ class Run:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
-    outputs: what the user is handed, if it is several results.
+    outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     """
 
     def __init__(
@@ -37,7 +61,7 @@ class Run:
         training: bool,
         device: Device,
         precision: Precision = FP32,
-        cast: Callable[[Dtype], Kind] | None = None,
+        cast: Callable[[Dtype], Callable[..., Tensor]] | None = None,
         recomputation: Recomputation | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
@@ -53,6 +77,7 @@ class Run:
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self.outputs: tuple[Tensor, ...] = ()
+        self.phase: Recorded = "forward"
         self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []
@@ -110,7 +135,7 @@ class Run:
         self.cached.append(self.storage(product(shape), like.storage.role, "computed", "cache", like.dtype))
 
     def record(
-        self, kind: Kind, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
+        self, kind: Layer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
     ) -> Tensor:
         """Apply `kind` to `inputs` and note what that took; called by ``Kind.__call__``."""
         self._calls += 1

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
 from costmodel.symbolic.sizes import Letter, decided, product
-from costmodel.training.dtypes import Dtype, size_bytes
+from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
     from costmodel.graph.run import Run
-    from costmodel.layers.base import Gradient, Kind
 
-
-Shape = tuple[int, ...]
-Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]
-"""What a tensor holds; the precision policy turns it into bytes an element."""
 
 Origin = Literal["weight", "buffer", "input", "cast", "computed"]
 """Where a tensor comes from: only what was computed is an activation; a weight cast to another type is neither."""
@@ -209,6 +205,8 @@ def _joint(m: int, n: int) -> int:
 
 
 Device = Literal["gpu", "cpu"]
+Recorded = Literal["forward", "loss"]
+"""Phases of a training step whose calls are recorded; those of backward follow from them."""
 
 
 class Block:
@@ -250,12 +248,83 @@ class Block:
                 yield from entry.blocks()
 
 
+Weights = dict[str, Shape]
+Buffers = dict[str, tuple[Shape, Role]]
+
+
+class Work(NamedTuple):
+    """FLOPs of one pass. `counted` is what PyTorch's FlopCounterMode reports where that is not `contractions`."""
+
+    contractions: int
+    pointwise: int
+    counted: int | None = None
+
+
+class Gradient(NamedTuple):
+    """The backward work for one operand; `shared` if its gradient is the incoming one, in the same memory."""
+
+    operand: Tensor
+    work: Work
+    shared: bool = False
+
+
+class Scratch(NamedTuple):
+    """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
+
+    forward: int
+    backward: int
+
+
+class Layer(ABC):
+    """Abstract: what a call asks of its layer kind. `x` and `y` are the call's first input and its output."""
+
+    kind: ClassVar[str]
+    """Name in files, reports and errors: the class name in snake case."""
+    source: ClassVar[str]
+    """Where the formulas come from; printed to whoever asks for an explanation."""
+    fixed: ClassVar[bool] = False
+    """Whether its weights are never trained."""
+
+    @abstractmethod
+    def check(self, call: Call) -> None:
+        """Raise ``call.fail(...)`` if the inputs do not fit."""
+
+    @abstractmethod
+    def weights(self, call: Call) -> Weights:
+        """Trained weights by name, with their shapes."""
+
+    @abstractmethod
+    def buffers(self, call: Call) -> Buffers:
+        """Constants stored beside the weights, with their shapes and roles."""
+
+    @abstractmethod
+    def output(self, call: Call) -> Shape | Tensor:
+        """The output: a shape (new memory), or a tensor (a view, or memory in a certain order)."""
+
+    @abstractmethod
+    def forward(self, call: Call) -> Work:
+        """FLOPs of the forward pass."""
+
+    @abstractmethod
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
+
+    @abstractmethod
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """What autograd saves for backward; weights and buffers may be named, they are charged elsewhere."""
+
+    @abstractmethod
+    def scratch(self, call: Call) -> Scratch:
+        """Working memory."""
+
+
 class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
     it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
-    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again.
+    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `phase` is that of the
+    run when it was recorded.
     """
 
     __slots__ = (
@@ -267,6 +336,7 @@ class Call:
         "kept",
         "kind",
         "name",
+        "phase",
         "recomputed",
         "run",
         "stored",
@@ -274,12 +344,13 @@ class Call:
         "y",
     )
 
-    def __init__(self, run: Run, kind: Kind, inputs: tuple[Tensor, ...], name: str) -> None:
+    def __init__(self, run: Run, kind: Layer, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
         self.kind = kind
         self.inputs = self.given = inputs
         self.name = name
         self.block = run.block
+        self.phase: Recorded = run.phase
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}

@@ -6,11 +6,15 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.errors import CostModelError, SpecError, shown, unknown
+from costmodel.training.declaration import built
+from costmodel.training.optimizers import Optimizer
+from costmodel.training.precision import Precision
+from costmodel.training.settings import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -59,6 +63,21 @@ def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], M
     except CostModelError as error:
         document = Document({what: found.data}, where, lines)
         raise SpecError(f"{document.place(_culprit(SpecError(str(error)), document))}: {error}") from None
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Settings by name, an optimizer's or a precision's path read. Raises UnknownNameError, SettingError, SpecError."""
+    for name in given:
+        if name not in SETTING_NAMES:
+            raise unknown("setting", name, SETTING_NAMES)
+    return Settings(**{name: _declared(name, value) for name, value in given.items()})
+
+
+def _declared(name: str, value: Any) -> Any:
+    kind = {"optimizer": Optimizer, "precision": Precision}.get(name)
+    if kind is None or not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
+        return value
+    return read_fields(value, name, lambda data: built(kind, data, name))
 
 
 def is_path(name: str) -> bool:
@@ -135,7 +154,7 @@ def _build(data: Any, where: str) -> Architecture:
 def _published(data: dict[str, Any], prefix: str) -> Architecture:
     """The model of a published configuration, which names its family and not its architecture."""
     try:
-        return import_module("costmodel.published.families").read_config(data)
+        return import_module("costmodel.importers.huggingface.families").read_config(data)
     except CostModelError as error:
         raise SpecError(f"{prefix}{error}", path=getattr(error, "path", ())) from None
 

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Self
 
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import unknown
 from costmodel.graph.recomputation import ends_of
 from costmodel.graph.tensor import Call, Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.linear import Linear
-from costmodel.training.fields import check_fields
+from costmodel.training.settings import Lora, Settings
 
 DOWN, UP = "lora_down", "lora_up"
-
-
-@dataclass(frozen=True)
-class Lora:
-    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen.
-
-    targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
-    frozen (Hu et al. 2022, eq. 3). dropout: of the adapter's input.
-    """
-
-    rank: int
-    targets: tuple[str, ...]
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", names_of("lora targets", self.targets))
-        try:
-            check_fields(self, "lora")
-        except CostModelError as error:
-            raise SettingError(str(error)) from None
-        if not self.targets:
-            raise SettingError("lora targets no part: name linear layers such as 'qkv'")
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
 @dataclass
@@ -46,6 +22,11 @@ class Adaptation:
     frozen: frozenset[str] = frozenset()
     lora: Lora | None = None
     seen: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """What `settings` say is trained; None if all of the model is."""
+        return cls(frozenset(settings.freeze), settings.lora) if settings.freeze or settings.lora else None
 
     def trains(self, path: list[str]) -> bool:
         """Whether the weights of the layer at this path are trained."""
@@ -74,7 +55,7 @@ class Adaptation:
         with call.run.scope(f"{name}_adapter"):
             inner = Dropout(lora.dropout)(x) if lora.dropout else x
             inner = Linear(lora.rank, bias=False)(inner, name=DOWN)
-            update = Scale()(Linear(kind.features, bias=False)(inner, name=UP))
+            update = Scale(1.0)(Linear(kind.features, bias=False)(inner, name=UP))
             return Add()(call.y, update)
 
     def check(self) -> None:
@@ -82,11 +63,3 @@ class Adaptation:
         for name in sorted(self.lora.targets if self.lora else self.frozen):
             if name not in self.seen:
                 raise unknown("part to adapt" if self.lora else "part to freeze", name, self.seen)
-
-
-def names_of(what: str, value: Any) -> tuple[str, ...]:
-    """Names of parts: one, or several. Raises SettingError."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
-    return tuple(names)

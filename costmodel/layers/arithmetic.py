@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
-from costmodel.training.fields import Probability
+from costmodel.training.fields import Constant, Probability
 
 
 class Elementwise(Weightless):
@@ -79,9 +79,11 @@ class Multiply(Elementwise):
 
 @layer
 class Scale(Unary):
-    """y = c·x with a constant c that costs nothing to know, such as 1/√d_h."""
+    """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
+
+    factor: Constant
 
     def forward(self, call: Call) -> Work:
         """One product per element."""
@@ -101,6 +103,8 @@ class Shift(Unary):
     """y = x + c with a constant c."""
 
     source = "y = x + c (torch.add of a number); dx = g"
+
+    constant: Constant
 
     def forward(self, call: Call) -> Work:
         """One addition per element."""

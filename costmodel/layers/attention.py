@@ -21,6 +21,7 @@ from costmodel.layers.base import (
     takes_rank,
 )
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
+from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 
@@ -130,7 +131,7 @@ class Sink(Kind):
 
 @layer
 class FusedAttention(Weightless):
-    """softmax(q kᵀ/√d_h) v in one kernel that never stores the scores.
+    """softmax(scale·q kᵀ) v in one kernel that never stores the scores; scale: 1/√d_h unless given.
 
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
     takes values of another size, d_v, and as a fourth input a bias of the scores, (h, T, T), whose gradient is made for
@@ -148,6 +149,7 @@ class FusedAttention(Weightless):
     kernel: FusedKernel = "flash"
     dropout: float = 0.0
     pairs: int | None = None
+    scale: Constant | None = None
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""

@@ -10,14 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import Architecture
-from costmodel.cost.budget import read_budget
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.report import headline, printable
 from costmodel.cost.rows import traffic
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table
-from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds, show_share
+from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds, show_share
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.accuracy import Agreement, Errors

@@ -6,12 +6,13 @@ written down as a condition on a polynomial; whatever else looks at its value is
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.symbolic.polynomial import Polynomial, ceil_quotient, exact_quotient, extreme, remainder
-from costmodel.symbolic.sizes import Letter
+from costmodel.symbolic.sizes import Letter, value_of
 
 Relation = Literal["zero", "positive", "value"]
 
@@ -53,40 +54,59 @@ class Decisions:
         return outcome
 
 
-class Noting(Letter):
-    """A letter whose expression is a `Polynomial`, and which notes what is decided on it."""
+class Noting(Letter if TYPE_CHECKING else object):
+    """A letter whose expression is a `Polynomial`, and which notes what is decided on it.
 
+    It says that it is an int, and is none: the interpreter reads the value of an int without asking, as the bound of a
+    slice, an index, the end of a range or a key. Any other object it asks for it, by ``__index__`` and ``__hash__``.
+    """
+
+    __slots__ = ("decisions", "expression", "value")
+
+    value: int
     expression: Polynomial
     decisions: Decisions
     everywhere = True
 
+    if not TYPE_CHECKING:
+        __class__ = property(lambda self: Letter)
+
     def __new__(cls, value: int, expression: Polynomial, decisions: Decisions) -> Noting:
         """An int `value` that is `expression`; decisions are noted in `decisions`."""
-        letter = int.__new__(cls, value)
+        letter = object.__new__(cls)
+        letter.value = value
         letter.expression = expression
         letter.decisions = decisions
         return letter
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
 
     def _made(self, value: int, expression: Polynomial) -> Noting:
         return Noting(value, expression, self.decisions)
 
     def __neg__(self) -> Noting:
-        return self._made(-_value(self), -self.expression)
+        return self._made(-self.value, -self.expression)
 
     def __pos__(self) -> Noting:
         return self
 
     def __floordiv__(self, other: int) -> Noting:
-        return self._made(_value(self) // _value(other), _floor(self.expression, _polynomial(other)))
+        return self._made(self.value // value_of(other), _floor(self.expression, _polynomial(other)))
 
     def __rfloordiv__(self, other: int) -> Noting:
-        return self._made(_value(other) // _value(self), _floor(_polynomial(other), self.expression))
+        return self._made(value_of(other) // self.value, _floor(_polynomial(other), self.expression))
 
     def __mod__(self, other: int) -> Noting:
-        return self._made(_value(self) % _value(other), remainder(self.expression, _polynomial(other)))
+        return self._made(self.value % value_of(other), remainder(self.expression, _polynomial(other)))
 
     def __rmod__(self, other: int) -> Noting:
-        return self._made(_value(other) % _value(self), remainder(_polynomial(other), self.expression))
+        return self._made(value_of(other) % self.value, remainder(_polynomial(other), self.expression))
 
     def __divmod__(self, other: int) -> tuple[Noting, Noting]:
         return self // other, self % other
@@ -94,15 +114,13 @@ class Noting(Letter):
     def __rdivmod__(self, other: int) -> tuple[int, int]:
         return other // self, other % self
 
-    __hash__ = int.__hash__
-
     def __bool__(self) -> bool:
-        return not self.decisions.note("zero", self.expression, _value(self) == 0)
+        return not self.decisions.note("zero", self.expression, self.value == 0)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int):
             return NotImplemented
-        return bool(self.decisions.note("zero", self.expression - _polynomial(other), _value(self) == _value(other)))
+        return bool(self.decisions.note("zero", self.expression - _polynomial(other), self.value == value_of(other)))
 
     def __ne__(self, other: object) -> bool:
         return NotImplemented if not isinstance(other, int) else not self == other
@@ -110,13 +128,13 @@ class Noting(Letter):
     def __gt__(self, other: Any) -> bool:
         if not isinstance(other, int):
             return self.fixed() > other
-        outcome = _value(self) > _value(other)
+        outcome = self.value > value_of(other)
         return bool(self.decisions.note("positive", self.expression - _polynomial(other), outcome))
 
     def __lt__(self, other: Any) -> bool:
         if not isinstance(other, int):
             return self.fixed() < other
-        outcome = _value(self) < _value(other)
+        outcome = self.value < value_of(other)
         return bool(self.decisions.note("positive", _polynomial(other) - self.expression, outcome))
 
     def __ge__(self, other: Any) -> bool:
@@ -127,28 +145,28 @@ class Noting(Letter):
 
     def fixed(self) -> int:
         """The value; notes that it is this."""
-        return self.decisions.note("value", self.expression, _value(self))
+        return self.decisions.note("value", self.expression, self.value)
 
     def exact_div(self, divisor: int, *, reflected: bool = False) -> Noting:
         """See `sizes.exact_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
-        if _value(n) % _value(d):
+        if value_of(n) % value_of(d):
             raise ArithmeticError(f"{n} is not a multiple of {d}")
-        return self._made(_value(n) // _value(d), exact_quotient(_polynomial(n), _polynomial(d)))
+        return self._made(value_of(n) // value_of(d), exact_quotient(_polynomial(n), _polynomial(d)))
 
     def ceil_div(self, divisor: int, *, reflected: bool = False) -> Noting:
         """See `sizes.ceil_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
-        return self._made(-(-_value(n) // _value(d)), ceil_quotient(_polynomial(n), _polynomial(d)))
+        return self._made(-(-value_of(n) // value_of(d)), ceil_quotient(_polynomial(n), _polynomial(d)))
 
     def extreme(self, op: Literal["min", "max"], other: int) -> Noting:
         """See `sizes.minimum` and `sizes.maximum`."""
         pick = min if op == "min" else max
-        return self._made(pick(_value(self), _value(other)), extreme(op, (self.expression, _polynomial(other))))
+        return self._made(pick(self.value, value_of(other)), extreme(op, (self.expression, _polynomial(other))))
 
     def largest(self, sizes: Sequence[int]) -> Noting:
         """See `sizes.largest`."""
-        return self._made(max(map(_value, sizes)), extreme("max", map(_polynomial, sizes)))
+        return self._made(max(map(value_of, sizes)), extreme("max", map(_polynomial, sizes)))
 
 
 def _settled(relation: str, of: Polynomial) -> bool:
@@ -167,10 +185,6 @@ def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
     return ceil_quotient(n - d + 1, d) if found is None else found
 
 
-def _value(size: int) -> int:
-    return int.__index__(size)
-
-
 def _polynomial(size: int) -> Polynomial:
     return size.expression if isinstance(size, Noting) else Polynomial.of(int(size))
 
@@ -179,12 +193,12 @@ def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Call
     def forward(self: Noting, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(_value(self), _value(other)), op(self.expression, _polynomial(other)))
+        return self._made(op(self.value, value_of(other)), op(self.expression, _polynomial(other)))
 
     def reflected(self: Noting, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(_value(other), _value(self)), op(_polynomial(other), self.expression))
+        return self._made(op(value_of(other), self.value), op(_polynomial(other), self.expression))
 
     return forward, reflected
 
@@ -195,18 +209,25 @@ for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operato
     setattr(Noting, f"__r{_name}__", _reflected)
 
 
-def _fixing(name: str) -> Callable[..., Any]:
-    method = getattr(int, name)
+def _fixing(op: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(self: Noting, *others: Any) -> Any:
+        return op(self.fixed(), *others)
 
-    def fixed(self: Noting, *others: Any) -> Any:
-        return method(self.fixed(), *(o.fixed() if isinstance(o, Noting) else o for o in others))
+    def reflected(self: Noting, other: Any) -> Any:
+        return op(other, self.fixed())
 
-    return fixed
+    return forward, reflected
 
 
-for _name in (
-    *("int", "float", "complex", "trunc", "floor", "ceil", "round", "abs", "invert"),
-    *(f"{r}{n}" for n in ("pow", "truediv", "lshift", "rshift", "and", "or", "xor") for r in ("", "r")),
+for _name, _op in (
+    *(("int", int), ("index", int), ("hash", hash), ("float", float), ("complex", complex), ("trunc", math.trunc)),
+    *(("floor", math.floor), ("ceil", math.ceil), ("round", round), ("abs", abs), ("invert", operator.invert)),
 ):
-    if hasattr(int, f"__{_name}__"):
-        setattr(Noting, f"__{_name}__", _fixing(f"__{_name}__"))
+    setattr(Noting, f"__{_name}__", _fixing(_op)[0])
+for _name, _op in (
+    *(("pow", pow), ("truediv", operator.truediv), ("lshift", operator.lshift), ("rshift", operator.rshift)),
+    *(("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)),
+):
+    _forward, _reflected = _fixing(_op)
+    setattr(Noting, f"__{_name}__", _forward)
+    setattr(Noting, f"__r{_name}__", _reflected)

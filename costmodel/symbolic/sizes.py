@@ -17,18 +17,25 @@ LARGEST_SIZE = 2**40
 """Sizes above this are refused: no tensor of that extent exists, and a typing slip does."""
 
 
+def value_of(size: int) -> int:
+    """The value of a size, as a plain int: for constants that no cost depends on, whose formulas hold at every size."""
+    return int.__index__(size)
+
+
 class Letter(int):
     """An int that remembers how it was computed, as a sympy expression in the model's letters.
 
     everywhere: whether its formula must hold at all sizes, and not just at those where it was derived.
     """
 
+    value: int
     expression: Any
     everywhere: ClassVar[bool] = False
 
     def __new__(cls, value: int, expression: Any) -> Letter:
         """An int `value` that is `expression` in letters."""
         letter = super().__new__(cls, value)
+        letter.value = value
         letter.expression = expression
         return letter
 
@@ -90,6 +97,11 @@ for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operato
 def expression(size: int) -> Any:
     """The symbolic form of a size; a plain int is its own."""
     return size.expression if isinstance(size, Letter) else int(size)
+
+
+def value_of(size: int) -> int:
+    """The value of a size, for checks and texts: nothing may be decided on it."""
+    return size.value if isinstance(size, Letter) else size
 
 
 def product(sizes: Iterable[int]) -> int:

@@ -1,28 +1,25 @@
-"""Optimizers and precisions of one's own: from fields or from a file of them, checked as strictly as models are."""
+"""Optimizers and precisions of one's own, from their fields, checked as strictly as models are."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.importers.files import is_path, read_fields
 from costmodel.training.fields import check_fields, check_names
 from costmodel.training.optimizers import Optimizer, State
 from costmodel.training.precision import Precision
 
 
 def declared(kind: type, value: Any, what: str) -> Any:
-    """An optimizer or precision from its fields, or from the path of a YAML or JSON file of them.
+    """An optimizer or precision from a mapping of its fields; anything else as it is. Raises SettingError."""
+    return built(kind, value, what) if isinstance(value, dict) else value
 
-    Anything else is returned as it is. Raises SettingError for wrong fields, SpecError with file and line for a wrong
-    file.
-    """
-    if isinstance(value, dict):
-        return _built(kind, value, what)
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
-        return read_fields(value, what, lambda data: _built(kind, data, what))
-    return value
+
+def built(kind: type, data: Any, what: str) -> Any:
+    """An optimizer or precision from plain data that must be a mapping of its fields. Raises SettingError."""
+    made = _made(kind, data, what)
+    check_declared(what, made)
+    return made
 
 
 def check_declared(what: str, value: Any) -> None:
@@ -38,12 +35,6 @@ def check_declared(what: str, value: Any) -> None:
         raise SettingError(str(error)) from None
     if isinstance(value, Precision):
         value.check(what)
-
-
-def _built(kind: type, data: Any, what: str) -> Any:
-    made = _made(kind, data, what)
-    check_declared(what, made)
-    return made
 
 
 def _made(kind: type, data: Any, where: str) -> Any:

@@ -1,10 +1,14 @@
-"""Data types of tensors and their sizes."""
+"""What a tensor is made of as data: shapes, the roles that a precision policy gives data types, and their sizes."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from costmodel.symbolic.sizes import ceil_div
+
+Shape = tuple[int, ...]
+Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]
+"""What a tensor holds; the precision policy turns it into bytes an element."""
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "bool", "int64"]
 BITS: dict[Dtype, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "bool": 8, "int64": 64}

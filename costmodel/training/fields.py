@@ -14,6 +14,7 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Probability = Annotated[float, "at least 0 and less than 1"]
 Count = Annotated[int, "from 0"]
+Constant = Annotated[float, "infinite too"]
 Pair = int | tuple[int, int]
 """One number for both axes, or (height, width)."""
 
@@ -66,6 +67,8 @@ def plainly_right(field: dataclasses.Field[Any], value: Any) -> bool:
     """Whether a value fits at first sight: looking up types takes longer than all else in making a layer."""
     if value is field.default or isinstance(value, bool):
         return value is field.default or field.type == "bool"
+    if type(value) is float:
+        return field.type.removesuffix(" | None") in ("float", "Constant") and math.isfinite(value)
     return field.type == "int" and isinstance(value, int) and 1 <= value <= LARGEST_SIZE
 
 
@@ -77,6 +80,8 @@ def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
         return _MISFIT if (found := _fit(value, float, least, most)) is _MISFIT or not 0 <= found < 1 else found
     if wanted is Count:
         return _fit(value, int, 0, most)
+    if wanted is Constant and isinstance(value, float):
+        return value
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         fitted = (_fit(value, option, least, most) for option in get_args(wanted))
@@ -87,7 +92,7 @@ def _fit(value: Any, wanted: Any, least: int, most: int) -> Any:
         fits = isinstance(value, str) and value in get_args(wanted)
     elif wanted is int:
         fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    elif wanted is float:
+    elif wanted in (float, Constant):
         fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     else:
         fits = isinstance(value, NoneType if wanted is None else wanted)
@@ -123,6 +128,7 @@ def _describe(wanted: Any, least: int) -> str:
         Count: f"a whole number from 0 to {LARGEST_SIZE:,}",
         int: f"a whole number from {least} to {LARGEST_SIZE:,}",
         float: "a finite number",
+        Constant: "a number",
         Probability: "a number from 0 to less than 1",
         bool: "true or false",
         str: "a text",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.errors import SettingError, shown, unknown
-from costmodel.graph.tensor import Shape
 from costmodel.symbolic.sizes import ceil_div, decided, product
+from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
 
 Extent = Literal["weight", "rows", "columns", "axes", "scalar"]

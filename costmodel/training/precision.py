@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from costmodel.errors import SettingError, shown, unknown
-from costmodel.graph.tensor import Role, Shape
 from costmodel.symbolic.sizes import ceil_div, product
-from costmodel.training.dtypes import FLOATS, Dtype, wider
+from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
 
 LOWERED = frozenset(
     {

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from costmodel.cost.allocator import Allocator
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
-from costmodel.graph.recomputation import Recomputation
-from costmodel.layers.adaptation import Adaptation, Lora, names_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
-from costmodel.training.fields import check_names
+from costmodel.training.fields import check_fields, check_names
 from costmodel.training.optimizers import Optimizer, optimizer_named
 from costmodel.training.precision import Precision, precision_named
 
 Mode = Literal["train", "inference"]
 FlopRule = Literal["pytorch", "arithmetic"]
+Allocator = Literal["exact", "cuda"]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen, s = 1.
+
+    targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
+    frozen (Hu et al. 2022, eq. 3). dropout: of the adapter's input.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", names_of("lora targets", self.targets))
+        try:
+            check_fields(self, "lora")
+        except CostModelError as error:
+            raise SettingError(str(error)) from None
+        if not self.targets:
+            raise SettingError("lora targets no part: name linear layers such as 'qkv'")
+        if not 0 <= self.dropout < 1:
+            raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything a question asks beside the model; each field is checked when it is made.
 
-    seq, target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out;
-    "default" is the model's.
+    The text beside a field's type says what it is, in the words of every help and signature. seq, target_seq and image
+    stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the model's.
     loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
     one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
@@ -33,34 +55,47 @@ class Settings:
 
     checkpoint: what is recomputed in backward instead of kept: "none", "block" (each of the equal blocks), "sqrt" (as
     many to a group as there are groups), an int (groups of so many), "selective" (attention from scores to mixed
-    values), or names of parts. accumulate: micro-batches of `batch` samples to an optimizer step, whose gradients are
-    added up; FLOPs are those of all of them, activations those of one. freeze: parts whose weights are not trained, by
-    name. lora: adapters, which alone are trained then.
+    values), or names of parts. accumulate: FLOPs are those of all micro-batches, activations those of one, and
+    gradients are added up.
 
     update: how the optimizer goes over the weights: "loop" (one after another), "foreach" (all at once, as PyTorch does
     by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
     """
 
-    batch: int = 1
-    seq: int | None = None
-    target_seq: int | None = None
-    image: tuple[int, int] | None = None
-    mode: Mode = "train"
-    optimizer: str | Optimizer = "adamw"
-    precision: str | Precision = "fp32"
-    attention: Literal["eager", "flash", "efficient"] = "eager"
-    loss: Literal["default", "cross_entropy", "mean_squared_error", "none"] | None = "default"
-    loss_chunks: int = 1
-    device: Literal["gpu", "cpu"] = "gpu"
-    flop_rule: FlopRule = "pytorch"
-    attention_pairs: Literal["full", "visible"] = "full"
-    checkpoint: str | int | tuple[str, ...] = "none"
-    accumulate: int = 1
-    freeze: tuple[str, ...] = ()
-    lora: Lora | None = None
-    update: Literal["loop", "foreach", "fused"] = "loop"
-    allocator: Allocator = "exact"
+    batch: Annotated[int, "Samples in a batch."] = 1
+    seq: Annotated[int | None, "Tokens in a sequence (default: the model's context)."] = None
+    target_seq: Annotated[int | None, "Tokens in a target of an encoder-decoder (default: as in the sequence)."] = None
+    image: Annotated[tuple[int, int] | None, "Image size, such as 224 or 224x320 (default: the model's own)."] = None
+    mode: Annotated[Mode, "With or without a backward pass."] = "train"
+    optimizer: Annotated[str | Optimizer, "Optimizer."] = "adamw"
+    precision: Annotated[str | Precision, "Precision policy."] = "fp32"
+    attention: Annotated[Literal["eager", "flash", "efficient"], "Attention: scores stored, or a fused kernel."] = (
+        "eager"
+    )
+    loss: Annotated[
+        Literal["default", "cross_entropy", "mean_squared_error", "none"] | None, "Loss (default: the model's own)."
+    ] = "default"
+    loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together."] = 1
+    device: Annotated[Literal["gpu", "cpu"], "Whose kernels decide what is kept."] = "gpu"
+    flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done."] = "pytorch"
+    attention_pairs: Annotated[
+        Literal["full", "visible"], "Count attention's full square, or only what masks leave."
+    ] = "full"
+    checkpoint: Annotated[
+        Literal["none", "block", "sqrt", "selective"] | int | str | tuple[str, ...],
+        "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+    ] = "none"
+    accumulate: Annotated[int, "Micro-batches to an optimizer step."] = 1
+    freeze: Annotated[tuple[str, ...], "Parts whose weights are not trained, such as embedding,mlp."] = ()
+    lora: Annotated[Lora | None, "Adapters, which alone are trained then, such as 8:qkv,mlp.up."] = None
+    update: Annotated[
+        Literal["loop", "foreach", "fused"],
+        "The optimizer updates weights one by one, all at once, or in one kernel.",
+    ] = "loop"
+    allocator: Annotated[Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator."] = (
+        "exact"
+    )
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -111,23 +146,6 @@ class Settings:
             if isinstance(data.get(name), str):
                 named(data[name])  # data that came from elsewhere names no file to read
         return cls(**data)
-
-    @property
-    def adaptation(self) -> Adaptation | None:
-        """What of the model is trained; None if all of it is."""
-        return Adaptation(frozenset(self.freeze), self.lora) if self.freeze or self.lora else None
-
-    @property
-    def recomputation(self) -> Recomputation:
-        """A fresh plan of what to recompute."""
-        if not self.training or self.checkpoint == "none":
-            return Recomputation()
-        if self.checkpoint in ("block", "sqrt"):
-            return Recomputation(1 if self.checkpoint == "block" else "sqrt")
-        if isinstance(self.checkpoint, int):
-            return Recomputation(self.checkpoint)
-        names = ("core",) if self.checkpoint == "selective" else self.checkpoint
-        return Recomputation(names=frozenset((names,) if isinstance(names, str) else names))
 
     @property
     def training(self) -> bool:
@@ -215,3 +233,11 @@ def _check_name(what: str, name: Any, known: Any) -> None:
     if isinstance(name, str) and ALIASES.get(name, "") in known:
         raise UnknownNameError(f"unknown {what} {shown(name)}: did you mean {ALIASES[name]!r}?")
     raise unknown(what, name, ["none" if k is None else k for k in known if k != "default"])
+
+
+def names_of(what: str, value: Any) -> tuple[str, ...]:
+    """Names of parts: one, or several. Raises SettingError."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise SettingError(f"{what}={shown(value)} is not a list of names of parts")
+    return tuple(names)

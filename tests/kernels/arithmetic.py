@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from costmodel.layers.base import Kind
 from tests.kernels.counting import Array, accumulated
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
@@ -47,34 +48,39 @@ class Multiply(Elementwise):
 
 
 class Unary(Kernel, abstract=True):
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer()
+
     def case(self, draw: Draw) -> Case:
-        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+        return Case(self.layer_of(draw), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
 
 
 class Scale(Unary):
-    """The constant is the one of attention, for heads of 4 features."""
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer(factor=draw(st.floats(-3, 3)))
 
     def forward(self, p: Pass) -> Array:
-        return p.x * (1 / 2)
+        return p.x * p.kind.factor
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * (1 / 2)
+        yield p.x, g * p.kind.factor
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x - x / 2
+        return x - x * (1 - p.kind.factor)
 
 
 class Shift(Unary):
-    """The constant is 1, as in gpt-oss."""
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer(constant=draw(st.floats(-3, 3)))
 
     def forward(self, p: Pass) -> Array:
-        return p.x + 1
+        return p.x + p.kind.constant
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         yield p.x, g
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x - (-1)
+        return x - (-p.kind.constant)
 
 
 class Identity(Unary):

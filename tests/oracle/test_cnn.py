@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -18,8 +18,9 @@ from costmodel.errors import ShapeError
 from tests.oracle.drawn_networks import networks, single_layers
 from tests.oracle.measure import Cost, measure, meta, stated
 from tests.oracle.networks import build
-from tests.oracle.settings import differential
+from tests.oracle.settings import DRAWN, differential
 from tests.oracle.vision import vision_model
+from tests.profiles import examples
 
 pytestmark = pytest.mark.oracle
 
@@ -44,7 +45,7 @@ def assert_equal_costs(blocks: list[Any], shape: tuple[int, int, int], device: s
     assert stated_cost(CNN(input=shape, blocks=blocks), device) == measured_cost(module, shape, output)
 
 
-@settings(differential, max_examples=3 * differential.max_examples)
+@examples(3 * DRAWN)
 @given(single_layers, st.sampled_from([4, 6, 12]), st.integers(1, 12), st.integers(1, 12), devices)
 def test_a_layer_costs_what_pytorch_says_or_both_refuse(item: Any, channels: int, h: int, w: int, device: str) -> None:
     blocks = [{"conv": {"channels": channels, "kernel": 1}}, item]

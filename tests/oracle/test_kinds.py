@@ -147,7 +147,7 @@ def total(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def scale(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Scale(), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
+    return Case(Scale(0.5), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
 
 
 @row
@@ -158,7 +158,7 @@ def clamp(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def shift(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Shift(), (draw(single.given(draw(any_shape()))),), lambda x: x + 1)
+    return Case(Shift(1.0), (draw(single.given(draw(any_shape()))),), lambda x: x + 1)
 
 
 @row

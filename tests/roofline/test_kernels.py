@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -23,9 +23,10 @@ from costmodel.roofline.tape import Tape
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.kernels.visibility import Visible
+from tests.profiles import examples
 from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated
 
-EXAMPLES = settings(max_examples=12, deadline=None)
+EXAMPLES = examples(12)
 PROGRAMS = load_all()
 SEED = st.integers(0, 99)
 
@@ -141,7 +142,7 @@ def assert_same(kernel: Any, call: Any, p: Any, g: np.ndarray, found: dict[int, 
 
 
 @given(st.integers(1, 3), st.integers(1, 70), st.booleans(), SEED)
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_fused_attention_with_dropout_is_differentiated_rightly(times: int, t: int, causal: bool, seed: int) -> None:
     """Along a random direction, Σ g·y grows as central differences say, the same numbers being dropped each time."""
     run, shape = Run(training=True, device="gpu"), (2, 2 * times, t, 3)

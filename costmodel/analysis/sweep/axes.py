@@ -11,8 +11,9 @@ from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.scaling import turnable
 from costmodel.errors import SettingError, UnknownNameError, shown, unknown
+from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.settings import SETTING_NAMES
 
 MOST_VALUES = 10_000_000
 """An axis with more values is refused."""
@@ -155,7 +156,7 @@ def _check_names(axis: Axis, settings: Mapping[str, Any]) -> None:
         return
     for value in axis.values:
         try:
-            Settings(**{**settings, axis.name: value})
+            settings_of({**settings, axis.name: value})
         except UnknownNameError:
             raise
         except ValueError:

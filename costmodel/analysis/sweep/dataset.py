@@ -14,7 +14,7 @@ import xarray
 from costmodel.analysis.sweep.axes import Axis, label_of
 from costmodel.analysis.sweep.extents import spans_of
 from costmodel.analysis.sweep.grid import Space
-from costmodel.cost.quantities import UNITS
+from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
 from costmodel.symbolic.evaluation import Window

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.budget import Budget, read_budget
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.prediction import predict
 from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.heatmaps import Heat, heatmap
 from costmodel.display.lines import line, stacked
-from costmodel.display.units import show_bytes
+from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.training.settings import SETTING_NAMES
 
@@ -96,8 +95,8 @@ def _title(cut: xarray.Dataset, quantity: str) -> str:
     return f"{cut.attrs.get('model', '')}: {quantity}" + (f" ({said})" if said else "")
 
 
-def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Prediction]:
-    """What `predict` answers along the one axis, by label; nothing where the sweep does not say how it was asked."""
+def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Mapping[str, int]]:
+    """Bytes at the peak by category along the one axis, by label; nothing where the sweep does not say how it was asked."""
     from costmodel.analysis.closed_forms import varied
     from costmodel.importers.files import build
 
@@ -108,14 +107,13 @@ def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Prediction]:
         return {}
     held = {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
     (axis,) = map(str, cut.dims)
-    found: dict[Any, Prediction] = {}
+    found: dict[Any, dict[str, int]] = {}
     for value in cut[axis].values.tolist():
         point = {name: asked["values"].get(name, {}).get(str(at), at) for name, at in {**held, axis: value}.items()}
         fields = changed | {name: at for name, at in point.items() if name not in SETTING_NAMES}
         own = settings | {name: at for name, at in point.items() if name not in fields}
         try:
-            found[value] = predict(varied(model, fields), **own)
-            _ = found[value].timeline
+            found[value] = predict(varied(model, fields), **own).timeline.peak_step.alive._asdict()
         except CostModelError:
             continue
     return found

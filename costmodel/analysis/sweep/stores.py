@@ -1,4 +1,4 @@
-"""Sweeps written as they are worked out, to Zarr chunk by chunk or to Parquet part by part: readable when stopped, then resumed."""
+"""Sweeps written as they are worked out, to Zarr by chunks or Parquet by parts: readable when stopped, then resumed."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from costmodel.importers.torch.program import Program, Step, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.site import Site, role_of
 from costmodel.importers.torch.trees import Tree, shape_of
+from costmodel.symbolic.sizes import value_of
 
 
 class Replay:
@@ -176,8 +177,8 @@ class Replay:
 
     def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
         """A rule makes what the operator made."""
-        found = tuple(map(int.__index__, tensor.shape))
-        told = tuple(map(int.__index__, shape))
+        found = tuple(map(value_of, tensor.shape))
+        told = tuple(map(value_of, shape))
         if found != told:
             where = ".".join((*step.path, step.name))
             raise SpecError(

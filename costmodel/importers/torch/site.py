@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from costmodel.importers.torch.program import SIZE, TENSOR, Step
 from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.importers.torch.trees import evaluate, shape_of
 from costmodel.layers.base import Kind
+from costmodel.symbolic.sizes import value_of
 
 if TYPE_CHECKING:
     from costmodel.importers.torch.replay import Replay
@@ -63,6 +65,13 @@ class Site:
         """A plain argument, sizes evaluated."""
         value = self.step.args.get(name)
         return default if value is None else self._plain(value)
+
+    def constant(self, name: str, default: float = math.nan) -> float:
+        """A number that no cost depends on; NaN where it is none that is known, such as a complex one."""
+        value = self.value(name, default)
+        if isinstance(value, bool | int):
+            value = float(value_of(value))
+        return value if isinstance(value, float) else math.nan
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, dict) and SIZE in value:

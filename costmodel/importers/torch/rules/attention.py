@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.movements import Copied, Made
 from costmodel.importers.torch.rules.shapes import expanded
@@ -9,7 +11,7 @@ from costmodel.importers.torch.site import Site, rule
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Softmax
 from costmodel.layers.linear import Matmul
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import exact_div, value_of
 
 
 @rule("scaled_dot_product_attention")
@@ -31,7 +33,9 @@ def _fused(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     kernel = site.replay.attention.kernel
     assert kernel != "eager"
     kernel = "efficient" if site.has("attn_mask") else kernel
-    return site.layer(FusedAttention("cpu" if site.run.device == "cpu" else kernel, _dropout(site)), query, key, value)
+    scale = site.constant("scale") if site.has("scale") else None
+    kind = FusedAttention("cpu" if site.run.device == "cpu" else kernel, _dropout(site), scale=scale)
+    return site.layer(kind, query, key, value)
 
 
 def _composed(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -40,8 +44,10 @@ def _composed(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if key.shape[-3:-2] != query.shape[-3:-2] and site.value("enable_gqa", False):
         key, value = (_repeated(site, x, query.shape[-3]) for x in (key, value))
     name = site.step.name
-    query = site.layer(Scale(), query, name=f"{name}.scale_query")
-    key = site.layer(Scale(), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
+    scale = site.constant("scale", 1 / math.sqrt(value_of(query.shape[-1])))
+    root = math.sqrt(abs(scale))
+    query = site.layer(Scale(math.copysign(root, scale)), query, name=f"{name}.scale_query")
+    key = site.layer(Scale(root), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
     batch = site.shape[:-2]
     query, key, value = (expanded(site, x, (*batch, *x.shape[-2:])) for x in (query, key, value))
     scores = site.layer(Matmul(), query, key, name=f"{name}.scores")

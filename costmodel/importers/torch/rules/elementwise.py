@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from costmodel.graph.tensor import Tensor, broadcast
 from costmodel.importers.torch.functions import FUNCTIONS, Choose, Divide, Extreme, Pointwise, Power, Prelu, Subtract
 from costmodel.importers.torch.movements import Made
@@ -26,8 +28,6 @@ from costmodel.layers.noise import ChannelDropout
 ACTIVATIONS = {
     "relu": Relu,
     "relu6": Relu6,
-    "leaky_relu": LeakyRelu,
-    "elu": Elu,
     "silu": Silu,
     "sigmoid": Sigmoid,
     "tanh": Tanh,
@@ -42,6 +42,18 @@ def activation(site: Site) -> Tensor:
     return site.layer(ACTIVATIONS[site.step.op](), site.tensor("self"))
 
 
+@rule("leaky_relu")
+def leaky_relu(site: Site) -> Tensor:
+    """With a slope for what is negative."""
+    return site.layer(LeakyRelu(site.constant("negative_slope", 0.01)), site.tensor("self"))
+
+
+@rule("elu")
+def elu(site: Site) -> Tensor:
+    """With the limit that it falls to."""
+    return site.layer(Elu(site.constant("alpha", 1.0)), site.tensor("self"))
+
+
 @rule("gelu")
 def gelu(site: Site) -> Tensor:
     """With erf, or approximated."""
@@ -50,8 +62,9 @@ def gelu(site: Site) -> Tensor:
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(site: Site) -> Tensor:
-    """Within bounds, which are numbers."""
-    return site.layer(Clamp(), site.tensor("self"))
+    """Within bounds, which are numbers; where they are not one number and its negative, as PyTorch's hardtanh."""
+    low, high = site.constant("min"), site.constant("max")
+    return site.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), site.tensor("self"))
 
 
 @rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential")))
@@ -86,7 +99,7 @@ def mul(site: Site) -> Tensor:
     """A product with a tensor, or with a number."""
     x = site.tensor("self")
     if not site.is_tensor("other"):
-        return site.layer(Scale(), x) if site.role == "activation" else made(site, x)
+        return site.layer(Scale(site.constant("other")), x) if site.role == "activation" else made(site, x)
     return _two(site, Multiply(), x, site.tensor("other"))
 
 
@@ -95,8 +108,16 @@ def div(site: Site) -> Tensor:
     """A quotient by a tensor, or by a number."""
     x = site.tensor("self")
     if not site.is_tensor("other"):
-        return site.layer(Scale(), x) if site.role == "activation" else made(site, x)
+        return site.layer(Scale(_inverse(site)), x) if site.role == "activation" else made(site, x)
     return _two(site, Divide(), x, site.tensor("other"))
+
+
+def _inverse(site: Site) -> float:
+    """One over the number that is divided by; NaN if the quotient is rounded, as no factor does that."""
+    other = site.constant("other")
+    if site.has("rounding_mode"):
+        return math.nan
+    return 1 / other if other else math.inf
 
 
 @rule("addcmul", "addcdiv")
@@ -113,8 +134,9 @@ def lerp(site: Site) -> Tensor:
     a, b = site.tensor("self"), site.tensor("end")
     if site.is_tensor("weight"):
         raise site.fail("by a tensor has no rule")
-    name = site.step.name
-    return site.layer(Add(), site.layer(Scale(), a, name=f"{name}.start"), site.layer(Scale(), b, name=f"{name}.end"))
+    name, share = site.step.name, site.constant("weight")
+    start = site.layer(Scale(1 - share), a, name=f"{name}.start")
+    return site.layer(Add(), start, site.layer(Scale(share), b, name=f"{name}.end"))
 
 
 @rule("prelu")
@@ -169,7 +191,7 @@ def dropout(site: Site) -> Tensor:
     if not site.value("train", True) or p == 0:
         return site.layer(Identity(), x)
     if p >= 1:
-        return site.layer(Scale(), x)
+        return site.layer(Scale(0.0), x)
     return site.layer(ChannelDropout(p) if site.step.op == "feature_dropout" else Dropout(p), x)
 
 

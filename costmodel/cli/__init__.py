@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from click import UsageError
 
 LONGEST_ERROR = 1_000
+COMPLETION = "_COSTMODEL_COMPLETE"
+"""Set by a shell that completes a command line; ``bash_source`` and the like ask for the script that does so."""
 
 
 def main() -> NoReturn:
@@ -43,36 +46,36 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _answered(arguments: Sequence[str]) -> int:
-    from costmodel.commands import UsageError, command
+    from click import UsageError
+    from click.exceptions import Exit
+
+    from costmodel.cli.commands import costmodel
     from costmodel.errors import CostModelError
 
+    if instruction := os.environ.get(COMPLETION):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(costmodel, {}, "costmodel", COMPLETION, instruction)
     try:
-        answer = command().main(list(arguments), prog_name="costmodel", standalone_mode=False)
+        with costmodel.make_context("costmodel", list(arguments)) as context:
+            text, code = costmodel.invoke(context)
+    except Exit as done:  # help or version is printed
+        return done.exit_code
     except UsageError as error:
-        context = getattr(error, "ctx", None)
-        help_of = context.command_path if context else "costmodel"
-        return _fail(f"{_said(error)} (see {help_of} --help)", 2)
+        return _fail(f"{_message(error)} (see {error.ctx.command_path if error.ctx else 'costmodel'} --help)", 2)
     except CostModelError as error:
         return _fail(str(error), 2)
-    if isinstance(answer, int):  # an exit code: typer itself printed help, or was interrupted
-        return answer
-    text, code = answer if isinstance(answer, tuple) else (answer, 0)
-    _print(text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
 
 
-def _said(error: Any) -> str:
+def _message(error: UsageError) -> str:
     """What a usage error says; what looks like an option and starts with a digit was meant as a number."""
     option = getattr(error, "option_name", "")
     if option[1:2].isdigit():
         return f"an amount that starts with {option} is not positive: use one such as '24 GiB'"
     return error.format_message()
-
-
-def _print(text: str) -> None:
-    """To stdout, now, with ? for what its encoding does not have."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _fail(message: str, code: int) -> int:
