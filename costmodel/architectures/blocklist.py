@@ -79,7 +79,7 @@ class _Reader:
         kind = self.kinds[name]
         if not kind.in_lists:
             raise SpecError(
-                f"{where}: {name} takes several inputs or indices, or is put in by a setting; "
+                f"{where}: {name} takes several inputs or indices, or is put in by a setting or an import; "
                 "join paths with branches or residual"
             )
         check_names(kind, given, where)

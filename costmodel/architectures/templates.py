@@ -31,7 +31,7 @@ def read_templates(define: Any) -> dict[str, Template]:
         where = f"define.{name}"
         if not isinstance(name, str) or not name.isidentifier():
             raise SpecError(f"define: {show(name)} is not a name: use letters, digits and underscores")
-        if name in COMPOSITES or name in load_all():
+        if name in item_names(()):
             raise SpecError(f"{where}: there is a layer kind of that name; choose another")
         if not isinstance(body, Mapping) or not {"blocks"} <= {*body} <= {"takes", "blocks"}:
             raise SpecError(

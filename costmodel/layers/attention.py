@@ -262,3 +262,31 @@ def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
         behind = exact_div(seen * (2 * t - seen + 1), 2)
         return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t
+
+
+@layer
+class SoftmaxAlong(Unary):
+    """Softmax along any axis, or its logarithm; `length`: of that axis."""
+
+    source = "torch.softmax, torch.log_softmax; keeps the result"
+    in_lists = False
+
+    length: int
+    logarithm: bool = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous."""
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> Work:
+        """Of n numbers: maximum n − 1, subtraction n, exp n, sum n − 1, division or subtraction n."""
+        rows = exact_div(call.x.size, self.length)
+        return Work(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
+        yield Gradient(call.x, Work(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The result."""
+        yield call.y

@@ -60,24 +60,18 @@ K = TypeVar("K", bound=type[Kind])
 
 @dataclass_transform(frozen_default=True)
 def layer(cls: K) -> K:
-    """Make `cls` a layer kind that model files can name: see `unlisted`, which this adds to `KINDS`."""
-    made = unlisted(cls)
-    if cls.kind in KINDS:
-        raise TypeError(f"two layer kinds are called {cls.kind}")
-    KINDS[cls.kind] = made
-    return made
-
-
-@dataclass_transform(frozen_default=True)
-def unlisted(cls: K) -> K:
-    """Make `cls` a layer kind: a frozen dataclass, final, with a name. Checked here, when it is defined."""
+    """Make `cls` a layer kind: a frozen dataclass, final, named, listed in `KINDS`. Checked when it is defined."""
     if missing := getattr(cls, "__abstractmethods__", None):
         raise TypeError(f"layer kind {cls.__name__} does not say: {', '.join(sorted(missing))}")
     if not getattr(cls, "source", "").strip():
         raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
     cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
-    return dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
+    made = dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
+    if cls.kind in KINDS:
+        raise TypeError(f"two layer kinds are called {cls.kind}")
+    KINDS[cls.kind] = made
+    return made
 
 
 def _refuse_subclass(cls: type, **_: Any) -> None:

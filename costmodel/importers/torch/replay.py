@@ -11,11 +11,11 @@ from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, show_shape
 from costmodel.importers.torch.folding import Fold, Item
-from costmodel.importers.torch.movements import Parameter, Unknown
 from costmodel.importers.torch.program import Program, Step, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.site import Site, role_of
 from costmodel.importers.torch.trees import Tree, shape_of
+from costmodel.layers.leaf import Parameter, Unknown
 from costmodel.symbolic.sizes import value_of
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
 from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, transposed, viewed_strides
-from costmodel.importers.torch.movements import Copied, Made, Part
 from costmodel.importers.torch.program import SIZE, TENSOR, Step
 from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.importers.torch.trees import evaluate, shape_of
 from costmodel.layers.base import Kind
+from costmodel.layers.leaf import Made
+from costmodel.layers.shape import Copied, Part
 from costmodel.symbolic.sizes import value_of
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from costmodel.graph.tensor import Tensor, transposed
-from costmodel.importers.torch.movements import Copied, Made
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Softmax
+from costmodel.layers.leaf import Made
 from costmodel.layers.linear import Matmul
+from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import exact_div, value_of
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.products import Product
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule, strides_of
 from costmodel.layers.arithmetic import Add, Multiply
-from costmodel.layers.linear import Matmul
+from costmodel.layers.linear import Matmul, Product
 from costmodel.symbolic.sizes import product
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 from costmodel.graph.tensor import Tensor, broadcast
-from costmodel.importers.torch.functions import FUNCTIONS, Choose, Divide, Extreme, Pointwise, Power, Prelu, Subtract
-from costmodel.importers.torch.movements import Made
 from costmodel.importers.torch.site import Site, rule
 from costmodel.layers.activation import (
     Elu,
@@ -15,14 +13,29 @@ from costmodel.layers.activation import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Prelu,
     Relu,
     Relu6,
     Sigmoid,
     Silu,
     Tanh,
 )
-from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, Multiply, Scale
+from costmodel.layers.arithmetic import (
+    Add,
+    Choose,
+    Clamp,
+    Divide,
+    Dropout,
+    Extreme,
+    Identity,
+    Multiply,
+    Power,
+    Scale,
+    Subtract,
+)
 from costmodel.layers.attention import Mask
+from costmodel.layers.function import FUNCTIONS, Pointwise
+from costmodel.layers.leaf import Made
 from costmodel.layers.noise import ChannelDropout
 
 ACTIVATIONS = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.images import Convolve, Gated, Padded, Resized
 from costmodel.importers.torch.site import Site, rule, strides_of, tied
+from costmodel.layers.activation import Gated
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool, AdaptiveMaxPool
-from costmodel.layers.conv import Conv, ConvTranspose
+from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AvgPool, MaxPool
+from costmodel.layers.resize import Columns, Padded, Resized
 
 
 @rule("conv2d")
@@ -81,7 +82,7 @@ def resize(site: Site) -> Tensor:
 @rule("im2col", "col2im")
 def columns(site: Site) -> Tensor:
     """Windows as columns, or columns as windows."""
-    return site.layer(Padded(site.shape), site.tensor("self"))
+    return site.layer(Columns(site.shape, site.step.op == "col2im"), site.tensor("self"))
 
 
 @rule("glu")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor
-from costmodel.importers.torch.functions import Pointwise, Subtract
-from costmodel.importers.torch.losses import LOSSES, Compared, Picked
-from costmodel.importers.torch.reductions import Reduce, SoftmaxAlong
 from costmodel.importers.torch.site import Site, rule
-from costmodel.layers.loss import CrossEntropy, MeanSquaredError
+from costmodel.layers.arithmetic import Subtract
+from costmodel.layers.attention import SoftmaxAlong
+from costmodel.layers.function import Pointwise
+from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, Picked
+from costmodel.layers.reduction import Reduce
+
+REDUCED = ("none", "mean", "sum")
+"""PyTorch's numbers of reductions."""
 
 
 @rule("cross_entropy_loss")
@@ -30,9 +34,8 @@ def l1_loss(site: Site) -> Tensor:
     name = site.step.name
     y = site.layer(Subtract(), site.tensor("self"), site.tensor("target"), name=f"{name}.difference")
     y = site.layer(Pointwise("abs"), y, name=f"{name}.abs")
-    reductions = {1: "mean", 2: "sum"}
-    reduction = reductions.get(site.value("reduction", 1))
-    return y if reduction is None else site.layer(Reduce(reduction, ()), y)
+    reduction = REDUCED[site.value("reduction", 1)]
+    return y if reduction == "none" else site.layer(Reduce(reduction, ()), y)
 
 
 @rule("mse_loss")
@@ -46,7 +49,7 @@ def mse_loss(site: Site) -> Tensor | list[Tensor]:
 @rule(*(name for name in LOSSES if name != "mse_loss"))
 def compared(site: Site) -> Tensor:
     """A loss between two tensors of one shape."""
-    kind = Compared(site.step.op, site.shape)
+    kind = Compared(site.step.op, REDUCED[site.value("reduction", 1)])
     return site.layer(kind, site.tensor("self"), site.tensor("target"))
 
 

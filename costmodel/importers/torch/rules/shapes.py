@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor, is_contiguous, transposed
-from costmodel.importers.torch.movements import Chosen, Copied, Joined
 from costmodel.importers.torch.site import Site, rule, strides_of
+from costmodel.layers.indexing import Chosen
+from costmodel.layers.shape import Copied, Joined
 from costmodel.symbolic.sizes import ceil_div, product
 
 
@@ -161,7 +162,7 @@ def convert(site: Site) -> Tensor:
         return x
     if x.storage.role in ("activation", "statistic", "logits") and site.role == "activation":
         return x
-    from costmodel.importers.torch.movements import Made
+    from costmodel.layers.leaf import Made
 
     return site.layer(Made(x.shape, site.role), x)
 
