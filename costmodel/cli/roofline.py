@@ -77,8 +77,8 @@ def check(
     settings: dict[str, Any],
 ) -> tuple[Shown, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
-    from costmodel.roofline.checking import asked
     from costmodel.roofline.checking import check as checked
+    from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
     baseline = Baseline(save, against, html)
@@ -118,9 +118,9 @@ def plot(
     model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
 ) -> Shown:
     """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
-    from costmodel.roofline.checking import asked
     from costmodel.roofline.checking import check as checked
     from costmodel.roofline.pictures import check_drawable
+    from costmodel.roofline.recorder import asked
 
     check_drawable(out, kind)
     prediction = asked(model, settings)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from costmodel.roofline.comparison import Comparison, compare
     from costmodel.roofline.execution import Execution, execute
     from costmodel.roofline.hosttime import HostTime, predict_seconds
-    from costmodel.roofline.layer import backward_program, forward_program, layer_programs
     from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.pictures import plot
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
+    from costmodel.roofline.recorder import backward_program, forward_program, layer_programs
     from costmodel.roofline.timing import Protocol, Timing, measure
     from costmodel.roofline.traffic import Passes, passes
     from costmodel.roofline.validation import Validation, validate
@@ -43,7 +43,7 @@ _HOMES = {
     "Timing": "costmodel.roofline.timing",
     "calibrate": "costmodel.roofline.calibration",
     "calibrated": "costmodel.roofline.calibration",
-    "layer_programs": "costmodel.roofline.layer",
+    "layer_programs": "costmodel.roofline.recorder",
     "measure": "costmodel.roofline.timing",
     "passes": "costmodel.roofline.traffic",
     "predict_seconds": "costmodel.roofline.hosttime",
@@ -51,9 +51,9 @@ _HOMES = {
     "Execution": "costmodel.roofline.execution",
     "Passes": "costmodel.roofline.traffic",
     "Program": "costmodel.roofline.program",
-    "backward_program": "costmodel.roofline.layer",
+    "backward_program": "costmodel.roofline.recorder",
     "execute": "costmodel.roofline.execution",
-    "forward_program": "costmodel.roofline.layer",
+    "forward_program": "costmodel.roofline.recorder",
 }
 
 __all__ = [

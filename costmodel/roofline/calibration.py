@@ -29,10 +29,10 @@ from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.machine import Machine, this_machine
-from costmodel.roofline.network import network_of
 from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
+from costmodel.roofline.recorder import network_of
 from costmodel.roofline.timing import Protocol, Timing, conditions, measure, runner, time_calls
 
 PREFIX = "context"

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import Architecture
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline, printable
 from costmodel.cost.rows import traffic
 from costmodel.display.rooflines import Ceiling
@@ -23,10 +23,9 @@ from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, ceilings_of
 from costmodel.roofline.classification import Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
-from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import check_fits
-from costmodel.roofline.network import check_runs
 from costmodel.roofline.program import Op, Phase, Program
+from costmodel.roofline.recorder import asked, layer_programs
 from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 
@@ -369,18 +368,6 @@ def check(
         layers.append(_finding(each, number, host, timing, bound, calibration))
     idle = tuple(each.call.name for each in passes if each.phase == "forward" and not each.program.ops)
     return Check(prediction, calibration, level, tuple(layers), idle, _warnings(calibration, layers), reuse_bytes)
-
-
-def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
-    """The prediction that is to be held against the clock; inference unless asked otherwise. Raises SettingError."""
-    if isinstance(model, Prediction):
-        if settings:
-            raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
-        prediction = model
-    else:
-        prediction = predict(model, **{"mode": "inference", **settings})
-    check_runs(prediction)
-    return prediction
 
 
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:

@@ -20,10 +20,11 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import Progress, bar
-from costmodel.roofline.checking import Check, asked, with_rounds
+from costmodel.roofline.checking import Check, with_rounds
 from costmodel.roofline.machine import Machine
-from costmodel.roofline.profiling import PROTOCOL, Profile, whole_program
+from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Statistic, Timing, measure
 
 RESAMPLES = 4000
@@ -111,7 +112,7 @@ def compare(
     found: list[Timing | Program] = []
     for side in sides:
         if isinstance(side, Prediction):
-            found.append(whole_program(side))
+            found.append(network_that_fits(side, optimize=False).program)
         else:
             found.append(side.passes[chosen].timing if isinstance(side, Profile) else side)
     to_run = [program for program in found if isinstance(program, Program)]

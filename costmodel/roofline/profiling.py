@@ -16,13 +16,12 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
-from costmodel.roofline.checking import DTYPE, asked, with_rounds
+from costmodel.roofline.checking import DTYPE, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, predict_seconds
-from costmodel.roofline.memory import check_fits
-from costmodel.roofline.network import network_of
 from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, measure
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
@@ -195,7 +194,7 @@ def profile(
 
     """
     predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
-    programs = {name: whole_program(prediction) for name, prediction in predictions.items()}
+    programs = {name: network_that_fits(prediction, optimize=False).program for name, prediction in predictions.items()}
     calibration = calibration or calibrated(progress=progress, say=say)
     with bar(progress, "measuring") as told:
         timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=told)
@@ -225,14 +224,6 @@ def predictions_of(model: Architecture | Prediction | str, settings: dict[str, A
         "forward": asked(model, untrained),
         "forward+backward": asked(model, {**settings, "mode": "train"}),
     }
-
-
-def whole_program(prediction: Prediction) -> Program:
-    """The whole pass as one program, without the optimizer's step. Raises CostModelError if it is too large to run."""
-    check_fits(prediction.memory.weights, prediction.model.title)
-    program = network_of(prediction, optimize=False).program
-    check_fits(peak_bytes(program), prediction.model.title)
-    return program
 
 
 def _question(prediction: Prediction, passes: str) -> str:

@@ -11,7 +11,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
-from costmodel.roofline.layer import forward_program
+from costmodel.roofline.recorder import forward_program
 
 
 class LayerPasses(NamedTuple):

@@ -17,10 +17,9 @@ from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of, predict_seconds
-from costmodel.roofline.layer import forward_program
-from costmodel.roofline.network import network_of
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 

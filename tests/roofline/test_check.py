@@ -13,8 +13,8 @@ from costmodel.roofline.calibration import ceilings_of
 from costmodel.roofline.checking import Check, Gain, check
 from costmodel.roofline.classification import Verdict
 from costmodel.roofline.hosttime import predict_seconds
-from costmodel.roofline.layer import forward_program
 from costmodel.roofline.program import Layout, lay_out
+from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.reference import Buffer
 from costmodel.roofline.timing import Timing
 from tests.command import error_of

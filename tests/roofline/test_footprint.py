@@ -17,9 +17,8 @@ import costmodel as cm
 from costmodel.roofline import memory
 from costmodel.roofline.execution import filled
 from costmodel.roofline.footprint import buffer_bytes, live_bytes, peak_bytes, standing_bytes
-from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import Memory
-from costmodel.roofline.network import network_of
+from costmodel.roofline.recorder import layer_programs, network_of
 from tests.kernels import KERNELS
 from tests.profiles import examples
 from tests.test_kernels import on_paper

@@ -11,11 +11,10 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration, surrogates
 from costmodel.roofline.hosttime import LEVELS, Context, Terms, context_of, predict_seconds
-from costmodel.roofline.layer import forward_program
-from costmodel.roofline.network import network_of
 from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Table, joined, parted
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.tape import Tape
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 

@@ -17,8 +17,8 @@ from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.attention import keys_of
 from costmodel.roofline.kernels.kernel import Site
-from costmodel.roofline.layer import Desk, layer_programs
 from costmodel.roofline.memory import Memory
+from costmodel.roofline.recorder import LayerArrays, layer_programs, site_of
 from costmodel.roofline.tape import Tape
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
@@ -66,7 +66,7 @@ def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: in
     call = on_paper(case, training, needed or not on_paper(case, training).weights)
     p = on_arrays(case, call, seed, call.x.requires_grad)
     tape = Tape("float64")
-    site = Desk(tape).site(call)
+    site = site_of(call, LayerArrays(tape).ref)
     return kernel, call, p, tape, site
 
 

@@ -9,11 +9,10 @@ import pytest
 
 import costmodel as cm
 from costmodel.roofline.hosttime import reuse_distances
-from costmodel.roofline.layer import forward_program
 from costmodel.roofline.memory import LINE, aligned, fill
-from costmodel.roofline.network import network_of
 from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
 from costmodel.roofline.program import Span, program_of
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.tape import Tape
 
 

@@ -10,8 +10,7 @@ import pytest
 import costmodel as cm
 from costmodel.roofline import memory
 from costmodel.roofline.execution import execute
-from costmodel.roofline.layer import backward_program, forward_program
-from costmodel.roofline.network import network_of
+from costmodel.roofline.recorder import backward_program, forward_program, network_of
 
 GPT = cm.GPT(vocab=50, context=16, layers=3, width=12, heads=3)
 MLP = cm.MLP(sizes=[6, 8, 8, 8, 3], dropout=0.5)
