@@ -154,7 +154,8 @@ class Calibration(BaseModel):
     def joined(self, other: Calibration) -> Calibration:
         """The faster of two measurements of each probe, as before and after what is measured between."""
         faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
-        return self.model_copy(update={"seconds": faster})
+        fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
+        return Calibration(**{**fields, "seconds": faster})
 
 
 def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress | None = None) -> Calibration:

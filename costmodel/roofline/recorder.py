@@ -276,7 +276,7 @@ def _optimized(
 
 
 def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
-    """The prediction of what is run; inference unless asked otherwise. Raises SettingError for what NumPy cannot run."""
+    """The prediction of what is run; inference unless asked otherwise. Raises SettingError for what cannot run."""
     if isinstance(model, Prediction):
         if settings:
             raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")

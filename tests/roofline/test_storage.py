@@ -186,3 +186,9 @@ def test_a_noisy_one_is_said_to_be() -> None:
     assert calibration(noisy=0.3, created=now).warnings == [
         "30% of the probes are noisy: calibrate again when the machine is at rest"
     ]
+
+
+def test_a_joined_calibration_has_rates_of_its_own() -> None:
+    slow = calibration()
+    fast = calibration(seconds={name: took / 2 for name, took in slow.seconds.items()})
+    assert slow.rates.peak("float32") == pytest.approx(slow.joined(fast).rates.peak("float32") / 2)
