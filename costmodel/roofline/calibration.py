@@ -18,8 +18,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
@@ -60,7 +61,7 @@ def _predictions() -> Iterator[tuple[str, Prediction]]:
     yield "mlp 330", predict(MLP(sizes=(330, 420, 9)), batch=150, optimizer="sgd")
 
 
-def surrogates() -> dict[str, Program]:
+def calibration_networks() -> dict[str, Program]:
     """Each whole program, by the name that its time is stored under."""
     return {f"{PREFIX} {name}": network_of(prediction).program for name, prediction in _predictions()}
 
@@ -175,7 +176,7 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     timings = time_calls(calls, protocol, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
     del calls, bench
-    whole = surrogates()
+    whole = calibration_networks()
     timings += measure(
         list(whole.values()), protocol=replace(protocol, item_seconds=0.1, warm_passes=3), statistic="median"
     )
@@ -204,6 +205,7 @@ CACHE_VARIABLE = "COSTMODEL_CACHE"
 LARGEST_FILE = 10_000_000
 
 Say = Callable[[str], None]
+Stored = TypeVar("Stored", bound=BaseModel)
 
 
 class CalibrationError(CostModelError):
@@ -253,18 +255,10 @@ def store(calibration: Calibration) -> Path:
 
 def read(path: Path, machine: Machine) -> Calibration:
     """The calibration in a file. Raises CalibrationError unless it is whole, of this version and of `machine`."""
-    from pydantic import ValidationError
-
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise CalibrationError(f"{path} is no calibration: it is larger than {LARGEST_FILE:,} bytes")
-        found = Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise CalibrationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValidationError, RecursionError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "nested too deep"}
-        where = ".".join(map(str, first["loc"]))
-        raise CalibrationError(f"{path} is no calibration: {where + ': ' if where else ''}{first['msg']}") from None
+        found = read_stored(Calibration, path, LARGEST_FILE)
+    except NotStored as error:
+        raise CalibrationError(f"{path}{' is no calibration' * error.content}: {error}") from None
     if found.format != FORMAT:
         raise CalibrationError(f"{path} is of format {found.format}, this version reads {FORMAT}")
     if found.machine != machine:
@@ -274,6 +268,30 @@ def read(path: Path, machine: Machine) -> Calibration:
     if missing := sorted(expected - found.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return found
+
+
+class NotStored(Exception):
+    """Why a file holds no such data. content: whether it could be read and what it says is wrong."""
+
+    def __init__(self, reason: str, content: bool = True) -> None:
+        super().__init__(reason)
+        self.content = content
+
+
+def read_stored(kind: type[Stored], path: Path, most: int) -> Stored:
+    """What a JSON file of at most so many bytes holds. Raises NotStored."""
+    try:
+        if path.stat().st_size > most:
+            raise NotStored(f"it is larger than {most:,} bytes")
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise NotStored(f"cannot be read: {error.strerror or error}", content=False) from None
+    except RecursionError:
+        raise NotStored("nested too deep") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NotStored(f"{where + ': ' if where else ''}{first['msg']}") from None
 
 
 def calibrate(

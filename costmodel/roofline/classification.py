@@ -66,13 +66,9 @@ def _loop_tile(op: Op, most: int) -> Op:
 
 
 def _reduction_tile(op: Op, kept: Shape) -> Op:
-    x, axis = op.operands[0], op.params.get("axis")
-    every = range(len(x.shape))
-    axes = {a % len(x.shape) for a in (every if axis is None else axis if isinstance(axis, tuple) else (axis,))}
-    if op.params.get("keepdims"):
-        left = tuple(1 if a in axes else kept[a] for a in every)
-    else:
-        left = tuple(kept[a] for a in every if a not in axes)
+    x, axes = op.operands[0], op.reduced_axes
+    keepdims = op.params.get("keepdims")
+    left = tuple(1 if a in axes else n for a, n in enumerate(kept) if keepdims or a not in axes)
     return _reshaped(op, lambda ref: kept if ref is x else left)
 
 

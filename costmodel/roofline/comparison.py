@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
@@ -19,7 +19,7 @@ from costmodel.display.figures import write
 from costmodel.display.table import Table
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.roofline.calibration import Progress, bar
+from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
 from costmodel.roofline.checking import Check, with_rounds
 from costmodel.roofline.machine import Machine
 from costmodel.roofline.profiling import PROTOCOL, Profile
@@ -125,22 +125,16 @@ def compare(
 def compared(names: tuple[str, str], timings: tuple[Timing, Timing], *, together: bool = False) -> Comparison:
     """Two timings, by the statistic of the first."""
     first, second = timings
-    interval = speedup_interval(first.samples, second.samples, first.statistic)
-    same = Timing(second.samples, second.inner, second.wall_ratio, first.statistic)
-    return Comparison(names, (first, same), first.seconds / same.seconds, interval, together)
+    second = replace(second, statistic=first.statistic)
+    return Comparison(names, (first, second), first.seconds / second.seconds, speedup_interval(first, second), together)
 
 
-def speedup_interval(
-    before: Sequence[float], after: Sequence[float], statistic: Statistic = "median"
-) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of two samples' statistics."""
+def speedup_interval(before: Timing, after: Timing) -> tuple[float, float]:
+    """95 % bootstrap interval of the ratio of two timings."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    taken = np.median if statistic == "median" else np.min
-    ratio = taken(random.choice(before, (RESAMPLES, len(before))), axis=1) / taken(
-        random.choice(after, (RESAMPLES, len(after))), axis=1
-    )
+    ratio = before.resampled(random, RESAMPLES) / after.resampled(random, RESAMPLES)
     low, high = np.percentile(ratio, (2.5, 97.5))
     return float(low), float(high)
 
@@ -236,18 +230,9 @@ def read(path: str | os.PathLike[str]) -> Baseline:
     """The timings in a file. Raises CostModelError unless it is whole, and of this version."""
     where = printable(str(path))
     try:
-        content = Path(path)
-        if content.stat().st_size > LARGEST_FILE:
-            raise CostModelError(f"{where} is no baseline: it is larger than {LARGEST_FILE:,} bytes")
-        found = Baseline.model_validate_json(content.read_bytes())
-    except OSError as error:
-        raise CostModelError(f"{where}: cannot be read: {error.strerror or error}; --save makes one") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        at = ".".join(map(str, first["loc"]))
-        raise CostModelError(
-            f"{where} is no baseline: {at + ': ' if at else ''}{first['msg']}; --save makes one"
-        ) from None
+        found = read_stored(Baseline, Path(path), LARGEST_FILE)
+    except NotStored as error:
+        raise CostModelError(f"{where}{' is no baseline' * error.content}: {error}; --save makes one") from None
     if found.format != FORMAT:
         raise CostModelError(f"{where} is of format {found.format}, this version reads {FORMAT}: --save makes one anew")
     return found
@@ -337,6 +322,6 @@ def _change(name: str, then: Baseline, now: Baseline) -> Change:
             None,
             "gone" if before else "new",
         )
-    low, high = speedup_interval(after.samples, before.samples, now.statistic)
+    low, high = speedup_interval(after, before)
     outcome: Outcome = "slower" if low > 1 + DRIFT else "faster" if high < 1 / (1 + DRIFT) else "as before"
     return Change(name, before.seconds, after.seconds, (low, high), outcome)

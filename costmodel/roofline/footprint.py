@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from costmodel.roofline.program import Op, Program
-from costmodel.roofline.reference import ITEM_BYTES, Ref
+from costmodel.roofline.reference import ITEM_BYTES
 
 BUFFER = 8192
 """Elements that a buffer holds at most (``np.getbufsize``)."""
@@ -46,8 +46,8 @@ def buffer_bytes(op: Op) -> int:
         return INDEXING_BYTES
     if function in DIRECT:
         return 0
-    shape = op.operands[0].shape if method == "reduce" else op.output.shape
-    axes, operands = _merged(*_sorted(shape, _operands(op, shape)))
+    shape, steps = op.loop
+    axes, operands = _merged(*_sorted(shape, _operands(op, steps)))
     depth, loop = _depth(axes, operands)
     core = prod(axes[:depth])
     most = BUFFER // core * core if depth and core <= BUFFER else BUFFER
@@ -55,35 +55,17 @@ def buffer_bytes(op: Op) -> int:
     return sum(held * x.item_bytes for x in operands if x.cast or not _single(axes, x, depth))
 
 
-def _operands(op: Op, shape: tuple[int, ...]) -> list[Operand]:
-    """Inputs and output, spread over the loop; numbers cost nothing."""
-    refs = [x for x in op.inputs if isinstance(x, Ref)]
+def _operands(op: Op, steps: list[tuple[int, ...]]) -> list[Operand]:
+    """Arrays read and the one written, with their steps over the loop; numbers cost nothing."""
+    *refs, output = op.accesses
     floats = [x.dtype for x in refs if x.dtype.startswith("float")]
     logical = op.name.startswith("logical")
     computed = "bool" if logical else max(floats, default=refs[0].dtype if refs else "", key=ITEM_BYTES.__getitem__)
     if op.name == "divide" and not floats:
         computed = "float64"
-    made = op.output.dtype if op.output.dtype == "bool" else computed
-    spread = [Operand(_spread(x, shape), ITEM_BYTES[computed], x.dtype != computed) for x in refs]
-    output = op.output
-    if op.name.endswith(".reduce"):
-        return [*spread, Operand(_reduced(op, shape), ITEM_BYTES[made], False, reduced=True)]
-    return [*spread, Operand(_spread(output, shape), ITEM_BYTES[made], output.dtype != made)]
-
-
-def _spread(x: Ref, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Steps over `shape`: 0 where x is broadcast."""
-    new = len(shape) - len(x.shape)
-    own = (0 if n == 1 else step for n, step in zip(x.shape, x.steps, strict=True))
-    return (*(0 for _ in range(new)), *own)
-
-
-def _reduced(op: Op, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Steps of a reduction's output: 0 along the axes that are gone."""
-    gone, steps = op.params["axis"], list(op.output.steps)
-    if op.params["keepdims"]:
-        return tuple(0 if axis in gone else step for axis, step in enumerate(steps))
-    return tuple(0 if axis in gone else steps.pop(0) for axis in range(len(shape)))
+    made, reduced = output.dtype if output.dtype == "bool" else computed, op.name.endswith(".reduce")
+    read = [Operand(own, ITEM_BYTES[computed], x.dtype != computed) for x, own in zip(refs, steps, strict=False)]
+    return [*read, Operand(steps[-1], ITEM_BYTES[made], not reduced and output.dtype != made, reduced)]
 
 
 def _sorted(shape: tuple[int, ...], operands: list[Operand]) -> tuple[list[int], list[Operand]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.calibration import PREFIX, Calibration, surrogates
+from costmodel.roofline.calibration import PREFIX, Calibration, calibration_networks
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
@@ -370,7 +370,7 @@ def _fitted(rates: Rates, seconds: Mapping[str, float]) -> Context:
     from scipy.optimize import nnls
 
     took = {name: value for name, value in seconds.items() if name.startswith(PREFIX)}
-    programs = {name: program for name, program in surrogates().items() if name in took}
+    programs = {name: program for name, program in calibration_networks().items() if name in took}
     if not programs:
         return Context((1.0,) * len(GROUPS))
     rows = np.array([_grouped(host_time(program, rates)) for program in programs.values()])

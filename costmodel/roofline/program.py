@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.roofline.memory import STAGGER, Memory, aligned, fill, padded
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
+from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
 
 if TYPE_CHECKING:
     import numpy
@@ -56,6 +56,25 @@ class Op:
     def accesses(self) -> list[Ref]:
         """Each array that it reads, as often as it is named, then the one that it writes."""
         return [*(x for x in self.inputs if isinstance(x, Ref)), self.output]
+
+    @property
+    def reduced_axes(self) -> tuple[int, ...]:
+        """The axes that a reduction sums over."""
+        rank, axis = len(self.operands[0].shape), self.params.get("axis")
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        return tuple(sorted({a % rank for a in axes}))
+
+    @property
+    def loop(self) -> tuple[Shape, list[Shape]]:
+        """Of an elementwise call or a reduction: the axes it loops over, and the strides of each of `accesses`."""
+        if not self.name.endswith(".reduce"):
+            return self.output.shape, [x.steps_over(self.output.shape) for x in self.accesses]
+        x, gone, out = self.operands[0], self.reduced_axes, list(self.output.steps)
+        if self.params.get("keepdims"):
+            written = tuple(0 if axis in gone else step for axis, step in enumerate(out))
+        else:
+            written = tuple(0 if axis in gone else out.pop(0) for axis in range(len(x.shape)))
+        return x.shape, [x.steps_over(x.shape), written]
 
     @property
     def reads_bytes(self) -> int:

@@ -135,6 +135,11 @@ class Ref:
         strides = tuple(step if n == own else 0 for n, own, step in pairs)
         return Ref(shape, self.buffer, (*(0 for _ in range(new)), *strides), self.offset)
 
+    def steps_over(self, shape: Shape) -> Shape:
+        """Strides along the axes of a larger shape that it broadcasts to [elements]: 0 where it repeats."""
+        own = (0 if n == 1 else step for n, step in zip(self.shape, self.steps, strict=True))
+        return (*(0 for _ in range(len(shape) - len(self.shape))), *own)
+
     def windows(self, size: Shape, step: Shape, dilation: Shape, count: Shape) -> Ref:
         """(..., H, W) seen as (..., *size, *count): every window, `step` apart, with gaps of `dilation`."""
         *lead, down, across = self.steps

@@ -20,11 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.roofline.machine import require
 from costmodel.roofline.memory import aligned, check_fits
 from costmodel.roofline.program import Program, Thunk
+
+if TYPE_CHECKING:
+    import numpy
 
 Statistic = Literal["minimum", "median"]
 
@@ -105,9 +108,15 @@ class Timing:
         """95 % bootstrap interval of `seconds` [s]."""
         import numpy as np
 
-        draws = np.random.default_rng(0).choice(self.samples, (RESAMPLES, len(self.samples)))
-        low, high = np.percentile(draws.min(1) if self.statistic == "minimum" else np.median(draws, 1), (2.5, 97.5))
+        low, high = np.percentile(self.resampled(np.random.default_rng(0), RESAMPLES), (2.5, 97.5))
         return float(low), float(high)
+
+    def resampled(self, random: numpy.random.Generator, count: int) -> numpy.ndarray:
+        """`seconds` of so many samples drawn anew with replacement (the bootstrap) [s]."""
+        import numpy as np
+
+        draws = random.choice(self.samples, (count, len(self.samples)))
+        return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
 
     @property
     def spread(self) -> float:

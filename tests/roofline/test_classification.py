@@ -126,9 +126,9 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
 
 
 def test_a_prediction_of_a_model_is_not_of_a_surrogate() -> None:
-    from costmodel.roofline.calibration import surrogates
+    from costmodel.roofline.calibration import calibration_networks
     from costmodel.roofline.validation import WHOLE
 
-    sizes = {program.contractions for program in surrogates().values()}
+    sizes = {program.contractions for program in calibration_networks().values()}
     for model, settings in WHOLE:
         assert cm.predict(model, **settings).flops.total not in sizes

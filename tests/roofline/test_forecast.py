@@ -9,7 +9,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import SettingError
-from costmodel.roofline.calibration import Calibration, surrogates
+from costmodel.roofline.calibration import Calibration, calibration_networks
 from costmodel.roofline.hosttime import LEVELS, Context, Terms, context_of, predict_seconds
 from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
 from costmodel.roofline.program import Program
@@ -129,7 +129,7 @@ def test_context_multiplies_each_kind_of_time() -> None:
 
 def test_context_is_learnt_from_networks_that_took_longer(abacus: Calibration) -> None:
     assert context_of(abacus).factors == (1.0,) * 5
-    whole = {name: predict_seconds(program, abacus).seconds for name, program in surrogates().items()}
+    whole = {name: predict_seconds(program, abacus).seconds for name, program in calibration_networks().items()}
     as_alone = calibration(seconds={**abacus.seconds, **whole})
     assert context_of(as_alone).factors == pytest.approx((1.0,) * 5, rel=1e-3)
     longer = calibration(seconds={**abacus.seconds, **{name: 1.4 * value for name, value in whole.items()}})
