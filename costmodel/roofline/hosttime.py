@@ -12,8 +12,9 @@ Six models, each adding to the one before:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import PREFIX, Calibration, calibration_networks
@@ -307,13 +308,13 @@ class Context:
 
     def applied(self, op: Op, terms: Terms) -> Terms:
         """The terms of a call in a whole program."""
-        compute, memory = self.factors[:2] if op.name == "matmul" else (self.factors[2],) * 2
+        compute, memory, rows, overhead = (self.factors[group] for group in _groups(op))
         return replace(
             terms,
             compute=terms.compute * compute,
             memory=terms.memory * memory,
-            rows=terms.rows * self.factors[3],
-            overhead=terms.overhead * self.factors[4],
+            rows=terms.rows * rows,
+            overhead=terms.overhead * overhead,
         )
 
 
@@ -354,41 +355,32 @@ def predict_seconds(
 
 
 def context_of(calibration: Calibration) -> Context:
-    """The factors that make the calibration's own networks take as long as they did, each near 1."""
-    key = id(calibration.seconds)
-    if key not in _KNOWN:
-        _KNOWN[key] = (calibration, _fitted(calibration.rates, calibration.seconds))
-    return _KNOWN[key][1]
+    """The factors with which the calibration networks take as long as they did, each near 1."""
+    return _fitted(calibration.rates)
 
 
-_KNOWN: dict[int, tuple[Calibration, Context]] = {}
-"""Factors found so far; the calibration is kept, so that its id stays its own."""
-
-
-def _fitted(rates: Rates, seconds: Mapping[str, float]) -> Context:
+@lru_cache(maxsize=8)
+def _fitted(rates: Rates) -> Context:
     import numpy as np
     from scipy.optimize import nnls
 
-    took = {name: value for name, value in seconds.items() if name.startswith(PREFIX)}
+    took = {name: value for name, value in rates.seconds.items() if name.startswith(PREFIX)}
     programs = {name: program for name, program in calibration_networks().items() if name in took}
     if not programs:
         return Context((1.0,) * len(GROUPS))
-    rows = np.array([_grouped(host_time(program, rates)) for program in programs.values()])
-    rows /= np.array([took[name] for name in programs])[:, None]
+    rows = np.zeros((len(programs), len(GROUPS)))
+    for row, (name, program) in zip(rows, programs.items(), strict=True):
+        for op, terms in host_time(program, rates).calls:
+            np.add.at(row, _groups(op), (terms.compute, terms.memory, terms.rows, terms.overhead))
+        row /= took[name]
     held = HOLD * np.eye(len(GROUPS))
     matrix, goal = np.vstack([rows, held]), np.concatenate([np.ones(len(rows)), np.full(len(GROUPS), HOLD)])
     return Context(tuple(map(float, nnls(matrix, goal)[0])))
 
 
-def _grouped(host: HostTime) -> list[float]:
-    """Predicted time by `GROUPS` [s]."""
-    found = [0.0] * len(GROUPS)
-    for op, terms in host.calls:
-        groups = (0, 1, 3, 4) if op.name == "matmul" else (2, 2, 3, 4)
-        parts = (terms.compute, terms.memory, terms.rows, terms.overhead)
-        for group, value in zip(groups, parts, strict=True):
-            found[group] += value
-    return found
+def _groups(op: Op) -> list[int]:
+    """To which of `GROUPS` the terms of a call belong: compute, memory, rows, overhead."""
+    return [0, 1, 3, 4] if op.name == "matmul" else [2, 2, 3, 4]
 
 
 def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
