@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from costmodel.analysis.solve import max_batch, max_layers, max_seq, max_width, solve
     from costmodel.analysis.sweep.sweeps import sweep
     from costmodel.architectures.cnn import CNN
+    from costmodel.architectures.encoder_decoder import EncoderDecoder
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
-    from costmodel.architectures.translator import EncoderDecoder
-    from costmodel.architectures.vision import VisionTransformer
+    from costmodel.architectures.vision_transformer import VisionTransformer
     from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
     from costmodel.importers.torch.importing import from_torch
@@ -37,8 +37,8 @@ _HOMES = {
     "CNN": "costmodel.architectures.cnn",
     "MLP": "costmodel.architectures.mlp",
     "Transformer": "costmodel.architectures.transformer",
-    "EncoderDecoder": "costmodel.architectures.translator",
-    "VisionTransformer": "costmodel.architectures.vision",
+    "EncoderDecoder": "costmodel.architectures.encoder_decoder",
+    "VisionTransformer": "costmodel.architectures.vision_transformer",
     "cheapest_checkpoint": "costmodel.analysis.checkpoint",
     "compare": "costmodel.analysis.compare",
     "break_even": "costmodel.analysis.break_even",

@@ -9,7 +9,7 @@ import pytest
 
 import costmodel as cm
 from costmodel import CNN
-from costmodel.architectures.blocks import Branches, Repeat, Residual, Sequence
+from costmodel.architectures.composites import Branches, Repeat, Residual, Sequence
 from costmodel.errors import CostModelError, ShapeError, SpecError
 from costmodel.importers.files import build, describe
 from costmodel.layers.activation import LeakyRelu, Relu

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel import CNN
-from costmodel.architectures.blocks import Repeat, Residual
+from costmodel.architectures.composites import Repeat, Residual
 from costmodel.cost.rows import Row
 from costmodel.errors import SettingError
 from costmodel.importers.files import build, describe

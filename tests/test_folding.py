@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import predict, trace
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive, Timeline
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
@@ -45,7 +46,7 @@ def timelines(model: Any, chosen: Settings, bare: tuple[str, ...] = ()) -> tuple
     """Folded, and unrolled."""
     unrolled = Unrolled(training=chosen.training, device=chosen.device, precision=chosen.policy, cast=Cast)
     unrolled.bare = bare
-    return trace(model, chosen).timeline, trace(model, chosen, unrolled).timeline
+    return Prediction(model, chosen).timeline, Prediction(model, chosen, trace(model, chosen, unrolled)).timeline
 
 
 deep = st.integers(1, 9)

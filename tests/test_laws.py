@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.mlp import MLP
+from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.allocator import exactly
-from costmodel.cost.prediction import Prediction, predict, trace
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.rows import Row
 from costmodel.cost.timeline import standing_of
@@ -72,7 +73,8 @@ class Unrolling(Run):
 
 
 def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
-    p = trace(model, asked, kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast))
+    run = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
+    p = Prediction(model, asked, trace(model, asked, run))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
         "standing": standing_of(p.run, asked, exactly),
         "gradients": p.memory.gradients,

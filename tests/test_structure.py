@@ -38,10 +38,10 @@ parts
 run training
 objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
 architectures.stack architectures.ends architectures.feedforward architectures.latent architectures.summary
-backward architectures.blocks architectures.mlp architectures.attention architectures.mixture
+backward architectures.blocks architectures.mlp architectures.attention architectures.moe
 architectures.sublayers
 architectures.transformer
-architectures.vision architectures.translator
+architectures.vision_transformer architectures.encoder_decoder
 architectures.templates memory
 architectures.blocklist
 importers importers.huggingface importers.huggingface.fields
@@ -134,7 +134,7 @@ UPWARD = {
     ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
     ("architectures.summary", "architectures.transformer"): "types: the summary reads the model's fields",
     ("architectures.feedforward", "architectures.transformer"): "types: MLPs read the model's fields",
-    ("architectures.mixture", "architectures.transformer"): "types: experts read the model's fields",
+    ("architectures.moe", "architectures.transformer"): "types: experts read the model's fields",
     ("architectures.ends", "architectures.transformer"): "types: embeddings and logits read the model's fields",
     ("architectures.latent", "architectures.transformer"): "types: latent attention reads the model's fields",
     ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.prediction import Prediction, predict, trace
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
@@ -147,7 +147,7 @@ def _candidates(plain: Prediction) -> Iterator[Candidate]:
 def _tried(plain: Prediction, checkpoint: Checkpoint) -> Prediction | None:
     """The same question with `checkpoint`; None if the model has no such parts."""
     try:
-        return trace(plain.model, replace(plain.settings, checkpoint=checkpoint))
+        return Prediction(plain.model, replace(plain.settings, checkpoint=checkpoint))
     except CostModelError:
         return None
 

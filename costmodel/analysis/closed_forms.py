@@ -16,7 +16,7 @@ from typing import Any
 from costmodel.architectures.applicability import check_applies
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.scaling import resized, turnable
-from costmodel.cost.prediction import Prediction, predict, trace
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
@@ -149,7 +149,7 @@ class ClosedForms:
             model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
             asked = settings_of(self.settings | settings)
             check_applies(model, asked)
-            values = self._values(trace(model, asked))
+            values = self._values(Prediction(model, asked))
         except CostModelError:
             if reason := self.reason(point):
                 return Refusal(reason, dict(point))

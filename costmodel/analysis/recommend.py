@@ -17,7 +17,7 @@ from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.applicability import check_applies
-from costmodel.cost.prediction import Prediction, predict, trace
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.report import WIDTH, printable
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, show_bytes
@@ -457,7 +457,7 @@ def _largest(first: Prediction, values: dict[str, Any], steps: Steps, room: int,
 
     def peak(place: int) -> int:
         if place not in made:
-            made[place] = trace(first.model, steps.at(asked, place))
+            made[place] = Prediction(first.model, steps.at(asked, place))
         return int(made[place].timeline.peak)
 
     if len(steps.batches) == 1 or peak(0) > room:
@@ -474,10 +474,10 @@ def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
     yield f"it needs {show_bytes(least.peak + spared)}"
     for name, value in (("optimizer", "sgd"), ("precision", "bf16")):
         if name in least.settings and p.settings.training:
-            other = int(trace(p.model, replace(p.settings, **{name: value})).timeline.peak)
+            other = int(Prediction(p.model, replace(p.settings, **{name: value})).timeline.peak)
             if other < least.peak:
                 yield f"with {name} {value} instead it would need {show_bytes(other + spared)}"
-    if p.model.HAS_ATTENTION and p.extent.seq:
+    if p.model.HAS_ATTENTION and p.batch_shape.seq:
         found = solve_for(p, "memory.peak", room, "seq", spared)
         if found:
             yield f"with seq {int(found):,} or less it fits"

@@ -11,11 +11,11 @@ from typing import Any
 from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.scaling import deepened, depth_of, turnable, widened, width_of, with_fields
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
-from costmodel.cost.prediction import Prediction, trace
+from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.prediction import Prediction
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.importers.torch.model import Imported
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -89,15 +89,15 @@ class Knob:
         """The same question with this number. Raises CostModelError where there is no such model or batch."""
         asked = self.asked
         if self.stretched and isinstance(asked.model, Transformer) and value > asked.model.context:
-            asked = Prediction(with_fields(asked.model, context=value), asked.settings, asked.extent, asked.run)
+            asked = Prediction(with_fields(asked.model, context=value), asked.settings, asked.run)
         return turned(asked, self.name, value)
 
 
 def knob_names(model: Architecture) -> tuple[str, ...]:
     """What can be turned of a question about `model`."""
     if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
-        return (*OF_RUNS, *model.EXTENT, *model.LETTERS)
-    return (*OF_RUNS, *model.EXTENT, *turnable(model))
+        return (*OF_RUNS, *model.BATCH_SIZES, *model.LETTERS)
+    return (*OF_RUNS, *model.BATCH_SIZES, *turnable(model))
 
 
 def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
@@ -124,9 +124,9 @@ def current(asked: Prediction, name: str) -> int:
     if name in OF_RUNS:
         return int(getattr(asked.settings, name))
     if name in ("seq", "target_seq"):
-        return int((asked.extent.seq if name == "seq" else asked.extent.target) or 0)
+        return int((asked.batch_shape.seq if name == "seq" else asked.batch_shape.target) or 0)
     if name == "image":
-        return int((asked.extent.image or (0,))[0])
+        return int((asked.batch_shape.image or (0,))[0])
     if isinstance(asked.model, Transformer | VisionTransformer | EncoderDecoder):
         return _field(asked.model, name)
     return {"width": width_of, "layers": depth_of}[name](asked.model)
@@ -136,10 +136,10 @@ def turned(asked: Prediction, name: str, value: int) -> Prediction:
     """The same question with another number; a sequence beyond learned positions is refused as `predict` does."""
     model, settings = asked.model, asked.settings
     if name in (*OF_RUNS, "seq", "target_seq", "image"):
-        return trace(model, replace(settings, **{name: value}))
+        return Prediction(model, replace(settings, **{name: value}))
     if name == "width":
-        return trace(widened(model, value), settings)
-    return trace(deepened(model, value) if name == "layers" else with_fields(model, **{name: value}), settings)
+        return Prediction(widened(model, value), settings)
+    return Prediction(deepened(model, value) if name == "layers" else with_fields(model, **{name: value}), settings)
 
 
 def _field(model: Architecture, name: str) -> int:
@@ -212,7 +212,7 @@ def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
             f"width in steps of {step}, so that {model.heads} heads divide it",
         )
     if name == "context":
-        return range(int(asked.extent.seq or 1), LARGEST_SIZE + 1), "", ""
+        return range(int(asked.batch_shape.seq or 1), LARGEST_SIZE + 1), "", ""
     if name == "rotary_size":
         most = model.head_features
         return range(2, most + 1, 2), f"a head has {most} features", "rotary_size is even"

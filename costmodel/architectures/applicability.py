@@ -19,7 +19,8 @@ EXTENTS = ("seq", "target_seq", "image")
 
 def applicable(model: Architecture) -> list[str]:
     """Settings that can matter to a model."""
-    others = [*(name for name in EXTENTS if name not in model.EXTENT), *(() if model.HAS_ATTENTION else OF_ATTENTION)]
+    others = [name for name in EXTENTS if name not in model.BATCH_SIZES]
+    others += () if model.HAS_ATTENTION else OF_ATTENTION
     return [name for name in SETTING_NAMES if name not in others]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from costmodel.architectures.latent import projected
+from costmodel.architectures.mla import projected
 from costmodel.architectures.normalisation import capped, clipped, normed
-from costmodel.architectures.stack import Variant
+from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
@@ -17,9 +17,6 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import exact_div, minimum
-
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
 AttentionName = Literal["eager", "flash", "efficient"]
 
@@ -34,7 +31,7 @@ class AttentionSetting(NamedTuple):
 class Tables:
     """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
-    def __init__(self, model: Transformer, run: Run, seq: int, setting: AttentionSetting) -> None:
+    def __init__(self, model: TransformerSpec, run: Run, seq: int, setting: AttentionSetting) -> None:
         self.model = model
         self.run = run
         self.seq = seq
@@ -89,7 +86,7 @@ class Mixer:
 
     def __init__(
         self,
-        model: Transformer,
+        model: TransformerSpec,
         tables: Tables,
         variant: Variant = Variant(),  # noqa: B008
         memory: Tensor | None = None,

@@ -6,11 +6,13 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
+from costmodel.layers.activation import Activation
+from costmodel.layers.base import KINDS, Kind
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
@@ -24,7 +26,24 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Extent(NamedTuple):
+NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
+
+
+def activation(name: str) -> Kind:
+    """The kind called `name`, with its defaults."""
+    return KINDS[name]()
+
+
+def _known(name: str) -> str:
+    if name not in NAMES:
+        raise unknown("activation", name, NAMES)
+    return name
+
+
+ActivationName = Annotated[str, AfterValidator(_known)]
+
+
+class BatchShape(NamedTuple):
     """The sizes of one batch, which a question gives and a model's description does not."""
 
     batch: int
@@ -48,7 +67,7 @@ class Architecture(BaseModel):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
-    EXTENT: ClassVar[tuple[str, ...]] = ()
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
     """The letter that each size field has in formulas."""
@@ -79,19 +98,19 @@ class Architecture(BaseModel):
         return ()
 
     @abstractmethod
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """Sizes of a batch, with the model's own where the question gives none.
 
         Raises SettingError for a size that this kind of model does not have.
         """
 
-    def aimed(self, extent: Extent, target_seq: int | None) -> Extent:
+    def with_target(self, shape: BatchShape, target_seq: int | None) -> BatchShape:
         """The sizes with those of a target, which only an encoder-decoder has. Raises SettingError."""
         refuse("target_seq", target_seq, self, "no target apart from its input")
-        return extent
+        return shape
 
     @abstractmethod
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
     @property
@@ -112,7 +131,7 @@ class Architecture(BaseModel):
         """This model with letters for some of its sizes, of the same values."""
         return self.model_copy(update=sizes)
 
-    def assumptions(self, extent: Extent) -> list[tuple[str, str]]:
+    def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """What the numbers take for granted that no size says, as (topic, sentence)."""
         return []
 
@@ -122,11 +141,11 @@ class Architecture(BaseModel):
         return self.name or type(self).__name__
 
 
-def refuse(extent_name: str, value: object, model: Architecture, takes: str) -> None:
+def refuse(size_name: str, value: object, model: Architecture, takes: str) -> None:
     """Raise SettingError if a size is given that `model` does not have."""
     if value is not None:
         raise SettingError(
-            f"{extent_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
+            f"{size_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
         )
 
 

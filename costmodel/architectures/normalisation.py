@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Tanh
 from costmodel.layers.arithmetic import Clamp, Dropout, Scale
 from costmodel.layers.norm import Layernorm, Rmsnorm
 
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
-
-def normed(model: Transformer, x: Tensor, name: str, heads: int | None = None) -> Tensor:
+def normed(model: TransformerSpec, x: Tensor, name: str, heads: int | None = None) -> Tensor:
     """`x` through a norm of the model's kind, over its last axis; or through a layer norm for each of so many heads."""
     if heads is not None:
         return Layernorm(model.norm_affine, bias=False, heads=heads)(x, name=name)

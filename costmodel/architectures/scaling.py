@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.blocks import Block, Blocks, Branches, Repeat, Residual, Sequence
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.composites import Block, Blocks, Branches, Repeat, Residual, Sequence
 from costmodel.architectures.mlp import MLP
 from costmodel.errors import SettingError, shown
 from costmodel.layers.conv import Conv, ConvTranspose

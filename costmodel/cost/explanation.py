@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 from sympy.printing.str import StrPrinter
 
 from costmodel.architectures.base import Definition
-from costmodel.cost.prediction import trace
+from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
 from costmodel.symbolic.sizes import Letter, expression
-
-if TYPE_CHECKING:
-    from costmodel.cost.prediction import Prediction
-
 
 _EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
 """Sizes of a batch: formulas read best with them in front."""
@@ -207,7 +203,7 @@ def _assumed(quantity: str, prediction: Prediction) -> tuple[str, ...]:
     """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
     if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
         return ()
-    return tuple(f"{topic}: {said}" for topic, said in prediction.model.assumptions(prediction.extent))
+    return tuple(f"{topic}: {said}" for topic, said in prediction.model.assumptions(prediction.batch_shape))
 
 
 _OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")
@@ -215,7 +211,7 @@ _OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")
 
 def definitions_of(prediction: Prediction) -> list[Definition]:
     """A letter for each size of the batch and of the model."""
-    extent = prediction.extent
+    extent = prediction.batch_shape
     definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
         definitions.append(Definition("T", "sequence length", extent.seq))
@@ -233,7 +229,7 @@ def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
     typical: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
     have size 1 and to be treated as such.
     """
-    model, extent = prediction.model, prediction.extent
+    model, extent = prediction.model, prediction.batch_shape
     changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
     if extent.seq is not None:
         changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
@@ -243,7 +239,7 @@ def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
         sides = (_at_least_64(side) if typical else side for side in extent.image)
         changes["image"] = tuple(_letter(name, side) for name, side in zip("HW", sides, strict=True))
     lettered = model.with_sizes({field: _letter(d.symbol, d.value) for field, d in model.size_fields().items()})
-    return trace(lettered, replace(prediction.settings, **changes))
+    return Prediction(lettered, replace(prediction.settings, **changes))
 
 
 def _at_least_64(side: int) -> int:

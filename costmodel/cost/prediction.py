@@ -8,26 +8,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.applicability import check_applies
-from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture
-from costmodel.architectures.loss import take_loss
+from costmodel.architectures.base import Architecture, BatchShape
+from costmodel.architectures.trace import batch_shape, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
-from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
-from costmodel.layers.adaptation import Adaptation
-from costmodel.layers.cast import Cast
 from costmodel.training.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
     import sympy
 
-    from costmodel.architectures.base import Extent
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
 
@@ -37,13 +32,20 @@ MOST_REPLAYED = 1_000_000
 
 
 class Prediction:
-    """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for."""
+    """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
-    def __init__(self, model: Architecture, settings: Settings, extent: Extent, run: Run) -> None:
+    run: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
+    """
+
+    def __init__(self, model: Architecture, settings: Settings, run: Run | None = None) -> None:
         self.model = model
         self.settings = settings
-        self.extent = extent
-        self.run = run
+        self.run = trace(model, settings) if run is None else run
+
+    @cached_property
+    def batch_shape(self) -> BatchShape:
+        """The sizes of one batch."""
+        return batch_shape(self.model, self.settings)
 
     @cached_property
     def layers(self) -> list[Row]:
@@ -198,7 +200,7 @@ class Prediction:
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = trace(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
         found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
@@ -271,26 +273,6 @@ def predict(model: Architecture | str, **settings: Any) -> Prediction:
     asked = settings_of(settings)
     check_applies(model, asked)
     try:
-        return trace(model, asked)
+        return Prediction(model, asked)
     except ShapeError as error:
         raise ShapeError(f"{model.file}: {error}" if model.file else str(error)) from None
-
-
-def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Prediction:
-    """Run the model on paper, recording on `run`; the sizes of model and settings may be letters."""
-    extent = model.aimed(model.extent(settings.batch, settings.seq, settings.image), settings.target_seq)
-    run = run or Run(
-        training=settings.training,
-        device=settings.device,
-        precision=settings.policy,
-        cast=Cast,
-        recomputation=Recomputation.of(settings),
-        adaptation=Adaptation.of(settings),
-    )
-    output = model.forward(run, extent, AttentionSetting(settings.attention, settings.attention_pairs))
-    run.recomputation.check()
-    if run.adaptation is not None:
-        run.adaptation.check()
-    loss = model.default_loss if settings.loss == "default" else settings.loss
-    take_loss(run, loss if settings.training else None, output, settings.loss_chunks)
-    return Prediction(model, settings, extent, run)

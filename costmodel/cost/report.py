@@ -33,7 +33,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
         said += _training(p)
     if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
-    said += p.model.assumptions(p.extent)
+    said += p.model.assumptions(p.batch_shape)
     said.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":
         said.append(("allocator", _CUDA))
@@ -123,7 +123,7 @@ def html(p: Prediction) -> str:
 
 def headline(p: Prediction) -> str:
     """The question in one line: the model and how it is run."""
-    extent, settings = p.extent, p.settings
+    extent, settings = p.batch_shape, p.settings
     what = "one training step" if settings.training else "one forward pass (inference)"
     sizes = [f"batch {int(extent.batch)}"]
     if settings.accumulate > 1:

@@ -27,8 +27,8 @@ ARCHITECTURES = {
     "cnn": ("costmodel.architectures.cnn", "CNN"),
     "transformer": ("costmodel.architectures.transformer", "Transformer"),
     "imported": ("costmodel.importers.torch.model", "Imported"),
-    "encoder_decoder": ("costmodel.architectures.translator", "EncoderDecoder"),
-    "vision_transformer": ("costmodel.architectures.vision", "VisionTransformer"),
+    "encoder_decoder": ("costmodel.architectures.encoder_decoder", "EncoderDecoder"),
+    "vision_transformer": ("costmodel.architectures.vision_transformer", "VisionTransformer"),
 }
 """Where each architecture lives, by the name that files give it."""
 

@@ -14,7 +14,9 @@ from costmodel.architectures.base import Architecture
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import is_path, read, shown_path
 
-SPECS = Path(__file__).parent.parent / "specs"
+PACKAGE = Path(__file__).parents[1]
+# A wheel has the specs in the package; a checkout and an editable install have them beside it.
+SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
 
 
 @dataclass(frozen=True)

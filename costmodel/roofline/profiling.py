@@ -55,12 +55,12 @@ class Pass:
     @property
     def samples_per_second(self) -> float:
         """Throughput."""
-        return int(self.prediction.extent.batch) / self.seconds
+        return int(self.prediction.batch_shape.batch) / self.seconds
 
     @property
     def tokens_per_second(self) -> float | None:
         """Throughput of a model of sequences; None for others."""
-        seq = self.prediction.extent.seq
+        seq = self.prediction.batch_shape.seq
         return None if seq is None else int(seq) * self.samples_per_second
 
     @property

@@ -17,11 +17,6 @@ LARGEST_SIZE = 2**40
 """Sizes above this are refused: no tensor of that extent exists, and a typing slip does."""
 
 
-def value_of(size: int) -> int:
-    """The value of a size, as a plain int: for constants that no cost depends on, whose formulas hold at every size."""
-    return int.__index__(size)
-
-
 class Letter(int):
     """An int that remembers how it was computed, as a sympy expression in the model's letters.
 
@@ -100,7 +95,7 @@ def expression(size: int) -> Any:
 
 
 def value_of(size: int) -> int:
-    """The value of a size, for checks and texts: nothing may be decided on it."""
+    """The value of a size, for checks, texts and constants that no cost depends on: nothing may be decided on it."""
     return size.value if isinstance(size, Letter) else size
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import costmodel as cm
 from costmodel import CNN
 from costmodel.architectures.base import Architecture
 from costmodel.errors import ShapeError
+from costmodel.importers.zoo import SPECS
 from tests.oracle.drawn_networks import networks, single_layers
 from tests.oracle.measure import Cost, measure, meta, stated
 from tests.oracle.networks import build
@@ -107,11 +107,7 @@ def test_the_order_in_memory_is_pytorchs(first: list[Any], item: Any) -> None:
 
 # The zoo.
 
-ZOO = [
-    path.name.removesuffix(".yaml")
-    for path in sorted(files("costmodel.specs").iterdir(), key=lambda p: p.name)
-    if path.read_text("utf-8").startswith("architecture: cnn")
-]
+ZOO = [path.stem for path in sorted(SPECS.glob("*.yaml")) if path.read_text("utf-8").startswith("architecture: cnn")]
 ELSEWHERE = {"lenet-5", "mobilenet_v1", "unet"}
 """Not in torchvision."""
 VARIANTS: dict[str, dict[str, Any]] = {"googlenet": {"aux_logits": False, "init_weights": False}}

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
+from costmodel.architectures.encoder_decoder import EncoderDecoder
+from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES

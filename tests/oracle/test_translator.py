@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.architectures.translator import EncoderDecoder
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError
 

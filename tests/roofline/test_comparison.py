@@ -1,6 +1,7 @@
 """Profiles, comparisons and baselines: what is a difference and what is noise."""
 
 import json
+from dataclasses import replace
 
 import pytest
 

@@ -96,7 +96,7 @@ def _title(cut: xarray.Dataset, quantity: str) -> str:
 
 
 def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Mapping[str, int]]:
-    """Bytes at the peak by category along the one axis, by label; nothing where the sweep does not say how it was asked."""
+    """Bytes at the peak by category along the one axis, by label; nothing where the sweep does not say its question."""
     from costmodel.analysis.closed_forms import varied
     from costmodel.importers.files import build
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
+from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
 from costmodel.importers.huggingface.fields import activation_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costmodel.architectures.mixture import NEED_EXPERTS
+from costmodel.architectures.spec import NEED_EXPERTS
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.importers.huggingface.family import Config, Rule
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any, Literal
 
-from costmodel.cost.prediction import trace
+from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
 from costmodel.importers.torch.axes import Dynamic, Example, examples_of
 from costmodel.importers.torch.capture import Capture

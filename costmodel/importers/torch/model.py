@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, Extent, LossName, Size, as_tuple
+from costmodel.architectures.base import Architecture, BatchShape, LossName, Size, as_tuple
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, is_contiguous
@@ -44,7 +44,7 @@ class Imported(Architecture):
         return fold(self.program)
 
     @property
-    def EXTENT(self) -> tuple[str, ...]:  # type: ignore[override]
+    def BATCH_SIZES(self) -> tuple[str, ...]:  # type: ignore[override]
         """Sizes of a batch, beside its samples, that the module leaves open."""
         open_sizes = self.open
         return tuple(name for name in ("seq", "image") if {"image": "height"}.get(name, name) in open_sizes)
@@ -76,14 +76,14 @@ class Imported(Architecture):
         """Sizes that a question may give; all others are those of the example inputs."""
         return set().union(*(extents_in(tree) for given in self.program.inputs.values() for tree in given.shape))
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """Sizes of a batch; those of the example inputs where the question gives none."""
         height, width = image if image is not None else (None, None)
         asked = {"batch": batch, "seq": seq, "height": height, "width": width}
         sizes = {name: self._size(name, size) for name, size in asked.items()}
         if sizes["height"] is None and sizes["width"] is None:
-            return Extent(sizes["batch"] or 1, sizes["seq"])
-        return Extent(sizes["batch"] or 1, sizes["seq"], (sizes["height"] or 1, sizes["width"] or 1))
+            return BatchShape(sizes["batch"] or 1, sizes["seq"])
+        return BatchShape(sizes["batch"] or 1, sizes["seq"], (sizes["height"] or 1, sizes["width"] or 1))
 
     def _size(self, name: str, size: int | None) -> int | None:
         example = self.example.get(name)
@@ -107,10 +107,10 @@ class Imported(Architecture):
             raise SettingError(f"{shown}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
         return size
 
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
         """What the module returns first."""
-        height, width = extent.image or (None, None)
-        known = {"batch": extent.batch, "seq": extent.seq, "height": height, "width": width}
+        height, width = shape.image or (None, None)
+        known = {"batch": shape.batch, "seq": shape.seq, "height": height, "width": width}
         sizes = {name: size for name, size in known.items() if size is not None}
         assert isinstance(attention, AttentionSetting)
         if attention.pairs != "full":
@@ -124,6 +124,6 @@ class Imported(Architecture):
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")
         y = next((x for x in outputs if x.requires_grad), outputs[0])
-        if len(y.shape) == 3 and extent.seq is not None and is_contiguous(y.shape, y.strides):
+        if len(y.shape) == 3 and shape.seq is not None and is_contiguous(y.shape, y.strides):
             return y.view((y.rows, y.shape[-1]), None)  # the loss sees rows of tokens
         return y

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from costmodel.architectures.normalisation import normed
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
 
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
-
-def projected(model: Transformer, x: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
+def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
     """Query, key and value, each (batch, heads, T, d), turned by `angles`, if there are any.
 
     Of each key, the features that are turned come from one vector for all heads (eq. 14 to 19).
@@ -36,7 +33,7 @@ def projected(model: Transformer, x: Tensor, angles: Sequence[Tensor]) -> list[T
     return [query, key, Slice(value, plain)(wide, name="value")]
 
 
-def _query(model: Transformer, x: Tensor) -> Tensor:
+def _query(model: TransformerSpec, x: Tensor) -> Tensor:
     if model.query_latent_width is not None:
         x = Linear(model.query_latent_width, bias=model.qkv_bias)(x, name="query_down")
         x = normed(model, x, "query_latent_norm")
@@ -44,20 +41,3 @@ def _query(model: Transformer, x: Tensor) -> Tensor:
     return SplitHeads(model.heads)(
         Linear(model.heads * model.head_features, bias=False)(x, name=name), name="split_query"
     )
-
-
-def check_latent(model: Transformer) -> None:
-    """Raise ValueError if the fields of latent attention do not fit."""
-    if model.latent_width is None:
-        for field in ("query_latent_width", "value_head_size"):
-            if getattr(model, field) is not None:
-                raise ValueError(f"{field} needs latent_width")
-        return
-    if model.positions != "rotary" or model.rotary_size is None or model.rotary_size >= model.head_features:
-        raise ValueError(
-            "latent_width needs positions: rotary, and a rotary_size smaller than the head size "
-            f"{int(model.head_features)}: keys are turned in features that all heads share"
-        )
-    for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
-        if getattr(model, field) != value:
-            raise ValueError(f"latent_width needs {field}: {'false' if value is False else 'null'}")

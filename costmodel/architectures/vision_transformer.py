@@ -6,12 +6,20 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.architectures.activations import ActivationName
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, Extent, LossName, Probability, Size, as_tuple, refuse
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    BatchShape,
+    LossName,
+    Probability,
+    Size,
+    as_tuple,
+    refuse,
+)
+from costmodel.architectures.blocks import body
 from costmodel.architectures.normalisation import dropped
-from costmodel.architectures.sublayers import body
-from costmodel.architectures.summary import pooled, sorted_by
+from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
@@ -88,7 +96,7 @@ class VisionTransformer(Architecture):
         """Cross-entropy of the classes, if there are any."""
         return None if self.classes is None else "cross_entropy"
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of images, of the size that the positions are trained for."""
         refuse("seq", seq, self, "batch")
         own = self.input[1:]
@@ -97,13 +105,13 @@ class VisionTransformer(Architecture):
                 f"image {shown(tuple(map(int, image)))} is not the size that {self.title} has positions for, {own}: "
                 f"leave it out, or give the model another input"
             )
-        return Extent(batch, image=own if image is None else image)
+        return BatchShape(batch, image=own if image is None else image)
 
-    def forward(self, run: Run, extent: Extent, attention: AttentionSetting) -> Tensor:
+    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, C, H, W) images → (batch, classes); (batch, pooler's width) or (batch·T, width) without classes."""
-        assert extent.image is not None
+        assert shape.image is not None
         encoder = self.encoder
-        x = self._embedded(run.input((extent.batch, self.input[0], *extent.image), name="images"))
+        x = self._embedded(run.input((shape.batch, self.input[0], *shape.image), name="images"))
         x = body(encoder, run, x, attention)
         if self.pooler is not None:
             x = pooled(x, self.pooler, self.width if self.pooler_width is None else self.pooler_width)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from costmodel.architectures.activations import activation
+from costmodel.architectures.base import activation
 from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear
 
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
-
-def embedded(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
+def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
     """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
     x = scaled(x, model.embedding_scale, "embedding_scale")
     if model.embedding_width is not None:
@@ -31,7 +27,7 @@ def embedded(model: Transformer, x: Tensor, tokens: Tensor) -> Tensor:
     return dropped(x, model.embedding_dropout, "embedding_dropout")
 
 
-def logits(model: Transformer, x: Tensor, table: Tensor) -> Tensor:
+def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
     x = scaled(x, model.output_scale, "output_scale")
     if model.head_transform is not None:

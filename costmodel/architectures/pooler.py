@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from costmodel.architectures.activations import activation
+from costmodel.architectures.base import activation
 from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
 
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
-
-def check_summary(model: Transformer) -> None:
-    """Raise ValueError for a pooler or dropout that nothing reads."""
-    if model.pooler_dropout and model.pooler is None:
-        raise ValueError("pooler_dropout needs a pooler")
-    if model.class_dropout and model.classes is None:
-        raise ValueError("class_dropout needs classes")
-    if model.pooler is not None and model.head and model.classes is None:
-        raise ValueError("a pooler beside a head needs classes, or nothing reads it")
-
-
-def summarised(model: Transformer, x: Tensor) -> Tensor:
+def summarised(model: TransformerSpec, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, classes), or (batch, width) from the pooler alone (Devlin et al. 2019, §3)."""
     if model.pooler is not None:
         x = pooled(x, model.pooler, x.shape[-1], model.pooler_dropout)

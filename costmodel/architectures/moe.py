@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from costmodel.architectures.feedforward import activated, mlp
 from costmodel.architectures.normalisation import scaled
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply
@@ -17,19 +17,8 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.routing import GroupedTopK, Shares
 from costmodel.symbolic.sizes import ceil_div
 
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
 
-NEED_EXPERTS = (
-    *("experts_per_token", "expert_width", "expert_pattern", "expert_bias", "dense_layers", "expert_weights"),
-    *("expert_shares", "expert_scale", "expert_groups", "chosen_groups", "choice_bias"),
-    *("capacity_factor", "imbalance"),
-    *("shared_width", "shared_gate", "router_bias"),
-)
-"""Fields that say something of experts alone."""
-
-
-def routed(model: Transformer, x: Tensor) -> Tensor:
+def routed(model: TransformerSpec, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width): the experts that each token chooses, and the one that all share."""
     with x.run.scope("mlp"):
         y = _experts(model, x)
@@ -42,7 +31,7 @@ def routed(model: Transformer, x: Tensor) -> Tensor:
         return Add()(y, shared, name="add_shared")
 
 
-def _experts(model: Transformer, x: Tensor) -> Tensor:
+def _experts(model: TransformerSpec, x: Tensor) -> Tensor:
     assert model.experts is not None
     (b, t, d), k = x.shape, model.chosen
     hidden = model.hidden if model.expert_width is None else model.expert_width
@@ -60,14 +49,14 @@ def _experts(model: Transformer, x: Tensor) -> Tensor:
         return Total()(weighed, name="total").view((b, t, d), None)
 
 
-def capacity(model: Transformer, tokens: int) -> int:
+def capacity(model: TransformerSpec, tokens: int) -> int:
     """Rows that each expert computes: its even share of the tokens' choices, times the capacity factor, rounded up."""
     assert model.experts is not None
     factor = Fraction(str(model.capacity_factor))
     return ceil_div(factor.numerator * model.chosen * tokens, factor.denominator * model.experts)
 
 
-def busy(model: Transformer) -> int | None:
+def busy(model: TransformerSpec) -> int | None:
     """Experts that have rows, where it is not all: those that have `imbalance` times their even share have every row.
 
     With a capacity all experts compute.
@@ -78,7 +67,7 @@ def busy(model: Transformer) -> int | None:
     return ceil_div(factor.denominator * model.experts, factor.numerator)
 
 
-def assumptions(model: Transformer, tokens: int) -> list[tuple[str, str]]:
+def assumptions(model: TransformerSpec, tokens: int) -> list[tuple[str, str]]:
     """What a mixture's numbers take for granted, as (topic, sentence)."""
     if model.experts is None:
         return []
@@ -86,7 +75,7 @@ def assumptions(model: Transformer, tokens: int) -> list[tuple[str, str]]:
     return [("experts", f"{each}; {_dropless(model) if model.capacity_factor is None else _capped(model, tokens)}")]
 
 
-def _dropless(model: Transformer) -> str:
+def _dropless(model: TransformerSpec) -> str:
     said = "none of its choices is dropped and no row is padded (capacity_factor: none)"
     if model.imbalance == 1:
         return f"{said}; rows are spread evenly over all experts (imbalance: 1)"
@@ -96,7 +85,7 @@ def _dropless(model: Transformer) -> str:
     )
 
 
-def _capped(model: Transformer, tokens: int) -> str:
+def _capped(model: TransformerSpec, tokens: int) -> str:
     assert model.experts is not None
     rows, factor, uneven = capacity(model, tokens), model.capacity_factor, model.imbalance
     dropped = max(0.0, 1 - rows * model.experts / (uneven * model.chosen * tokens))
@@ -107,7 +96,7 @@ def _capped(model: Transformer, tokens: int) -> str:
     )
 
 
-def _weights(model: Transformer, scores: Tensor) -> Tensor:
+def _weights(model: TransformerSpec, scores: Tensor) -> Tensor:
     """(batch, T, experts) → (batch, T, chosen): what the outputs of the chosen experts are multiplied by."""
     if model.expert_weights == "all":
         scores = Softmax()(scores, name="router_softmax")
@@ -121,45 +110,8 @@ def _weights(model: Transformer, scores: Tensor) -> Tensor:
     return scaled(weights, model.expert_scale, "router_scale")
 
 
-def _choice(model: Transformer) -> Kind:
+def _choice(model: TransformerSpec) -> Kind:
     if model.expert_groups is None and not model.choice_bias:
         return TopK(model.chosen)
     groups, kept = model.expert_groups or 1, model.chosen_groups or 1
     return GroupedTopK(model.chosen, groups, kept, 2 if model.choice_bias else 1, model.choice_bias)
-
-
-def check_experts(model: Transformer) -> None:
-    """Raise ValueError if the fields of experts do not fit."""
-    if model.experts is None:
-        for field in NEED_EXPERTS:
-            if getattr(model, field) != type(model).model_fields[field].default:
-                raise ValueError(f"{field} needs experts")
-        return
-    if model.chosen > model.experts:
-        raise ValueError(f"experts_per_token {model.chosen} is more than experts {model.experts}")
-    if model.shared_gate and model.shared_width is None:
-        raise ValueError("shared_gate needs shared_width")
-    if (model.expert_groups is None) != (model.chosen_groups is None):
-        raise ValueError("expert_groups and chosen_groups need each other")
-    if not 1 <= model.imbalance <= model.experts / model.chosen:
-        most = model.experts / model.chosen
-        raise ValueError(
-            f"imbalance {model.imbalance:g} is not possible: from 1, even, to {most:g}, where all tokens choose the "
-            f"same {model.chosen} of {model.experts} experts"
-        )
-    if model.dense_layers is not None and model.expert_pattern:
-        raise ValueError("dense_layers and expert_pattern say the same: keep one")
-    if model.expert_groups is not None or model.choice_bias:
-        _check_groups(model, model.experts, model.expert_groups or 1, model.chosen_groups or 1)
-
-
-def _check_groups(model: Transformer, experts: int, groups: int, kept: int) -> None:
-    if experts % groups:
-        raise ValueError(f"expert_groups {groups} does not divide experts {experts}")
-    if kept > groups:
-        raise ValueError(f"chosen_groups {kept} is more than expert_groups {groups}")
-    each = experts // groups
-    if model.chosen > kept * each:
-        raise ValueError(f"experts_per_token {model.chosen} is more than the {kept * each} of the chosen groups")
-    if model.choice_bias and each < 2:
-        raise ValueError(f"choice_bias judges a group by its best two experts, and expert_groups {groups} leave {each}")

@@ -6,12 +6,20 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from costmodel.architectures.activations import ActivationName
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, Extent, Factor, LossName, Probability, Size, refuse
-from costmodel.architectures.ends import embedded, logits
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    BatchShape,
+    Factor,
+    LossName,
+    Probability,
+    Size,
+    refuse,
+)
+from costmodel.architectures.blocks import body
+from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.normalisation import dropped
-from costmodel.architectures.sublayers import body
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
@@ -38,7 +46,7 @@ class EncoderDecoder(Architecture):
     """
 
     HAS_ATTENTION: ClassVar[bool] = True
-    EXTENT: ClassVar[tuple[str, ...]] = ("seq", "target_seq")
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "target_seq")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
         "context": "n_ctx",
@@ -136,19 +144,19 @@ class EncoderDecoder(Architecture):
         """Next-token cross-entropy of the target."""
         return "cross_entropy"
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sources of `seq` tokens and of targets as long; where sound is the source, of targets."""
         refuse("image", image, self, "batch, seq and target_seq")
         seq = self.context if seq is None else seq
         self._check(seq)
-        return Extent(batch, seq, target=seq)
+        return BatchShape(batch, seq, target=seq)
 
-    def aimed(self, extent: Extent, target_seq: int | None) -> Extent:
-        """See `Architecture.aimed`."""
+    def with_target(self, shape: BatchShape, target_seq: int | None) -> BatchShape:
+        """See `Architecture.with_target`."""
         if target_seq is None:
-            return extent
+            return shape
         self._check(target_seq)
-        return extent._replace(target=target_seq, seq=target_seq if self.mel_bins is not None else extent.seq)
+        return shape._replace(target=target_seq, seq=target_seq if self.mel_bins is not None else shape.seq)
 
     def _check(self, length: int) -> None:
         if self.positions == "learned" and length > self.context:
@@ -156,21 +164,21 @@ class EncoderDecoder(Architecture):
                 f"seq {length} is beyond the learned position table of {self.title}: use at most {self.context}"
             )
 
-    def forward(self, run: Run, extent: Extent, attention: AttentionSetting) -> Tensor:
+    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, T) source tokens, or sound, and (batch, T_t) target tokens → (batch·T_t, vocab) logits."""
-        assert extent.seq is not None
-        assert extent.target is not None
+        assert shape.seq is not None
+        assert shape.target is not None
         encoder, decoder = self.encoder, self.decoder
-        tokens = run.input((extent.batch, extent.target), "index", "tokens")
+        tokens = run.input((shape.batch, shape.target), "index", "tokens")
         table: Tensor | None = None
         with run.scope("encoder"):
             if self.mel_bins is None:
-                source = run.input((extent.batch, extent.seq), "index", "source")
+                source = run.input((shape.batch, shape.seq), "index", "source")
                 x = Embedding(self.vocab, self.width)(source, name="embedding")
                 table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
                 x = embedded(encoder, x, source)
             else:
-                x = dropped(self._heard(run, extent.batch), self.embedding_dropout, "embedding_dropout")
+                x = dropped(self._heard(run, shape.batch), self.embedding_dropout, "embedding_dropout")
             memory = body(encoder, run, x, attention)
         with run.scope("decoder"):
             tied = None if table is None else {"weight": table}
@@ -178,7 +186,7 @@ class EncoderDecoder(Architecture):
             table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
             x = body(decoder, run, embedded(decoder, x, tokens), attention, memory)
         y = logits(decoder, x, table)
-        return y.view((extent.batch * extent.target, self.vocab), None)
+        return y.view((shape.batch * shape.target, self.vocab), None)
 
     def _heard(self, run: Run, batch: int) -> Tensor:
         """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""
