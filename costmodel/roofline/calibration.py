@@ -62,14 +62,14 @@ def _predictions() -> Iterator[tuple[str, Prediction]]:
 
 
 def calibration_networks() -> dict[str, Program]:
-    """Each whole program, by the name that its time is stored under."""
+    """Programs of the calibration networks, by the name that their time is stored under."""
     return {f"{PREFIX} {name}": network_of(prediction).program for name, prediction in _predictions()}
 
 
 FORMAT = 3
-"""Of the file; another number is another version's."""
+"""Version of the stored file."""
 STALE = timedelta(days=14)
-"""Older calibrations are used, but said to be old."""
+"""Calibrations older than this are used with a warning."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
 """Functions whose throughput is printed."""
 EMPTY = "empty"
@@ -123,12 +123,12 @@ class Calibration(BaseModel):
 
     @property
     def stale(self) -> bool:
-        """Whether it is old enough to say so."""
+        """Whether it is old enough for a warning."""
         return self.age > STALE
 
     @property
     def warnings(self) -> list[str]:
-        """What to know before trusting it."""
+        """Reasons to doubt it."""
         found = []
         if self.stale:
             found.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
@@ -153,7 +153,7 @@ class Calibration(BaseModel):
         return "\n".join(lines)
 
     def joined(self, other: Calibration) -> Calibration:
-        """The faster of two measurements of each probe, as before and after what is measured between."""
+        """The faster of two measurements of each probe: made before and after what is measured between."""
         faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
         return Calibration(**{**fields, "seconds": faster})
@@ -196,12 +196,12 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
 
 
 def _doubtful(timing: Timing) -> bool:
-    """By its quartiles: an interval of the minimum says little of one probe."""
+    """By spread and waiting: a bootstrap interval of a minimum says little about a single probe."""
     return timing.spread > 0.25 or timing.wall_ratio > 1.5
 
 
 CACHE_VARIABLE = "COSTMODEL_CACHE"
-"""The environment's own choice of where calibrations are kept."""
+"""Environment variable that names the folder of calibrations."""
 LARGEST_FILE = 10_000_000
 
 Say = Callable[[str], None]
@@ -213,7 +213,7 @@ class CalibrationError(CostModelError):
 
 
 class CalibrationWarning(UserWarning):
-    """What is said of a calibration that is used: that it had to be made, is old, or is noisy."""
+    """A calibration had to be made, is old, or is noisy."""
 
 
 def _warn(message: str) -> None:
@@ -313,7 +313,7 @@ def calibrate(
 
 
 def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
-    """The stored calibration of this machine; without one that can be trusted, a quick one is made, and `say` told."""
+    """The stored calibration of this machine; without a valid one a quick one is made. `say` is told of doubts."""
     machine, say = this_machine(threads), say or _warn
     path = path_of(machine)
     try:
@@ -331,7 +331,7 @@ def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Pro
 
 @contextmanager
 def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
-    """What to tell the share done: the function given, a bar on stderr, or nothing."""
+    """A callback for the share done: the function given, a bar on stderr, or None."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -359,7 +359,7 @@ def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
 
 
 def _streamed(calibration: Calibration, size: int) -> float:
-    """What an addition streams out of a working set [bytes/s], without what its call costs."""
+    """Bandwidth of an addition over a working set, without the overhead of its call [bytes/s]."""
     rates = calibration.rates
     took = calibration.seconds[f"curve add {size} float32"]
     spent = max(took - rates.call("add", "float32"), 0.05 * took)

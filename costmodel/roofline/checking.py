@@ -38,7 +38,7 @@ PROTOCOL = Protocol(rounds=6, least_rounds=2, item_seconds=0.2)
 """Of the measurement of each layer."""
 MOST_ROUNDS = 1000
 MOST_ROWS = 60
-"""Of more layers than this only those that take longest have a line; `Check.layers` always has each."""
+"""Lines of the table, for the layers that take longest; `Check.layers` always has all."""
 TOP = 5
 
 
@@ -79,23 +79,23 @@ class Finding:
 
     @property
     def intensity(self) -> float:
-        """Operations of both sorts a byte of compulsory traffic; 0 where nothing moves [FLOP/B]."""
+        """All operations per byte of compulsory traffic [FLOP/B]; 0 where nothing moves."""
         return self.arithmetic / self.compulsory_bytes if self.compulsory_bytes else 0.0
 
     @property
     def predicted_seconds(self) -> float:
-        """By the model, from calibration and description alone [s]."""
+        """All repeats, by the model [s]."""
         return self.repeat * self.host.seconds
 
     @property
     def predicted_interval(self) -> tuple[float, float]:
-        """Where nine of ten measurements are to be expected [s]."""
+        """90 % prediction interval [s]."""
         low, high = self.host.interval
         return self.repeat * low, self.repeat * high
 
     @cached_property
     def measured_seconds(self) -> float:
-        """By the clock: one repeat's time, as many times as it is repeated [s]."""
+        """All repeats: the measured time of one, times their number [s]."""
         return self.repeat * self.timing.seconds
 
     @cached_property
@@ -111,7 +111,7 @@ class Finding:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations of both sorts achieved [FLOP/s]."""
+        """Operations achieved [FLOP/s]."""
         return self.arithmetic / self.measured_seconds
 
     @property
@@ -122,8 +122,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Gain:
-    """What speeding up all layers of a kind would buy (Amdahl 1967): the whole's speed-up if they took half the time,
-    and the most there is, if they took none."""
+    """Speed-up of the whole from speeding up all layers of one kind (Amdahl 1967)."""
 
     kind: str
     seconds: float
@@ -142,10 +141,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class Check:
-    """Predictions of every layer's time beside measurements. Times are of layers alone, one after another.
+    """Predicted and measured time of every layer, each run alone.
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
-    reuse_bytes: 0 if warm; else cold, so much being touched between two runs of a layer.
+    reuse_bytes: bytes touched between two runs of a layer; 0 if warm.
     """
 
     prediction: Prediction = field(repr=False)
@@ -198,7 +197,7 @@ class Check:
 
     @cached_property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        """What was measured of this machine that bounds a layer: arithmetic by type, bandwidth by level."""
+        """Measured ceilings of this machine: arithmetic by type, bandwidth by level."""
         return ceilings_of(self.calibration)
 
     @property
@@ -371,7 +370,7 @@ def check(
 
 
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
-    """The protocol with so many turns of each item, if they are given. Raises SettingError."""
+    """The protocol with `rounds` turns of each item, unless None. Raises SettingError."""
     if rounds is None:
         return protocol
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
@@ -431,7 +430,7 @@ def _numbered(programs: list[Program]) -> list[int]:
 
 
 def _likeness(program: Program) -> tuple[Any, ...]:
-    """All that tells a program's run from another's: calls, layouts, and which arrays share memory."""
+    """What decides a program's run: calls, layouts, and which arrays share memory."""
     places: dict[Buffer, int] = {}
 
     def seen(x: Ref | float) -> Any:
@@ -455,10 +454,6 @@ def _warnings(calibration: Calibration, layers: Sequence[Finding]) -> tuple[str,
         )
     return tuple(found)
 
-
-MOST_ROWS = 60
-"""Of more layers than this only those that take longest have a line; `Check.layers` always has each."""
-TOP = 5
 
 NOTES = (
     "layers: each alone, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"

@@ -45,7 +45,7 @@ def tile(op: Op, most: int = TILE_BYTES) -> tuple[Op, float]:
 
 
 def alone(op: Op) -> Program:
-    """A call as a program of its own, all its memory there before."""
+    """A call as a program of its own."""
     return program_of([op], outputs=[op.output], name=op.name)
 
 
@@ -155,21 +155,21 @@ Bound = Literal["compute", "memory", "overhead"]
 BOUNDS: tuple[Bound, ...] = ("compute", "memory", "overhead")
 
 OVERHEAD_SHARE = 1 / 2
-"""Of the time, from which a layer is bound by overhead."""
+"""Share of the time from which a layer is overhead-bound."""
 RESIDENT_SHARE = 2 / 3
-"""Of the time that is left without memory beyond the cache, below which a layer is bound by memory."""
+"""Share of the time that remains on cache-resident tiles, below which a layer is memory-bound."""
 BAND = 0.1
-"""How near to a threshold is too close to call."""
+"""Half width of the band around a threshold that is too close to call."""
 
 QUICK = Protocol(rounds=2, least_rounds=1, item_seconds=0.02, sample_seconds=1e-4)
 
 FLEETING = Protocol(rounds=1, burst=2, warm_passes=2, sample_seconds=1e-5)
-"""For rings of many copies, each run of which is long."""
+"""For rings of many copies, whose runs are long."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What bounds a layer. level: where from, if memory. close: whether another answer is as good."""
+    """What bounds a layer. level: of memory, if that bounds it. close: whether it is too close to call."""
 
     bound: Bound
     level: str = ""
@@ -181,7 +181,7 @@ class Verdict:
 
 
 def verdict(seconds: float, overhead: float, resident: float, level: str = "") -> Verdict:
-    """By the thresholds: all [s]; `resident` is without memory beyond the cache."""
+    """By the thresholds: measured time, overhead, and time on cache-resident tiles [s]."""
     over, kept = overhead / seconds, resident / seconds
     close = abs(over - OVERHEAD_SHARE) < BAND or (over < OVERHEAD_SHARE and abs(kept - RESIDENT_SHARE) < BAND)
     if over > OVERHEAD_SHARE:
@@ -197,12 +197,12 @@ def predicted(terms: Terms, machine: Machine) -> Verdict:
 
 
 def naive(flops: float, moved_bytes: float, peak: float, bandwidth: float) -> Verdict:
-    """The textbook's: intensity (FLOPs a byte) against the ridge, peak [FLOP/s] over bandwidth [bytes/s]."""
+    """By the textbook: intensity (FLOPs per byte) against the ridge, peak [FLOP/s] over bandwidth [bytes/s]."""
     return Verdict("compute" if flops * bandwidth >= moved_bytes * peak else "memory")
 
 
 def distances_of(machine: Machine) -> dict[str, int]:
-    """How far away memory is put for each level: half of the first, a quarter of others, or beyond all [bytes]."""
+    """Reuse distance that stands for each level [bytes]: half of the first cache, a quarter of others, beyond all."""
     sizes = [size for name, size in machine.caches if name != "L1"] or [2**20, 2**25]
     names = [name for name, _ in machine.caches if name != "L1"] or ["cache", "last cache"]
     shares = [size // (2 if number == 0 else 4) for number, size in enumerate(sizes)]
@@ -210,7 +210,7 @@ def distances_of(machine: Machine) -> dict[str, int]:
 
 
 def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Machine) -> list[Verdict]:
-    """What bounds each program, which takes so long [s], by intervention on its calls."""
+    """What bounds each program, which takes so long [s], by ablation of its calls."""
     effects = _effects([op for program in programs for op in program])
     found = []
     for program, took in zip(programs, seconds, strict=True):
@@ -227,7 +227,7 @@ def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Mac
 
 
 def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
-    """(on smallest shapes, without memory beyond the cache) of each distinct call [s]."""
+    """Time of each distinct call on smallest shapes, and without memory beyond the cache [s]."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     least = measure([alone(smallest(op)) for op in distinct.values()], protocol=QUICK)
@@ -239,7 +239,7 @@ def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
 
 
 def _level(op: Op, slower: float, machine: Machine) -> str:
-    """The level from which a tile of a call is slowed most nearly as much as the program is, against the cache."""
+    """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
         level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING)[0].minimum

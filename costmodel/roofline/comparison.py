@@ -46,13 +46,13 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves no doubt which is faster."""
+        """Whether the interval excludes 1."""
         low, high = self.interval
         return low > 1 or high < 1
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why to doubt it."""
+        """Reasons to doubt it."""
         pairs = zip(self.names, self.timings, strict=True)
         found = [f"{name} is noisy: {timing.noise}" for name, timing in pairs if timing.noise]
         if not self.together:
@@ -175,14 +175,14 @@ def _measured(programs: list[Program], rounds: int | None, progress: Progress | 
 FORMAT = 1
 LARGEST_FILE = 50_000_000
 DRIFT = 0.10
-"""How far a core's speed may drift between two measurements: only what lies wholly beyond is a change."""
+"""Relative drift of a core's speed between two measurements: a change is an interval that lies wholly beyond it."""
 
 Samples = Annotated[list[float], Field(min_length=1, max_length=1_000_000)]
 Outcome = Literal["slower", "faster", "as before", "new", "gone"]
 
 
 class Baseline(BaseModel):
-    """Samples [s] of each layer or pass, by name, and what they are of."""
+    """Stored samples [s] of each layer or pass, by name, with the question and the machine."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -204,7 +204,7 @@ class Baseline(BaseModel):
 
 
 def baseline_of(found: Check | Profile) -> Baseline:
-    """What a later measurement can be held against."""
+    """The timings of a check or profile."""
     timings = _timings(found)
     return Baseline(
         question=found.question,

@@ -95,7 +95,7 @@ def _found(network: Network, memory: Memory) -> Execution:
 
 
 def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:
-    """Memory with numbers in all that is there before the program runs: those `given` by name, else drawn.
+    """Memory with values for inputs, weights, buffers and states: those `given` by name, else drawn.
 
     Raises UnknownNameError, ShapeError, SettingError.
     """
@@ -122,7 +122,7 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
 
 
 def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.ndarray:
-    """An array that was given: numbers of the right shape, indices within what they point into."""
+    """A given array. Raises for a wrong shape, a wrong type, or an index out of range."""
     import numpy
 
     title, whole = prediction.model.title, ref.dtype == "int64"
@@ -143,7 +143,7 @@ def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.
 
 
 def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarray, prediction: Prediction) -> None:
-    """Numbers that stay of one size through many layers; indices of tokens and classes."""
+    """Draw values whose variance stays constant through layers (1/√fan-in); indices uniformly."""
     if ref.dtype == "int64":
         out[...] = random.integers(0, _classes(name, prediction), ref.shape)
         return
@@ -155,7 +155,7 @@ def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarra
 
 
 def _classes(name: str, prediction: Prediction) -> int:
-    """How many there are: entries of the table that reads them, or classes of what the loss compares with them."""
+    """Number of indices: entries of the embedding that reads them, or classes of the loss."""
     calls = prediction.run.root.calls()
     reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
     return int(getattr(reader.kind, "entries", getattr(reader.kind, "features", reader.x.shape[1:2][-1])))

@@ -38,9 +38,9 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Terms:
-    """Where predicted time goes [s]: `compute` on what is in the cache, `memory` beyond that, `overhead` of calls.
+    """Predicted time by cause [s]: `compute` on operands in cache, `memory` beyond that, `overhead` of calls.
 
-    rows: starting inner loops. reach: how far away what costs `memory` was [bytes].
+    rows: starting inner loops. reach: reuse distance of what costs `memory` [bytes].
     """
 
     compute: float = 0.0
@@ -91,7 +91,7 @@ class HostTime:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where nine of ten measurements are to be expected [s]."""
+        """90 % prediction interval [s]."""
         return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
 
     def changed(self, change: Callable[[Op, Terms], Terms]) -> HostTime:
@@ -110,7 +110,7 @@ def host_time(
 ) -> HostTime:
     """How long a program takes when it is run over and over.
 
-    between: bytes that others touch from one run to the next.
+    between: bytes that other work touches between two runs.
     compulsory_bytes: what level 1 moves, the program's inputs, weights and outputs once unless given.
     Raises SettingError for a level that there is not.
     """
@@ -131,7 +131,7 @@ def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> Ho
 
 
 def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
-    """Errors of one kind of call go together, those of different kinds do not."""
+    """Relative error of the sum: those of products add up, those of the rest too, the two independently."""
     products = rest = 0.0
     for op, terms in calls:
         signature = signature_of(op)
@@ -144,7 +144,7 @@ def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
 
 
 def compulsory_bytes_of(program: Program) -> int:
-    """What must move at least [bytes]: inputs, weights and outputs once; of a table only what is looked up."""
+    """Compulsory traffic [bytes]: inputs, weights and outputs once; of a table only the rows that are looked up."""
     ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
     for op in program:
         if op.name == "take" and op.operands[0].buffer in ends:
@@ -198,7 +198,7 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
 
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
-    """Every line that is touched comes once from where it is: of every other element as many as of all."""
+    """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
     used = list(zip(op.accesses, loop.strands, distances, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
     way = "two" if len(seen) > 2 and not loop.in_place else "one"
@@ -226,7 +226,7 @@ def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: 
 
 
 def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
-    """(computing on what is in the cache, starting rows, the call) [s]."""
+    """Compute on operands in cache, starting rows, overhead of the call [s]."""
     if loop.reduced:
         even = loop.inner % 16 == 0
         table = rates.reduced(loop.name, loop.reduced, loop.dtype, even)
@@ -266,7 +266,7 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
 
 
 def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
-    """A row or column for each row of the other operand, as measured of additions; what else is done comes on top."""
+    """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
     whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
@@ -275,7 +275,7 @@ def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, 
 
 
 def _masked(loop: Loop, rates: Rates) -> tuple[float, float, float]:
-    """Copying where a causal mask allows: a stretch of ones and one of noughts in each row."""
+    """A copy through a causal mask, whose rows are a run of ones and a run of zeros."""
     overhead, per_row, per_element = rates.masking(loop.dtype)
     side = loop.inner**0.5 if loop.inner > 1 else 1.0
     return loop.elements * per_element, loop.rows * max(side, 1.0) * per_row, overhead
@@ -297,12 +297,12 @@ def _pattern(loop: Loop, number: int) -> str:
 
 GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
 HOLD = 0.5
-"""How hard each factor is held to 1: as if one more program said so, this much as loudly."""
+"""Ridge penalty that holds each factor to 1: the weight of one more program that says so."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """By how much each kind of time is longer in a whole program than alone: a factor for each of `GROUPS`."""
+    """Factors, one for each of `GROUPS`, by which time in a whole program exceeds that of calls repeated alone."""
 
     factors: tuple[float, ...]
 
@@ -335,7 +335,7 @@ def predict_seconds(
         level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
         in_context: for whole networks: with the factors that the calibration's own networks gave.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
-        between: bytes that others touch from one repetition to the next.
+        between: bytes that other work touches between two repetitions.
 
     Raises:
         SettingError: there is no such level.
@@ -387,7 +387,7 @@ def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list
     """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
 
     Half of the call that touched it last and half of this one count, since both stream through what they touch.
-    between: bytes that others touch from one repetition to the next.
+    between: bytes that other work touches between two repetitions.
     """
     recent: dict[tuple[int, int], tuple[Span, int]] = {}
     found: list[list[float]] = []
@@ -402,7 +402,7 @@ def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list
 
 
 def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
-    """Make a span the last one in `recent`, in which those touched last come last; what it covers goes."""
+    """Move a span to the end of `recent`, ordered by last use; entries that it covers are removed."""
     place = span.start, span.end
     if recent.pop(place, None) is None:
         for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:

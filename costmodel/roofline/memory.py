@@ -25,11 +25,12 @@ HUGE_PAGE = 2 * 1024**2
 STAGGER = 7 * LINE
 """Gap between arrays [bytes], so that those of a power of two do not all begin at the same place in a page."""
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells a container's limit."""
+"""Control group (cgroup v2) of this process, with a container's memory limit."""
 
 
 def free_bytes() -> int | None:
-    """Memory that this process can still have [bytes], by the system's account and a container's limit, if told."""
+    """Memory that this process can still allocate [bytes]: the less of what the system has and a container's limit
+    leaves; None where neither is known."""
     told = [*_available(), *_left_of_limit()]
     return min(told) if told else None
 
@@ -44,7 +45,7 @@ def _available() -> Iterator[int]:
 
 
 def _left_of_limit() -> Iterator[int]:
-    """What a control group's limit leaves; file pages that nobody uses are given up when memory is asked for."""
+    """What a control group's limit leaves [bytes]; inactive file pages count as free, since they are reclaimed."""
     try:
         limit, used, stat = (
             (CGROUP / f"memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current", "stat")
@@ -66,7 +67,7 @@ def check_fits(needed: int, what: str) -> None:
 
 
 def padded(size: int) -> int:
-    """The whole cache lines that hold so many bytes [bytes]."""
+    """`size` rounded up to whole cache lines [bytes]."""
     return -(-max(size, 1) // LINE) * LINE
 
 
@@ -80,7 +81,7 @@ def aligned(size: int) -> numpy.ndarray:
 
 
 def fill(array: numpy.ndarray, below: int = 2, centre: float = 0.5) -> None:
-    """Numbers within a quarter of `centre`; truths as a causal mask has them; indices spread over 0 to `below`."""
+    """Fill floats uniformly within a quarter of `centre`, bools as a causal mask, indices spread over 0 to `below`."""
     import numpy as np
 
     flat = array.reshape(-1)
@@ -114,7 +115,7 @@ class Memory:
 
     @cached_property
     def random(self) -> numpy.random.Generator:
-        """Where random numbers come from."""
+        """Generator of the numbers that the program draws."""
         import numpy
 
         return numpy.random.default_rng(self.seed)
@@ -125,7 +126,7 @@ class Memory:
         self.array(ref)[...] = values
 
     def make(self, buffer: Buffer) -> None:
-        """Allocate, unless there is memory already; constants get their numbers."""
+        """Allocate a buffer unless it has an array already; a constant gets its values."""
         if buffer in self.arrays:
             return
         array = self.arrays[buffer] = self._allocate(buffer.elements, buffer.dtype)
@@ -133,7 +134,7 @@ class Memory:
             array[...] = _flat(buffer.value(), buffer.dtype)
 
     def free(self, buffers: Iterable[Buffer]) -> None:
-        """Give memory back."""
+        """Drop arrays."""
         for buffer in buffers:
             self.arrays.pop(buffer, None)
 

@@ -60,7 +60,7 @@ def plot(
 
 
 def check_drawable(path: str | os.PathLike[str] | None, kind: str) -> None:
-    """Raise CostModelError for what cannot be drawn, or not there, before anything is measured."""
+    """Raise CostModelError for an unknown kind, a missing library or a path that cannot be written."""
     if kind not in KINDS:
         raise unknown("kind of picture", kind, KINDS)
     if path is not None and _is_page(path):
@@ -117,7 +117,7 @@ def _dot(check: Check, layers: list[Finding]) -> Dot:
 
 
 def _details(check: Check, layer: Finding, runs: int, share: float) -> list[str]:
-    """All that there is to say of one run of a program, a line each."""
+    """Lines that are shown on hovering: measured, predicted, traffic, rates and classes of one run."""
     times, (low, high) = layer.repeat, layer.timing.interval
     lines = [
         f"{layer.kind}, {runs} runs, {share:.1%} of the time",

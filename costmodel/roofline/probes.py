@@ -19,7 +19,7 @@ Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 """Of the R3 sequence, which fills a box evenly (Roberts 2018)."""
 GRIDS = (1, 8, 16, 48)
-"""To multiples of which sizes are rounded up in turn, as networks' are."""
+"""Sizes are rounded up to multiples of these in turn, since those of networks are."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Box:
     square: bool = False
 
     def shapes(self, share: float) -> Iterator[Triple]:
-        """A share of them."""
+        """The first so many of its shapes."""
         found = 0
         step = 0
         while found < self.count * share:
@@ -157,7 +157,7 @@ class Probe:
 
 
 def array(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None, elements: int = 0) -> Ref:
-    """An array in memory of its own, that is there before the call."""
+    """An array in a buffer of its own."""
     return Ref(shape, Buffer(elements or prod(shape), dtype, "input"), strides)
 
 
@@ -184,7 +184,7 @@ def probes(thorough: bool = False) -> Iterator[Probe]:
 
 
 def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar: bool = False) -> Op:
-    """A function over contiguous arrays that take up `size` bytes together."""
+    """An elementwise function on contiguous arrays of `size` bytes in all."""
     item = 8 if dtype == "float64" else 4
     out_item = 1 if name in COMPARING or name in LOGICAL else item
     in_dtype = "bool" if name in LOGICAL else dtype
@@ -197,7 +197,7 @@ def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar
 
 
 def masked(size: int, dtype: str) -> Op:
-    """Numbers times truths, which NumPy first turns into numbers, piece by piece."""
+    """Floats times bools, which NumPy casts chunk by chunk."""
     n = size // (17 if dtype == "float64" else 9)
     return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
 
@@ -243,7 +243,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
 
 
 def _rows(dtype: str) -> Iterator[Probe]:
-    """One operand that is not read straight through: a row or a column repeated, part of longer rows, every other."""
+    """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
     for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
         pitch = -(-length // 16) * 16 + 16
@@ -321,7 +321,7 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
 
 
 class Workbench:
-    """Memory that many single calls share: what they read is never written, so all see the same numbers.
+    """Arenas that many single calls share: one to read, one to write, so that all read the same numbers.
 
     rows: what indices stay below.
     """

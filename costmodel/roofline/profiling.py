@@ -1,4 +1,4 @@
-"""One call's profile of a model: what it costs on paper, and how long it takes here, forward and with backward."""
+"""Profile of a whole model: predicted costs, measured latency, throughput and efficiency, forward and with backward."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, measure
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
-"""Of whole programs: one sample a turn, so that samples of several are taken side by side."""
+"""Of whole programs: one sample a turn, so that samples of several interleave."""
 
 NAMES = {"inference": "forward", "train": "forward+backward"}
 
@@ -77,7 +77,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model on paper and on the clock. passes: by name, "forward" and "forward+backward", as far as asked for.
+    """Predicted and measured passes of a model. passes: by name, "forward" and "forward+backward", as far as asked for.
 
     params: weights, each once. efficiency: see `efficiency_of`. warnings: why to doubt it.
     """
@@ -227,7 +227,7 @@ def predictions_of(model: Architecture | Prediction | str, settings: dict[str, A
 
 
 def _question(prediction: Prediction, passes: str) -> str:
-    """In one line; the report's own says of a single pass what it is."""
+    """The report's headline, with the names of the passes in place of its own."""
     title, _, rest = headline(prediction).partition(": ")
     _, _, sizes = rest.partition(", ")
     return f"{title}: {passes}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"

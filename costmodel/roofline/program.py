@@ -23,7 +23,7 @@ ARITHMETIC = frozenset(
 """Elementwise functions, of which each element counts as one operation."""
 
 FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random"])
-"""Functions that move or draw numbers, or combine comparisons, which is no arithmetic."""
+"""Functions that count as no arithmetic: data movement, random numbers, logic."""
 
 Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -45,7 +45,7 @@ class Op:
 
     @property
     def operands(self) -> list[Ref]:
-        """The arrays that it reads, each memory and layout once."""
+        """The arrays that it reads, without duplicates."""
         found: list[Ref] = []
         for x in self.inputs:
             if isinstance(x, Ref) and not any(_same(x, y) for y in found):
@@ -141,7 +141,7 @@ class Op:
         return _function(self.name), arrays, {**self.params, "out": out}
 
     def run(self, memory: Memory) -> None:
-        """Do it."""
+        """Make the real call."""
         function, arguments, options = self.bind(memory)
         function(*arguments, **options)
 
@@ -171,7 +171,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Span(NamedTuple):
-    """A stretch of an arena from `start` to `end`, of which `bytes` are touched."""
+    """A range of an arena from `start` to `end` [bytes], of which `bytes` are touched."""
 
     start: int
     end: int
@@ -186,9 +186,9 @@ class Layout(NamedTuple):
 
 
 def lay_out(standing: Iterable[Buffer], made: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]) -> Layout:
-    """Lay out memory that is there before first, then what each call makes where the memory freed before it was.
+    """First fit: buffers allocated before the program, then each call's, in the most recently freed hole that fits.
 
-    made, frees: the buffer that each call makes, and those that are dropped after it.
+    made, frees: the buffer that each call allocates, and those freed after it. A hole may be up to twice as large.
     """
     starts: dict[Buffer, int] = {}
     holes: list[tuple[int, int]] = []
@@ -215,15 +215,15 @@ def lay_out(standing: Iterable[Buffer], made: Iterable[Buffer | None], frees: It
 
 
 def distinct_bytes(spans: Iterable[Span]) -> int:
-    """Bytes that spans touch, each stretch once."""
+    """Bytes that spans touch, equal spans counted once."""
     return sum({(span.start, span.end): span.bytes for span in spans}.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Calls in order. Temporaries come into being with the call that first writes them, and go after their last use.
+    """Calls in order. A temporary is allocated by the call that first writes it and freed after its last use.
 
-    inputs, weights: what is there before. outputs, kept: what stays, the latter for a backward pass.
+    inputs, weights: allocated before. outputs, kept: never freed, the latter being read by a backward pass.
     """
 
     ops: tuple[Op, ...]
@@ -256,14 +256,14 @@ class Program:
 
     @cached_property
     def standing(self) -> tuple[Buffer, ...]:
-        """Memory that must be there before it runs: inputs, weights, constants, and what an earlier part left."""
+        """Buffers allocated before it runs: inputs, weights, constants, and what an earlier program left."""
         made = {op.output.buffer for op, new in zip(self.ops, self.made, strict=True) if new}
         refs = (*self.inputs, *self.weights, *(x for op in self.ops for x in (*op.operands, op.output)))
         return tuple(dict.fromkeys(ref.buffer for ref in refs if ref.buffer not in made))
 
     @cached_property
     def made(self) -> tuple[Buffer | None, ...]:
-        """The temporary that each call makes, if its output is new memory."""
+        """The temporary that each call allocates; None where it writes to existing memory."""
         known = {ref.buffer for ref in (*self.inputs, *self.weights)}
         found: list[Buffer | None] = []
         for op in self.ops:
@@ -275,7 +275,7 @@ class Program:
 
     @cached_property
     def frees(self) -> tuple[tuple[Buffer, ...], ...]:
-        """The temporaries that are dropped after each call."""
+        """The temporaries whose last use each call is."""
         stays = {ref.buffer for ref in (*self.outputs, *self.kept)} | set(self.standing)
         last: dict[Buffer, int] = {}
         for number, op in enumerate(self.ops):
@@ -288,7 +288,7 @@ class Program:
         return tuple(map(tuple, dropped))
 
     def stand(self, memory: Memory) -> None:
-        """Allocate what must be there before it runs and is not, such as constants."""
+        """Allocate those of `standing` that have no array yet, such as constants."""
         for buffer in self.standing:
             memory.make(buffer)
 
@@ -315,7 +315,7 @@ class Program:
 
     @property
     def touched_bytes(self) -> int:
-        """What one run touches; of a table only what is looked up."""
+        """Footprint of one run [bytes]; of a table only the rows that are looked up."""
         return distinct_bytes(span for spans in self.touched for span in spans)
 
     def _span(self, ref: Ref, op: Op) -> Span:
@@ -374,7 +374,7 @@ def program_of(
 
 
 def bounds(ops: Any) -> dict[Any, int]:
-    """How many rows the tables have that each memory of indices points into."""
+    """By buffer of indices: how many rows the smallest table has that it indexes."""
     found: dict[Any, int] = {}
     for op in ops:
         refs = [x for x in op.inputs if isinstance(x, Ref)]

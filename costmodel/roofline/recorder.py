@@ -21,7 +21,7 @@ from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.roofline.tape import Tape
 
 NUMBERS = {"index": "int64", "mask": "bool"}
-"""NumPy's types of what is no floating number, by role; all floating numbers have the tape's type."""
+"""NumPy's types by role; all other roles have the tape's floating-point type."""
 
 
 class LayerArrays:
@@ -91,7 +91,7 @@ def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program
 
 
 ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
-"""Whose memory a paper tensor is that no layer makes."""
+"""Roles of buffers by the origin of storages that no layer makes."""
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ class Recorder:
                 self.repeat(entry)
 
     def repeat(self, block: Block) -> None:
-        """All rounds of a block, each on what the one before made."""
+        """All rounds of a block, each on the output of the one before."""
         if block.entry is None or block.exit is None:
             self.walk(block)
             return
@@ -155,7 +155,7 @@ class Recorder:
         return self.arrays[x] if x in self.arrays else self.stored(x.storage, x.shape)
 
     def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
-        """What was last made in a storage, or was there: of each round its own, if it is of a repeated block."""
+        """The current array of a storage; inputs, weights and buffers of a repeated block have one for each round."""
         if storage.origin not in ROLES:
             return self.viewed(self.by_storage[storage], shape)
         name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
@@ -165,11 +165,11 @@ class Recorder:
         return self.viewed(self.given[key], shape)
 
     def standing(self, role: BufferRole) -> dict[str, Ref]:
-        """What is there from the beginning in a role, by name."""
+        """Arrays allocated before the program, of a role, by name."""
         return {ref.buffer.name: ref for ref in self.given.values() if ref.buffer.role == role}
 
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
-        """`ref` in a shape that no layer gave it."""
+        """`ref` reshaped, where a tensor sees it in another shape."""
         shape = tuple(map(int, shape))
         if ref.shape == shape:
             return ref
@@ -178,7 +178,7 @@ class Recorder:
         return view
 
     def suffix(self, block: Block | None) -> str:
-        """The rounds that are under way, outermost first."""
+        """Indices of the current rounds of enclosing blocks, outermost first."""
         found = ""
         while block is not None:
             found = f"[{self.rounds[block]}]{found}" if block in self.rounds and int(block.count) > 1 else found
@@ -202,7 +202,7 @@ class Recorder:
         return gradients
 
     def add(self, gradients: dict[Ref, Ref], operand: Ref, gradient: Ref) -> None:
-        """What several layers read has the sum of their gradients."""
+        """Accumulate the gradient of an operand."""
         before = gradients.get(operand)
         gradients[operand] = gradient if before is None else self.tape.add(before, gradient)
 

@@ -1,4 +1,4 @@
-"""What the time of one NumPy call depends on, read from its description: loops, products, gathers."""
+"""What the time of one NumPy call depends on beside where its operands are: a loop, a matrix product or a gather."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ Signature = Loop | Product | Gather
 
 
 def _priced(dtype: str) -> str:
-    """The type whose calls are measured, of the same size if there is one."""
+    """The type whose probes price this one: of the same size where there is one."""
     return {"float64": "float64", "int64": "float64"}.get(dtype, "float32")
 
 
 def signature_of(op: Op) -> Signature:
-    """What decides how long a call takes, but for where its operands are."""
+    """The signature of a call; calls with equal ones take equally long on operands at equal distances."""
     if op.name == "matmul":
         return _product(op)
     if op.name in ("take", "random") or op.name.endswith(".at"):

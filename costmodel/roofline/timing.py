@@ -35,7 +35,7 @@ RESAMPLES = 400
 SPREAD_LIMIT = 0.10
 WAIT_LIMIT = 1.25
 SETTLING = 1e5
-"""For how long no pass may be faster than those before [ns]: what fits a cache takes several passes to be all in it."""
+"""Warm-up ends when no pass has been faster for so long [ns]: a cache takes several passes to hold a working set."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one item [s each call], and what they say.
+    """Samples of one item [s per call], and their statistics.
 
     inner: calls in each sample. wall_ratio: wall time over CPU time while sampling (1 at rest; 0 if not known).
     """
@@ -89,7 +89,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Half of the samples are faster [s]."""
+        """Of all samples [s]."""
         return self.percentile(50)
 
     @property
@@ -120,12 +120,12 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """How far the median is above the minimum, as a share of the minimum."""
+        """Median over minimum, less one."""
         return self.median / self.minimum - 1 if self.minimum else 0.0
 
     @property
     def noise(self) -> str:
-        """What makes the samples doubtful; empty if nothing does."""
+        """Why the samples are doubtful; empty if they are not."""
         low, high = self.interval
         width = (high - low) / self.seconds if self.seconds else 0.0
         reasons = []
@@ -136,7 +136,7 @@ class Timing:
         return "; ".join(reasons)
 
     def shared_by(self, number: int) -> Timing:
-        """The same for each of so many calls that every sample made."""
+        """The time of one of `number` equal calls that each sample made."""
         return replace(self, samples=tuple(sample / number for sample in self.samples), inner=self.inner * number)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def time_calls(
 
 @contextmanager
 def at_rest(threads: int = 1) -> Iterator[None]:
-    """Garbage collection off, BLAS held to a number of threads, and nothing said of overflows."""
+    """Garbage collection off, BLAS limited to `threads`, floating-point warnings off."""
     import numpy as np
     from threadpoolctl import threadpool_limits
 
@@ -212,7 +212,7 @@ def _first(call: Callable[[], Any], protocol: Protocol) -> _Item:
 
 
 def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
-    """Run until a pass is no faster than the one before, a short one several times over; the fastest pass [ns]."""
+    """Run until passes have not become faster for `SETTLING`; returns the fastest pass [ns]."""
     clock = protocol.clock
     best = 1 << 62
     slower = 0
@@ -243,7 +243,7 @@ def _turn(item: _Item, protocol: Protocol) -> None:
 
 
 def conditions() -> dict[str, float]:
-    """What the machine was busy with: one-minute load, and steal (the share of time that a host took away)."""
+    """One-minute load, and steal (the share of CPU time that the hypervisor took); -1 where not known."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     try:
         fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
@@ -293,7 +293,7 @@ def room(programs: Iterable[Program], reuse_bytes: int = 0) -> int:
 
 
 def runner(thunks: list[Thunk]) -> Run:
-    """One callable that makes real calls in order."""
+    """One callable that makes all calls in order."""
 
     def run() -> None:
         for function, arguments, options in thunks:

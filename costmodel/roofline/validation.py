@@ -1,4 +1,4 @@
-"""How far the predictions are off on this host: layers and whole programs that no calibration touched.
+"""Validation: errors of the predictions on this host, for layers and whole programs that no calibration measured.
 
 Calibration stands before and after the measurement (the faster of each probe counts), and each layer and each whole
 program is measured twice (the faster counts): how far the two differ is the floor that no prediction gets below.
@@ -41,7 +41,7 @@ CASES: tuple[Case, ...] = (
 """Whose layers are predicted."""
 
 LARGEST_FLOPS = 4e9
-"""Layers of more would take most of the time."""
+"""Larger layers are left out: they would take most of the time."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Validation:
 
     @property
     def floor(self) -> Errors:
-        """How far one measurement of a layer is from the other."""
+        """Repeatability: the second measurement of each layer predicted by the first."""
         first, second = zip(*self.times, strict=True)
         return Errors(first, second)
 
@@ -131,7 +131,7 @@ class Validation:
         return Errors(predicted, measured)
 
     def agreement(self, *, clear: bool = False, textbook: bool = False) -> Agreement:
-        """Of bounds with what was measured: predicted or by the textbook; of all, or of those not too close to call."""
+        """Of predicted classes, or the textbook's, with measured ones; clear: without those too close to call."""
         pairs: list[tuple[Bound, Bound]] = []
         for modelled, found, by_ridge in self.bounds:
             if not (clear and (modelled.close or found.close)):
