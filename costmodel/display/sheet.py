@@ -14,7 +14,7 @@ WIDTH = 110
 
 
 class Sheet(NamedTuple):
-    """What there is to read of an answer. head: the question, and what it was asked of, a line each."""
+    """What there is to read of an answer. head: the question and what it was asked of, a line each; may be empty."""
 
     head: Sequence[str]
     tables: Sequence[Table]
@@ -25,12 +25,12 @@ class Sheet(NamedTuple):
         """Aligned plain text, without a final newline."""
         head = "\n".join([*self.head, *(f"warning: {warning}" for warning in self.warnings)])
         notes = "\n".join(fill(note, WIDTH, subsequent_indent="  ") for note in self.notes)
-        return "\n\n".join([head, *(table.text() for table in self.tables), *([notes] if notes else [])])
+        return "\n\n".join(filter(None, [head, *(table.text() for table in self.tables), notes]))
 
     def html(self) -> str:
         """The same for a notebook or a page; everything is escaped, colours are the page's own."""
-        first, *rest = map(escape, self.head)
-        head = "<br>".join([f"<b>{first}</b>", *rest])
+        lines = [escape(line) for line in self.head]
+        head = "<br>".join([*(f"<b>{line}</b>" for line in lines[:1]), *lines[1:]])
         warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in self.warnings)
         tables = "".join(table.html() for table in self.tables)
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)

@@ -16,6 +16,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline, printable
 from costmodel.display.figures import write
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
@@ -77,11 +78,11 @@ class Comparison:
             low, high = map(show_seconds, timing.interval)
             rows.append((f"{letter}  {name}", show_seconds(timing.seconds), f"{low} to {high}", str(timing.count)))
         statistic = self.timings[0].statistic
-        table = Table(("Comparison", statistic, "95 % interval", "samples"), rows).text()
+        table = Table(("Comparison", statistic, "95 % interval", "samples"), rows)
         low, high = self.interval
         said = f"B is {self.speedup:.3f}× as fast as A (95 % interval {low:.3f} to {high:.3f}): "
         said += "significant" if self.significant else "no significant difference"
-        return "\n\n".join([*(f"warning: {warning}" for warning in self.warnings), table, said])
+        return Sheet([], [table], self.warnings, [said]).text()
 
 
 def compare(
@@ -286,10 +287,8 @@ class Changes:
             for c in self.changes
         ]
         header = (f"Against {self.created}", "then", "now", "now / then (95 %)", "outcome")
-        return (
-            Table(header, rows, words=frozenset({0, 4})).text()
-            + f"\n\n{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
-        )
+        said = f"{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
+        return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[said]).text()
 
 
 def against(found: Check | Profile, baseline: Baseline) -> Changes:

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from costmodel.cost.prediction import predict
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, measure_probes
@@ -139,7 +140,9 @@ class Validation:
         return Agreement(tuple(pairs))
 
     def __str__(self) -> str:
-        return "\n\n".join((self._head(), self._models(), self._programs(), self._classes()))
+        made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
+        tables = [self._models(), self._programs(), *self._classes()]
+        return Sheet([str(self.calibration.machine), made], tables, self.calibration.warnings).text()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -157,23 +160,18 @@ class Validation:
             "agreement_of_intensity": self.agreement(textbook=True).to_dict(),
         }
 
-    def _head(self) -> str:
-        lines = [str(self.calibration.machine), *(f"warning: {warning}" for warning in self.calibration.warnings)]
-        made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
-        return "\n".join([*lines, made])
-
-    def _models(self) -> str:
+    def _models(self) -> Table:
         rows = [(f"{level} {LEVELS[level]}", *self.errors(level).cells()) for level in LEVELS]
         rows.append(("two measurements of the same layer", *self.floor.cells()))
-        return Table((f"{len(self.layers)} layers, error", "median", "p90", "worst", "R² log"), rows).text()
+        return Table((f"{len(self.layers)} layers, error", "median", "p90", "worst", "R² log"), rows)
 
-    def _programs(self) -> str:
+    def _programs(self) -> Table:
         rows = [(name, f"{1e3 * p:.2f}", f"{1e3 * m:.2f}", f"{p / m - 1:+.1%}") for name, p, m in self.whole]
         errors = self.whole_errors
         rows.append(("size of error: median, worst", "", f"{errors.median:.1%}", f"{errors.worst:.1%}"))
-        return Table(("whole programs", "predicted ms", "measured ms", "error"), rows, total=True).text()
+        return Table(("whole programs", "predicted ms", "measured ms", "error"), rows, total=True)
 
-    def _classes(self) -> str:
+    def _classes(self) -> tuple[Table, Table]:
         asked = {
             "the model": self.agreement(),
             "the model, where not too close to call": self.agreement(clear=True),
@@ -182,11 +180,9 @@ class Validation:
         rows = [(name, *found.cells()) for name, found in asked.items()]
         counts = self.agreement().confusion
         confusion = [(a, *(str(counts[a, b]) for b in BOUNDS)) for a in BOUNDS]
-        return "\n\n".join(
-            (
-                Table(("what bounds a layer, by", "layers", "agree", "kappa"), rows).text(),
-                Table(("predicted \\ measured", *BOUNDS), confusion).text(),
-            )
+        return (
+            Table(("what bounds a layer, by", "layers", "agree", "kappa"), rows),
+            Table(("predicted \\ measured", *BOUNDS), confusion),
         )
 
 

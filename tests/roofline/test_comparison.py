@@ -16,6 +16,8 @@ from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import calibration
 
+pytestmark = pytest.mark.slow
+
 MLP = cm.MLP(sizes=[7, 24, 5], activation="relu")
 GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
 SLOW = Timing(tuple(2e-3 + 1e-5 * (i % 5) for i in range(20)), statistic="median")

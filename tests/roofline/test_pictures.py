@@ -15,6 +15,8 @@ from costmodel.roofline.pictures import chart_of, plot
 from tests.command import error_of
 from tests.roofline.synthetic import calibration
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("roofline", "scatter", "bars")
 
 

@@ -20,6 +20,8 @@ from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import MACHINE, calibration
 
+pytestmark = pytest.mark.slow
+
 MLP = cm.MLP(sizes=[7, 24, 24, 24, 5], activation="relu")
 CNN = cm.CNN(
     input=(3, 9, 9),
