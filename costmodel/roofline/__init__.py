@@ -24,37 +24,22 @@ if TYPE_CHECKING:
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
-    "Check": "costmodel.roofline.checking",
-    "Comparison": "costmodel.roofline.comparison",
-    "Finding": "costmodel.roofline.checking",
-    "Profile": "costmodel.roofline.profiling",
-    "check": "costmodel.roofline.checking",
-    "compare": "costmodel.roofline.comparison",
-    "plot": "costmodel.roofline.pictures",
-    "profile": "costmodel.roofline.profiling",
-    "Validation": "costmodel.roofline.validation",
-    "Verdict": "costmodel.roofline.classification",
-    "classify": "costmodel.roofline.classification",
-    "validate": "costmodel.roofline.validation",
-    "Calibration": "costmodel.roofline.calibration",
-    "HostTime": "costmodel.roofline.hosttime",
-    "Machine": "costmodel.roofline.machine",
-    "Protocol": "costmodel.roofline.timing",
-    "Timing": "costmodel.roofline.timing",
-    "calibrate": "costmodel.roofline.calibration",
-    "calibrated": "costmodel.roofline.calibration",
-    "layer_programs": "costmodel.roofline.recorder",
-    "measure": "costmodel.roofline.timing",
-    "passes": "costmodel.roofline.traffic",
-    "predict_seconds": "costmodel.roofline.hosttime",
-    "this_machine": "costmodel.roofline.machine",
-    "Execution": "costmodel.roofline.execution",
-    "Passes": "costmodel.roofline.traffic",
-    "Program": "costmodel.roofline.program",
-    "backward_program": "costmodel.roofline.recorder",
-    "execute": "costmodel.roofline.execution",
-    "forward_program": "costmodel.roofline.recorder",
+    **dict.fromkeys(("Calibration", "calibrate", "calibrated"), "calibration"),
+    **dict.fromkeys(("Check", "Finding", "check"), "checking"),
+    **dict.fromkeys(("Verdict", "classify"), "classification"),
+    **dict.fromkeys(("Comparison", "compare"), "comparison"),
+    **dict.fromkeys(("Execution", "execute"), "execution"),
+    **dict.fromkeys(("HostTime", "predict_seconds"), "hosttime"),
+    **dict.fromkeys(("Machine", "this_machine"), "machine"),
+    "plot": "pictures",
+    **dict.fromkeys(("Profile", "profile"), "profiling"),
+    "Program": "program",
+    **dict.fromkeys(("backward_program", "forward_program", "layer_programs"), "recorder"),
+    **dict.fromkeys(("Protocol", "Timing", "measure"), "timing"),
+    **dict.fromkeys(("Passes", "passes"), "traffic"),
+    **dict.fromkeys(("Validation", "validate"), "validation"),
 }
+"""The module of each public name."""
 
 __all__ = [
     "Calibration",
@@ -96,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'costmodel.roofline' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(f"costmodel.roofline.{_HOMES[name]}"), name)
     return value
 
 

@@ -35,6 +35,9 @@ LEVELS = {
     6: "overheads of calls and rows",
 }
 
+LONG = 3200
+"""Length of rows at which a reduction's time per element no longer falls."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -228,41 +231,35 @@ def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: 
 def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     """Compute on operands in cache, starting rows, overhead of the call [s]."""
     if loop.reduced:
-        even = loop.inner % 16 == 0
-        table = rates.reduced(loop.name, loop.reduced, loop.dtype, even)
-        whole = loop.rows * table(loop.inner)
-        asymptote = rates.reduced(loop.name, loop.reduced, loop.dtype, even)(3200) / 3200
-        compute = min(loop.elements * asymptote, whole)
-        return compute, whole - compute, rates.call(loop.name, loop.dtype)
-    name = loop.name
-    if name == "copyto" and len(loop.strands) > 1 and loop.strands[-2].itemsize == 1:
+        return _reduction(loop, rates)
+    name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
+    if name == "copyto" and read[-1:] == [1]:
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
-    *read, written = (strand.itemsize for strand in loop.strands)
     if written > 1 and 1 in read:
         name = MIXED
-    call = rates.call(name, loop.dtype, loop.scalars if name != "fill" else 0)
-    ragged = [strand for strand in loop.strands if not strand.flat or strand.step != 1]
-    rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill", loop.in_place)
-    if name == "copyto" and ragged:
-        whole = loop.rows * max(
-            rates.row(_copying(loop, number), loop.dtype)(loop.inner)
-            for number, s in enumerate(loop.strands)
-            if s in ragged
-        )
+    scalars = loop.scalars if name != "fill" else 0
+    ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]
+    rate = rates.rate(name, loop.dtype, bool(scalars), loop.in_place)
+    if not ragged:
+        return loop.elements * rate, 0.0, rates.call(name, loop.dtype, scalars)
+    if name == "copyto":
+        whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype)(loop.inner) for number in ragged)
         compute = min(loop.elements * rate, whole)
-        return compute, whole - compute, call
-    if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] is not loop.strands[-1] and ragged[0].step < 2:
-        return _repeated(loop, ragged[0].step, rates, rate)
-    extra = sum(
-        rates.row(_pattern(loop, number), loop.dtype)(loop.inner)
-        for number, s in enumerate(loop.strands)
-        if s in ragged
-    )
-    if ragged:
-        call = rates.call("repeated", loop.dtype)
-    return loop.elements * rate, loop.rows * extra, call
+        return compute, whole - compute, rates.call(name, loop.dtype, scalars)
+    step = loop.strands[ragged[0]].step
+    if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] != 2 and step < 2:
+        return _repeated(loop, step, rates, rate)
+    extra = sum(rates.row(_pattern(loop, number), loop.dtype)(loop.inner) for number in ragged)
+    return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
+
+
+def _reduction(loop: Loop, rates: Rates) -> tuple[float, float, float]:
+    table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
+    whole = loop.rows * table(loop.inner)
+    compute = min(loop.elements * (table(LONG) / LONG), whole)
+    return compute, whole - compute, rates.call(loop.name, loop.dtype)
 
 
 def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
