@@ -125,7 +125,9 @@ FIELDS += [
     "head_size",
     "positions",
     "window",
-    "rotary_size",
+    "rotary",
+    "experts",
+    "head",
 ]
 RIGHT = {"mlp": {"sizes": [3, 2]}, "cnn": {**CNN, "blocks": ["relu"]}, "transformer": GPT}
 

@@ -58,8 +58,8 @@ def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: i
     model, chosen = question
     if isinstance(model, Transformer):
         # Blocks with and without experts are parts of the model when unrolled, and hold what they are handed a while.
-        alike = {"dense_layers": None, "expert_pattern": ()}
-        model = model.model_copy(update={"layers": depth, **alike})
+        alike = {"experts.dense_layers": None, "experts.pattern": ()}
+        model = model.with_fields({"layers": depth, **alike})
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})

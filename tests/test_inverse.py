@@ -201,7 +201,7 @@ def test_a_formula_that_is_wrong_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_search_begins_where_there_is_a_model() -> None:
-    rotary = cm.Transformer(vocab=9, context=16, layers=1, width=16, heads=2, positions="rotary", rotary_size=4)
+    rotary = cm.Transformer(vocab=9, context=16, layers=1, width=16, heads=2, positions="rotary", rotary={"size": 4})
     found = cm.max_width(rotary, memory="1 MiB", seq=4)
     assert found.past_value
     assert found.value <= 2**20 < found.past_value

@@ -53,11 +53,10 @@ def sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
 
 def answer_of(model: Any, fixed: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     """What `predict` says, as a cell has it."""
-    fields = {name: getattr(model, name) for name in model.model_fields_set}
-    fields |= {name: value for name, value in asked.items() if name in type(model).model_fields}
+    fields = {name: value for name, value in asked.items() if name in model.field_names()}
     settings = {name: value for name, value in asked.items() if name not in fields}
     try:
-        p = cm.predict(type(model)(**fields), **fixed, **settings)
+        p = cm.predict(model.with_fields(fields), **fixed, **settings)
         return {quantity: p.value(quantity) for quantity in QUANTITIES} | {"reason": ""}
     except cm.CostModelError as error:
         return dict.fromkeys(QUANTITIES, None) | {"reason": str(error)}

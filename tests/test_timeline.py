@@ -77,7 +77,7 @@ def test_inference_keeps_nothing_for_later(model: Any) -> None:
 
 @given(transformers(), st.integers(2, 9), st.integers(1, 16))
 def test_every_step_grows_evenly_with_the_batch(model: Transformer, batch: int, seq: int) -> None:
-    model = model.model_copy(update={"layers": 3, "capacity_factor": None})  # which is rounded up
+    model = model.with_fields({"layers": 3, "experts.capacity_factor": None})  # which is rounded up
     one, two, three = (predict(model, batch=n * batch, seq=seq).timeline.steps for n in (1, 2, 3))
     for a, b, c in zip(one, two, three, strict=True):
         assert a[:3] == b[:3] == c[:3]

@@ -161,16 +161,16 @@ class ClosedForms:
         try:
             sized = varied(self.model, self.changed | sizes)
         except CostModelError:
-            with suppress(ValueError):  # what it decides is noted
-                _validated(self.model.model_copy(update=self.changed | letters))
+            with suppress(ValueError, AttributeError):  # what it decides is noted; a part may lack what it needs
+                self.model.with_values(self.changed | letters).checked()
                 _ = [letter.fixed() for letter in letters.values()]  # no letter has met what is wrong
             raise
-        return _validated(sized.model_copy(update=dict(letters))) if letters else sized
+        return sized.with_values(letters).checked() if letters else sized
 
 
 def open_sizes(model: Architecture) -> tuple[str, ...]:
     """Sizes of a question about `model` that formulas can have letters for."""
-    fields = [name for name in model.LETTERS if name in type(model).model_fields]
+    fields = [name for name in model.LETTERS if name in model.field_names()]
     return (*SIZES, *SIDES, *fields)
 
 
@@ -181,19 +181,9 @@ def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
     """
     own = {name: value for name, value in fields.items() if name not in turnable(model)}
     if own:
-        kind = type(model)
-        given = {name: getattr(model, name) for name in kind.model_fields if name in model.model_fields_set}
-        model = kind(**given | own)
+        model = model.with_fields(own)
     for name in turnable(model):
         model = resized(model, name, fields[name]) if name in fields else model
-    return model
-
-
-def _validated(model: Architecture) -> Architecture:
-    """The model after the checks that look at several of its fields. Raises ValueError."""
-    for validator in type(model).__pydantic_decorators__.model_validators.values():
-        if validator.info.mode == "after":
-            validator.func(model)
     return model
 
 

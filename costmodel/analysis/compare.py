@@ -14,11 +14,12 @@ from costmodel.analysis.match import Match, nearest
 from costmodel.analysis.solve import shower
 from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import unknown_field
 from costmodel.architectures.scaling import turnable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.cost.report import headline, printable
-from costmodel.display.table import Cells, Table
+from costmodel.cost.report import headline
+from costmodel.display.table import Cells, Table, printable
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.importers.zoo import load
 from costmodel.training.settings import SETTING_NAMES, Settings
@@ -213,7 +214,7 @@ def _predicted(model: Architecture, models: Sequence[Architecture], settings: di
     for name in settings:
         if name not in SETTING_NAMES and name not in fields:
             known = [*(name for name in SETTING_NAMES if any(name in applicable(m) for m in models)), *fields]
-            raise unknown("setting or field of the models", name, known)
+            raise unknown_field("setting or field of the models", name, map(type, models), known)
     given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
     choices = []
     for name, value in given.items():
@@ -230,7 +231,7 @@ def _one(model: Architecture, asked: dict[str, Any]) -> Prediction:
 
 def _fields(model: Architecture) -> list[str]:
     """Fields of a model that can be given other values."""
-    return [name for name in type(model).model_fields if name not in ("name", "notes")]
+    return [name for name in model.field_names() if name not in ("name", "notes")]
 
 
 def _open(model: Architecture) -> list[str]:
@@ -269,8 +270,9 @@ def _differing_fields(p: Prediction, peers: Sequence[Prediction]) -> list[tuple[
     """Fields in which models of one name are not alike, and have few words for it."""
     if any(type(q.model) is not type(p.model) for q in peers):
         return []
-    names = [n for n in _fields(p.model) if len({repr(getattr(q.model, n)) for q in peers}) > 1]
-    values = {name: getattr(p.model, name) for name in names}
+    leaves = [name for name in _fields(p.model) if name not in p.model.parts()]
+    names = [name for name in leaves if len({repr(q.model.value(name)) for q in peers}) > 1]
+    values = {name: p.model.value(name) for name in names}
     return [(name, value) for name, value in values.items() if len(str(value)) <= 24]
 
 

@@ -11,12 +11,13 @@ from typing import Any
 from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.description import unknown_field
 from costmodel.architectures.encoder_decoder import EncoderDecoder
-from costmodel.architectures.scaling import deepened, depth_of, turnable, widened, width_of, with_fields
+from costmodel.architectures.scaling import deepened, depth_of, turnable, widened, width_of
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import Prediction
-from costmodel.errors import CostModelError, SettingError, unknown
+from costmodel.errors import CostModelError, SettingError
 from costmodel.importers.torch.model import Imported
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings
@@ -89,7 +90,7 @@ class Knob:
         """The same question with this number. Raises CostModelError where there is no such model or batch."""
         asked = self.asked
         if self.stretched and isinstance(asked.model, Transformer) and value > asked.model.context:
-            asked = Prediction(with_fields(asked.model, context=value), asked.settings, asked.run)
+            asked = Prediction(asked.model.with_fields({"context": value}), asked.settings, asked.run)
         return turned(asked, self.name, value)
 
 
@@ -103,8 +104,9 @@ def knob_names(model: Architecture) -> tuple[str, ...]:
 def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
     """A knob by name. Raises UnknownNameError, or SettingError if this model has nothing there to turn."""
     model = asked.model
+    name = model.spelt(name)
     if name not in knob_names(model):
-        raise unknown(f"size of {model.title} to turn", name, knob_names(model))
+        raise unknown_field(f"size of {model.title} to turn", name, [type(model)], knob_names(model))
     if name in ("accumulate", "loss_chunks") and not asked.settings.training:
         raise SettingError(f"{name} is for training: there is none in mode {asked.settings.mode!r}")
     if stretched and name == "seq":
@@ -139,12 +141,12 @@ def turned(asked: Prediction, name: str, value: int) -> Prediction:
         return Prediction(model, replace(settings, **{name: value}))
     if name == "width":
         return Prediction(widened(model, value), settings)
-    return Prediction(deepened(model, value) if name == "layers" else with_fields(model, **{name: value}), settings)
+    return Prediction(deepened(model, value) if name == "layers" else model.with_fields({name: value}), settings)
 
 
 def _field(model: Architecture, name: str) -> int:
     """A size of a transformer, by default the one that follows from the others; 0 of what it does not have."""
-    value = getattr(model, name)
+    value = model.value(name)
     if value is not None:
         return int(value)
     if isinstance(model, EncoderDecoder):
@@ -154,9 +156,9 @@ def _field(model: Architecture, name: str) -> int:
     if not isinstance(model, Transformer):
         return 0
     derived = {"kv_heads": model.key_heads, "head_size": model.head_features, "mlp_width": 4 * model.width}
-    derived |= {"rotary_size": model.rotated, "window": model.context, "relative_buckets": model.buckets}
-    value = derived.get(name, getattr(model, name, None))
-    return int(value or 0)
+    derived |= {"rotary.size": model.rotated, "window.size": model.context, "relative_buckets": model.buckets}
+    value = model.value(name) if name in model.field_names() else None
+    return int(derived.get(name, value) or 0)
 
 
 Values = tuple[Sequence[int], str, str]
@@ -204,7 +206,7 @@ def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
     if name == "seq" and model.positions == "learned":
         return range(1, model.context + 1), f"the learned position table has {model.context:,} entries", ""
     if name == "width" and model.head_size is None:
-        rotary = model.positions == "rotary" and model.rotary_size is None
+        rotary = model.positions == "rotary" and model.value("rotary.size") is None
         step = model.heads * (2 if rotary else 1)
         return (
             range(step, LARGEST_SIZE + 1, step),
@@ -213,9 +215,9 @@ def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
         )
     if name == "context":
         return range(int(asked.batch_shape.seq or 1), LARGEST_SIZE + 1), "", ""
-    if name == "rotary_size":
+    if name == "rotary.size":
         most = model.head_features
-        return range(2, most + 1, 2), f"a head has {most} features", "rotary_size is even"
+        return range(2, most + 1, 2), f"a head has {most} features", "rotary.size is even"
     if name == "heads" and model.head_size is None:
         return _those(asked, name, model.width), f"heads divide the width {model.width:,}", "heads divide the width"
     if name in ("heads", "kv_heads"):
@@ -223,7 +225,7 @@ def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
         if name == "heads":
             return range(step, LARGEST_SIZE + 1, step), "", f"heads in steps of {step}" if step > 1 else ""
         return _those(asked, name, model.heads), f"kv_heads divide the {model.heads} heads", "kv_heads divide the heads"
-    if name == "head_size" and model.positions == "rotary" and model.rotary_size is None:
+    if name == "head_size" and model.positions == "rotary" and model.value("rotary.size") is None:
         return range(2, LARGEST_SIZE + 1, 2), "", "head_size is even, for rotary positions"
     return _all(), "", ""
 
@@ -236,7 +238,7 @@ def _those(asked: Prediction, name: str, whole: int) -> Sequence[int]:
     """Divisors of `whole` with which there is a model."""
     small = [n for n in range(1, min(int(whole**0.5) + 1, 100_000)) if whole % n == 0]
     divisors = sorted({*small, *(whole // n for n in small)})
-    return [n for n in divisors if exists(lambda n=n: with_fields(asked.model, **{name: n}))]
+    return [n for n in divisors if exists(lambda n=n: asked.model.with_fields({name: n}))]
 
 
 def exists(made: Callable[[], Any]) -> bool:

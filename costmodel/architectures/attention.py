@@ -76,7 +76,7 @@ class Tables:
             return None
         windowed = window is not None
         if windowed not in self._masks:
-            name = "attention_mask" if window == self.model.window else "global_attention_mask"
+            name = "attention_mask" if windowed or self.model.window is None else "global_attention_mask"
             self._masks[windowed] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
         return self._masks[windowed]
 
@@ -95,7 +95,8 @@ class Mixer:
         self.tables = tables
         self.memory = memory
         self.rotated = variant.rotated and memory is None
-        self.window = window = model.window if variant.windowed and memory is None else None
+        own = None if model.window is None else model.window.size
+        self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
         masked = memory is None and (model.causal or window is not None)
         self.every = seq * (seq if memory is None else memory.shape[1])
@@ -119,14 +120,14 @@ class Mixer:
         """Note what decoding keeps for further tokens: keys and values, or what all heads make them from."""
         batch, _, length, _ = key.shape
         seen = length if self.window is None else minimum(self.window, length)
-        if self.model.latent_width is not None:
-            key.run.cache((batch, seen, self.model.latent_width + self.model.rotated), key)
+        if self.model.latent is not None:
+            key.run.cache((batch, seen, self.model.latent.width + self.model.rotated), key)
             return
         for x in (key, value):
             key.run.cache((*x.shape[:2], seen, x.shape[3]), x)
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
-        if self.model.latent_width is not None:
+        if self.model.latent is not None:
             return projected(self.model, x, angles)
         query, key, value = self._project(x)
         if angles:

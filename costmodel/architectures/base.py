@@ -6,9 +6,10 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from costmodel.errors import SettingError, SpecError, shown, unknown
+from costmodel.architectures.description import Description
+from costmodel.errors import SettingError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Activation
@@ -60,10 +61,8 @@ class Definition(NamedTuple):
     value: int
 
 
-class Architecture(BaseModel):
-    """Abstract: a model's description. Frozen, strict, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False)
+class Architecture(Description):
+    """Abstract: a model's description, and its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
@@ -74,18 +73,6 @@ class Architecture(BaseModel):
 
     name: str = Field(default="", max_length=200, description="name shown in reports")
     notes: str = Field(default="", max_length=4000, description="where the numbers come from")
-
-    def __init__(self, /, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise SpecError(explain_validation(type(self), error), error.errors()[0]["loc"]) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be set: a model is fixed once it is made; make another")
-
-    def __delattr__(self, name: str) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: a model is fixed once it is made")
 
     @cached_property
     def file(self) -> str:
@@ -120,16 +107,18 @@ class Architecture(BaseModel):
 
     def size_fields(self) -> dict[str, Definition]:
         """Fields that formulas have a letter for, as far as this model sets them."""
-        fields = type(self).model_fields
+        said = {name: self.field_named(name).description or name for name in self.LETTERS}
+        meanings = {name: f"{name}: {text}" if "." in name else text for name, text in said.items()}
+        values = {name: self.value(name) for name in self.LETTERS}
         return {
-            field: Definition(symbol, fields[field].description or field, int(value))
-            for field, symbol in self.LETTERS.items()
-            if (value := getattr(self, field)) is not None
+            name: Definition(symbol, meanings[name], int(values[name]))
+            for name, symbol in self.LETTERS.items()
+            if values[name] is not None
         }
 
     def with_sizes(self, sizes: dict[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
-        return self.model_copy(update=sizes)
+        return self.with_values(sizes)
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """What the numbers take for granted that no size says, as (topic, sentence)."""
@@ -158,35 +147,3 @@ def nearest_divisor(width: int, heads: int) -> int:
         for n in (small, width // small)
     }
     return min(divisors, key=lambda n: (abs(n - heads), n))
-
-
-def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing wrong with a description, in one line: what, where, which value, what would be right."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or model.__name__
-    if first["type"] == "extra_forbidden":
-        return f"{model.__name__}: {unknown('field', first['loc'][-1], model.model_fields)}"
-    if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(first["loc"]) > 1):
-        return f"{model.__name__}: {_misshapen(model, first)}"
-    if first["type"] == "missing":
-        return f"{model.__name__}: field {where} is missing"
-    if first["type"] == "value_error":
-        message = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
-        return f"{model.__name__}: {message}"
-    return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown(first['input'])}"
-
-
-_MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})
-
-
-def _misshapen(model: type[BaseModel], error: Any) -> str:
-    """A field that is no list, or one of a wrong length."""
-    field = error["loc"][0]
-    value = list(given) if isinstance(given := error["input"], tuple) else given
-    meant = model.model_fields[field].description
-    if error["type"] == "tuple_type":
-        return f"{field}: {shown(value)} is not a list: give {meant}"
-    limit = error.get("ctx", {})
-    bounds = {"min_length": "at least", "max_length": "at most"}
-    bound = "".join(f", {words} {limit[key]:,}" for key, words in bounds.items() if key in limit and field != "input")
-    return f"{field}: {shown(value)} has {len(value):,} item{'s' * (len(value) != 1)}: give {meant}{bound}"

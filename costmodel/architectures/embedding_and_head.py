@@ -29,9 +29,11 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
 
 def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
-    x = scaled(x, model.output_scale, "output_scale")
-    if model.head_transform is not None:
+    assert model.head is not None
+    head = model.head
+    x = scaled(x, head.input_scale, "output_scale")
+    if head.transform is not None:
         with x.run.scope("head_transform"):
-            x = normed(model, activation(model.head_transform)(Linear(x.shape[-1])(x)), "norm")
-    x = Linear(model.vocab, bias=model.head_bias)(x, name="head", tied={"weight": table} if model.tied else None)
-    return capped(scaled(x, model.logit_scale, "logit_scale"), model.logit_cap, "logit_cap")
+            x = normed(model, activation(head.transform)(Linear(x.shape[-1])(x)), "norm")
+    x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)
+    return capped(scaled(x, head.logit_scale, "logit_scale"), head.logit_cap, "logit_cap")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,8 +19,10 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
+from costmodel.architectures.description import Description, part_of
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.spec import HEAD, Head
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
@@ -38,10 +41,17 @@ SHARED = (
 """Fields of both the encoder's and the decoder's blocks."""
 
 
+class Sound(Description):
+    """A source of sound: a spectrogram."""
+
+    mel_bins: Size = Field(description="features of a frame")
+    places: Size = Field(description="places of the source, of two frames each")
+
+
 class EncoderDecoder(Architecture):
     """An encoder's blocks, and a decoder's, each with attention to what the encoder made; one table of tokens.
 
-    The defaults are those of T5 small (Raffel et al. 2020, §2.1). With `mel_bins` the source is sound, which two
+    The defaults are those of T5 small (Raffel et al. 2020, §2.1). With `sound` the source is sound, which two
     convolutions read, as in Whisper (Radford et al. 2022, §2.2).
     """
 
@@ -50,8 +60,8 @@ class EncoderDecoder(Architecture):
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
         "context": "n_ctx",
-        "source_context": "n_src",
-        "mel_bins": "n_mel",
+        "sound.places": "n_src",
+        "sound.mel_bins": "n_mel",
         "layers": "L",
         "decoder_layers": "L_dec",
         "width": "d",
@@ -62,11 +72,13 @@ class EncoderDecoder(Architecture):
         "decoder_mlp_width": "d_dec",
         "relative_buckets": "n_b",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = {"mel_bins": "sound.mel_bins", "source_context": "sound.places", **HEAD}
 
     vocab: Size = Field(default=32128, description="vocabulary size")
     context: Size = Field(default=512, description="longest target, and source if it is tokens")
-    mel_bins: Size | None = Field(default=None, description="features of a frame of sound (default: tokens instead)")
-    source_context: Size | None = Field(default=None, description="places of a source of sound, of two frames each")
+    sound: Annotated[Sound | None, part_of(Sound)] = Field(
+        default=None, description="the sound that is the source (default: tokens instead)"
+    )
     layers: Size = Field(default=6, description="blocks of the encoder")
     decoder_layers: Size | None = Field(default=None, description="blocks of the decoder (default: the encoder's)")
     width: Size = Field(default=512, description="model width")
@@ -93,16 +105,16 @@ class EncoderDecoder(Architecture):
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm of each side")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
-    output_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
+    head: Annotated[Head, part_of(Head)] = Field(
+        default=Head(), description="what makes logits over the vocabulary (default: a linear layer)"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         for field in ("heads", "decoder_heads"):
             if self.head_size is None and self.width % (getattr(self, field) or self.heads):
                 raise ValueError(f"{field} {getattr(self, field)} does not divide width {self.width}")
-        if (self.mel_bins is None) != (self.source_context is None):
-            raise ValueError("mel_bins and source_context go together: give both for sound, neither for tokens")
-        if self.mel_bins is not None and self.positions == "relative":
+        if self.sound is not None and self.positions == "relative":
             raise ValueError("a source of sound needs positions 'learned'")
         if self.relative_buckets is not None and self.positions != "relative":
             raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
@@ -113,14 +125,14 @@ class EncoderDecoder(Architecture):
     @property
     def encoder(self) -> Transformer:
         """The transformer whose blocks are the encoder's."""
-        positions = "none" if self.mel_bins is not None else self.positions
+        positions = "none" if self.sound is not None else self.positions
         return self._side(
             layers=self.layers,
             heads=self.heads,
             mlp_width=self.mlp_width,
             positions=positions,
             causal=False,
-            head=False,
+            head=None,
         )
 
     @property
@@ -132,7 +144,7 @@ class EncoderDecoder(Architecture):
             mlp_width=self.mlp_width if self.decoder_mlp_width is None else self.decoder_mlp_width,
             positions=self.positions,
             tied=self.tied,
-            output_scale=self.output_scale,
+            head=self.head,
         )
 
     def _side(self, **fields: Any) -> Transformer:
@@ -156,7 +168,7 @@ class EncoderDecoder(Architecture):
         if target_seq is None:
             return shape
         self._check(target_seq)
-        return shape._replace(target=target_seq, seq=target_seq if self.mel_bins is not None else shape.seq)
+        return shape._replace(target=target_seq, seq=target_seq if self.sound is not None else shape.seq)
 
     def _check(self, length: int) -> None:
         if self.positions == "learned" and length > self.context:
@@ -172,7 +184,7 @@ class EncoderDecoder(Architecture):
         tokens = run.input((shape.batch, shape.target), "index", "tokens")
         table: Tensor | None = None
         with run.scope("encoder"):
-            if self.mel_bins is None:
+            if self.sound is None:
                 source = run.input((shape.batch, shape.seq), "index", "source")
                 x = Embedding(self.vocab, self.width)(source, name="embedding")
                 table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
@@ -190,9 +202,8 @@ class EncoderDecoder(Architecture):
 
     def _heard(self, run: Run, batch: int) -> Tensor:
         """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""
-        assert self.mel_bins is not None
-        assert self.source_context is not None
-        x = run.input((batch, self.mel_bins, 1, 2 * self.source_context), name="sound")
+        assert self.sound is not None
+        x = run.input((batch, self.sound.mel_bins, 1, 2 * self.sound.places), name="sound")
         x = Gelu()(Conv(self.width, kernel=(1, 3), padding=(0, 1))(x, name="conv1"), name="gelu1")
         x = Gelu()(Conv(self.width, kernel=(1, 3), stride=(1, 2), padding=(0, 1))(x, name="conv2"), name="gelu2")
         x = TransposeLast()(Reshape((self.width, x.shape[3]))(x, name="places"), name="places_last")

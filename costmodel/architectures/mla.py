@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel.architectures.normalisation import normed
-from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.spec import Latent, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
 from costmodel.layers.linear import Linear
@@ -17,13 +17,14 @@ def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> li
 
     Of each key, the features that are turned come from one vector for all heads (eq. 14 to 19).
     """
-    assert model.latent_width is not None
+    assert model.latent is not None
+    size = model.latent.width
     turned, value = model.rotated, model.value_features
     plain = model.head_features - turned
-    query = _query(model, x)
-    narrow = Linear(model.latent_width + turned, bias=model.qkv_bias)(x, name="key_value_down")
-    latent = normed(model, Slice(model.latent_width)(narrow, name="latent"), "latent_norm")
-    shared = SplitHeads(1)(Slice(turned, model.latent_width)(narrow, name="shared_key"), name="split_shared_key")
+    query = _query(model, model.latent, x)
+    narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
+    latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
+    shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
     if angles:
         query = Rotary(turned)(query, *angles, name="rotate_query")
         shared = Rotary(turned)(shared, *angles, name="rotate_key")
@@ -33,11 +34,11 @@ def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> li
     return [query, key, Slice(value, plain)(wide, name="value")]
 
 
-def _query(model: TransformerSpec, x: Tensor) -> Tensor:
-    if model.query_latent_width is not None:
-        x = Linear(model.query_latent_width, bias=model.qkv_bias)(x, name="query_down")
+def _query(model: TransformerSpec, latent: Latent, x: Tensor) -> Tensor:
+    if latent.query_width is not None:
+        x = Linear(latent.query_width, bias=model.qkv_bias)(x, name="query_down")
         x = normed(model, x, "query_latent_norm")
-    name = "query" if model.query_latent_width is None else "query_up"
+    name = "query" if latent.query_width is None else "query_up"
     return SplitHeads(model.heads)(
         Linear(model.heads * model.head_features, bias=False)(x, name=name), name="split_query"
     )

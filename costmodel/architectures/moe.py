@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from costmodel.architectures.feedforward import activated, mlp
 from costmodel.architectures.normalisation import scaled
-from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.spec import Experts, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply
@@ -20,75 +20,70 @@ from costmodel.symbolic.sizes import ceil_div
 
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width): the experts that each token chooses, and the one that all share."""
+    assert model.experts is not None
     with x.run.scope("mlp"):
-        y = _experts(model, x)
-        if model.shared_width is None:
+        y = _experts(model, model.experts, x)
+        if model.experts.shared_width is None:
             return y
-        shared = mlp(model, x, model.shared_width, "shared")
-        if model.shared_gate:
+        shared = mlp(model, x, model.experts.shared_width, "shared")
+        if model.experts.shared_gate:
             gate = Sigmoid()(Linear(1, bias=False)(x, name="shared_gate"), name="shared_sigmoid")
             shared = Multiply()(gate, shared, name="gate_shared")
         return Add()(y, shared, name="add_shared")
 
 
-def _experts(model: TransformerSpec, x: Tensor) -> Tensor:
-    assert model.experts is not None
-    (b, t, d), k = x.shape, model.chosen
-    hidden = model.hidden if model.expert_width is None else model.expert_width
-    bias = model.mlp_bias if model.expert_bias is None else model.expert_bias
-    inner, outer = (ExpertLinear(model.experts, k, n, bias, busy(model)) for n in (hidden, d))
-    weights = _weights(model, Linear(model.experts, bias=model.router_bias)(x, name="router"))
-    rows = b * t * k if model.capacity_factor is None else model.experts * capacity(model, b * t)
+def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
+    (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
+    hidden = model.hidden if experts.width is None else experts.width
+    bias = model.mlp_bias if experts.bias is None else experts.bias
+    inner, outer = (ExpertLinear(experts.count, k, n, bias, busy(experts)) for n in (hidden, d))
+    weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.run.scope("experts"):
-        sent = Pick(k) if model.capacity_factor is None else Pick(rows=rows)
+        sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
         picked = sent(x.view((b * t, d), None), name="dispatch")
-        back = Pick() if model.capacity_factor is None else Pick(rows=b * t * k)
+        back = Pick(rows=b * t * k) if capped else Pick()
         out = back(outer(activated(model, picked, inner), name="down"), name="collect")
         shares = weights.view((b * t, k, 1), None)
         weighed = Multiply()(out.view((b * t, k, d), None), shares, name="weigh")
         return Total()(weighed, name="total").view((b, t, d), None)
 
 
-def capacity(model: TransformerSpec, tokens: int) -> int:
+def capacity(experts: Experts, tokens: int) -> int:
     """Rows that each expert computes: its even share of the tokens' choices, times the capacity factor, rounded up."""
-    assert model.experts is not None
-    factor = Fraction(str(model.capacity_factor))
-    return ceil_div(factor.numerator * model.chosen * tokens, factor.denominator * model.experts)
+    factor = Fraction(str(experts.capacity_factor))
+    return ceil_div(factor.numerator * experts.per_token * tokens, factor.denominator * experts.count)
 
 
-def busy(model: TransformerSpec) -> int | None:
+def busy(experts: Experts) -> int | None:
     """Experts that have rows, where it is not all: those that have `imbalance` times their even share have every row.
 
     With a capacity all experts compute.
     """
-    if model.experts is None or model.capacity_factor is not None or model.imbalance == 1:
+    if experts.capacity_factor is not None or experts.imbalance == 1:
         return None
-    factor = Fraction(str(model.imbalance))
-    return ceil_div(factor.denominator * model.experts, factor.numerator)
+    factor = Fraction(str(experts.imbalance))
+    return ceil_div(factor.denominator * experts.count, factor.numerator)
 
 
-def assumptions(model: TransformerSpec, tokens: int) -> list[tuple[str, str]]:
-    """What a mixture's numbers take for granted, as (topic, sentence)."""
-    if model.experts is None:
-        return []
-    each = f"a token meets {model.chosen} of {model.experts} experts"
-    return [("experts", f"{each}; {_dropless(model) if model.capacity_factor is None else _capped(model, tokens)}")]
+def assumptions(experts: Experts, tokens: int) -> str:
+    """What the numbers of experts take for granted."""
+    said = _dropless(experts) if experts.capacity_factor is None else _capped(experts, tokens)
+    return f"a token meets {experts.per_token} of {experts.count} experts; {said}"
 
 
-def _dropless(model: TransformerSpec) -> str:
+def _dropless(experts: Experts) -> str:
     said = "none of its choices is dropped and no row is padded (capacity_factor: none)"
-    if model.imbalance == 1:
+    if experts.imbalance == 1:
         return f"{said}; rows are spread evenly over all experts (imbalance: 1)"
     return (
-        f"{said}; {busy(model)} experts share all rows, {model.imbalance:g} times an even share each (imbalance), and "
-        "the weights of the others are not read"
+        f"{said}; {busy(experts)} experts share all rows, {experts.imbalance:g} times an even share each (imbalance), "
+        "and the weights of the others are not read"
     )
 
 
-def _capped(model: TransformerSpec, tokens: int) -> str:
-    assert model.experts is not None
-    rows, factor, uneven = capacity(model, tokens), model.capacity_factor, model.imbalance
-    dropped = max(0.0, 1 - rows * model.experts / (uneven * model.chosen * tokens))
+def _capped(experts: Experts, tokens: int) -> str:
+    rows, factor, uneven = capacity(experts, tokens), experts.capacity_factor, experts.imbalance
+    dropped = max(0.0, 1 - rows * experts.count / (uneven * experts.per_token * tokens))
     sent = "evenly (imbalance: 1)" if uneven == 1 else f"to busy ones {uneven:g} times the share (imbalance)"
     return (
         f"each expert computes {rows:,} rows, {factor:g} times an even share (capacity_factor), padded where "
@@ -96,22 +91,22 @@ def _capped(model: TransformerSpec, tokens: int) -> str:
     )
 
 
-def _weights(model: TransformerSpec, scores: Tensor) -> Tensor:
+def _weights(experts: Experts, scores: Tensor) -> Tensor:
     """(batch, T, experts) → (batch, T, chosen): what the outputs of the chosen experts are multiplied by."""
-    if model.expert_weights == "all":
+    if experts.weights == "all":
         scores = Softmax()(scores, name="router_softmax")
-    if model.expert_weights == "sigmoid":
+    if experts.weights == "sigmoid":
         scores = Sigmoid()(scores, name="router_sigmoid")
-    weights = _choice(model)(scores)
-    if model.expert_weights == "chosen":
+    weights = _choice(experts)(scores)
+    if experts.weights == "chosen":
         weights = Softmax()(weights, name="router_softmax")
-    if model.expert_shares:
+    if experts.shares:
         weights = Shares()(weights, name="router_shares")
-    return scaled(weights, model.expert_scale, "router_scale")
+    return scaled(weights, experts.scale, "router_scale")
 
 
-def _choice(model: TransformerSpec) -> Kind:
-    if model.expert_groups is None and not model.choice_bias:
-        return TopK(model.chosen)
-    groups, kept = model.expert_groups or 1, model.chosen_groups or 1
-    return GroupedTopK(model.chosen, groups, kept, 2 if model.choice_bias else 1, model.choice_bias)
+def _choice(experts: Experts) -> Kind:
+    if experts.groups is None and not experts.choice_bias:
+        return TopK(experts.per_token)
+    groups, kept = experts.groups or 1, experts.chosen_groups or 1
+    return GroupedTopK(experts.per_token, groups, kept, 2 if experts.choice_bias else 1, experts.choice_bias)

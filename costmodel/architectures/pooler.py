@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from costmodel.architectures.base import activation
 from costmodel.architectures.normalisation import dropped
-from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.spec import Pooler, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
 
 
 def summarised(model: TransformerSpec, x: Tensor) -> Tensor:
-    """(batch, T, width) → (batch, classes), or (batch, width) from the pooler alone (Devlin et al. 2019, §3)."""
+    """(batch, T, width) → (batch, classes), or (batch, features) from the pooler alone."""
     if model.pooler is not None:
-        x = pooled(x, model.pooler, x.shape[-1], model.pooler_dropout)
+        x = pooled(model.pooler, x)
     if model.classes is not None:
-        x = sorted_by(x, model.classes, dropout=model.class_dropout)
+        x = sorted_by(x, model.classes.count, dropout=model.classes.dropout)
     return x.view((x.shape[0], x.shape[-1]), None)
 
 
-def pooled(x: Tensor, act: str, features: int, dropout: float = 0.0) -> Tensor:
+def pooled(pooler: Pooler, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, 1, features): a linear layer over the first token, and its activation."""
     first = Slice(1, axis=1)(x, name="first_token")
     with x.run.scope("pooler"):
-        return activation(act)(Linear(features)(dropped(first, dropout, "dropout")))
+        features = x.shape[-1] if pooler.width is None else pooler.width
+        return activation(pooler.activation)(Linear(features)(dropped(first, pooler.dropout, "dropout")))
 
 
 def sorted_by(x: Tensor, classes: int, token: int = 0, name: str = "classes", *, dropout: float = 0.0) -> Tensor:

@@ -40,10 +40,11 @@ def widened(model: Architecture, width: int) -> Architecture:
     if isinstance(model, MLP):
         first, *hidden, last = model.sizes
         base = width_of(model)
-        return with_fields(model, sizes=(first, *(scaled(size, width, base) for size in hidden), last))
+        return model.with_fields({"sizes": (first, *(scaled(size, width, base) for size in hidden), last)})
     if isinstance(model, CNN):
-        return with_fields(model, blocks=_widened(model.blocks, width, width_of(model), _sized(model.blocks)[-1]))
-    return with_fields(model, width=width)
+        blocks = _widened(model.blocks, width, width_of(model), _sized(model.blocks)[-1])
+        return model.with_fields({"blocks": blocks})
+    return model.with_fields({"width": width})
 
 
 def depth_of(model: Architecture) -> int:
@@ -62,9 +63,9 @@ def deepened(model: Architecture, layers: int) -> Architecture:
         depth_of(model)
         if len(set(hidden)) > 1:
             raise SettingError(f"{model.title} has no number of layers to turn: its hidden layers differ in size")
-        return with_fields(model, sizes=(first, *hidden[:1] * layers, last))
+        return model.with_fields({"sizes": (first, *hidden[:1] * layers, last)})
     depth_of(model)
-    return with_fields(model, layers=layers)
+    return model.with_fields({"layers": layers})
 
 
 def turnable(model: Architecture) -> tuple[str, ...]:
@@ -77,11 +78,6 @@ def resized(model: Architecture, name: str, size: Any) -> Architecture:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
         raise SettingError(f"{name}={shown(size)} is not a whole number between 1 and {LARGEST_SIZE:,}")
     return (widened if name == "width" else deepened)(model, size)
-
-
-def with_fields(model: Architecture, **fields: Any) -> Architecture:
-    """The model with other values of some fields, checked. Raises SpecError."""
-    return type(model)(**{**dict(model), **fields})
 
 
 def scaled(size: int, width: int, base: int, multiple: int = 1) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import lcm
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -18,6 +18,7 @@ from costmodel.architectures.base import (
     as_tuple,
     nearest_divisor,
 )
+from costmodel.architectures.description import Description, part_of
 from costmodel.symbolic.sizes import exact_div, value_of
 
 MOST_PATTERN = 1_000
@@ -30,6 +31,153 @@ class Variant(NamedTuple):
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+
+
+class Window(Description):
+    """Attention to the nearest keys only, in all blocks or in some."""
+
+    FIRST: ClassVar[str] = "size"
+
+    size: Size = Field(description="keys that a token sees, itself included")
+    pattern: Pattern = Field(default=(), description="which blocks have the window, over and over (default: all)")
+
+
+class Rotary(Description):
+    """Rotary positions of a part of a head's features, or in some blocks only (Su et al. 2021)."""
+
+    FIRST: ClassVar[str] = "size"
+
+    size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
+    pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
+
+
+class Latent(Description):
+    """Multi-head latent attention: keys and values are made from one narrow vector a token (DeepSeek-AI 2024, V2)."""
+
+    FIRST: ClassVar[str] = "width"
+
+    width: Size = Field(description="features that keys and values of all heads are made from")
+    query_width: Size | None = Field(default=None, description="as above, of queries (default: no such latent)")
+    value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
+
+
+class Experts(Description):
+    """MLPs among which a router chooses some for each token (Shazeer et al. 2017)."""
+
+    FIRST: ClassVar[str] = "count"
+
+    count: Size = Field(description="experts")
+    per_token: Size = Field(default=2, description="experts that each token chooses")
+    width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
+    pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
+    bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
+    dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
+    weights: Literal["chosen", "all", "sigmoid"] = Field(
+        default="chosen",
+        description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
+    )
+    shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
+    scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
+    groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
+    chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
+    choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
+    capacity_factor: Factor | None = Field(
+        default=None, description="rows that each expert computes over its even share (default: as many as come)"
+    )
+    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
+    shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
+    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
+    router_bias: bool = Field(default=False, description="bias in the router")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.per_token > self.count:
+            raise ValueError(f"experts.per_token {self.per_token} is more than experts.count {self.count}")
+        if self.shared_gate and self.shared_width is None:
+            raise ValueError("experts.shared_gate needs experts.shared_width")
+        if (self.groups is None) != (self.chosen_groups is None):
+            raise ValueError("experts.groups and experts.chosen_groups need each other")
+        if not 1 <= self.imbalance <= self.count / self.per_token:
+            raise ValueError(
+                f"experts.imbalance {self.imbalance:g} is not possible: from 1, even, to "
+                f"{self.count / self.per_token:g}, where all tokens choose the same {self.per_token} of {self.count} "
+                "experts"
+            )
+        if self.dense_layers is not None and self.pattern:
+            raise ValueError("experts.dense_layers and experts.pattern say the same: keep one")
+        if self.groups is not None or self.choice_bias:
+            self._check_groups(self.groups or 1, self.chosen_groups or 1)
+        return self
+
+    def _check_groups(self, groups: int, kept: int) -> None:
+        if self.count % groups:
+            raise ValueError(f"experts.groups {groups} does not divide experts.count {self.count}")
+        if kept > groups:
+            raise ValueError(f"experts.chosen_groups {kept} is more than experts.groups {groups}")
+        each = self.count // groups
+        if self.per_token > kept * each:
+            raise ValueError(f"experts.per_token {self.per_token} is more than the {kept * each} of the chosen groups")
+        if self.choice_bias and each < 2:
+            raise ValueError(
+                f"experts.choice_bias judges a group by its best two experts, and experts.groups {groups} leave {each}"
+            )
+
+
+class Head(Description):
+    """What makes logits over the vocabulary of the last block's output."""
+
+    bias: bool = Field(default=False, description="bias in the head")
+    transform: ActivationName | None = Field(
+        default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
+    )
+    input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
+    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
+    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
+
+
+class Pooler(Description):
+    """A linear layer over the first token, and its activation (Devlin et al. 2019, §3)."""
+
+    FIRST: ClassVar[str] = "activation"
+
+    activation: ActivationName = Field(description="activation of the pooler")
+    width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
+    dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+
+
+class Classes(Description):
+    """Classes that the first token's features tell."""
+
+    FIRST: ClassVar[str] = "count"
+
+    count: Size = Field(description="classes")
+    dropout: Probability = Field(default=0.0, description="dropout before the classes")
+
+
+HEAD = {
+    "head_bias": "head.bias",
+    "head_transform": "head.transform",
+    "output_scale": "head.input_scale",
+    "logit_scale": "head.logit_scale",
+    "logit_cap": "head.logit_cap",
+}
+RENAMED = {
+    "window_pattern": "window.pattern",
+    "rotary_size": "rotary.size",
+    "rotary_pattern": "rotary.pattern",
+    "latent_width": "latent.width",
+    "query_latent_width": "latent.query_width",
+    "value_head_size": "latent.value_head_size",
+    "experts_per_token": "experts.per_token",
+    **{f"expert_{name}": f"experts.{name}" for name in ("width", "pattern", "bias", "weights", "shares", "scale")},
+    "expert_groups": "experts.groups",
+    **{name: f"experts.{name}" for name in ("dense_layers", "chosen_groups", "choice_bias", "capacity_factor")},
+    **{name: f"experts.{name}" for name in ("imbalance", "shared_width", "shared_gate", "router_bias")},
+    "pooler_dropout": "pooler.dropout",
+    "class_dropout": "classes.dropout",
+    **HEAD,
+}
+"""Names of a transformer's fields by the names that they had when all were flat."""
 
 
 class TransformerSpec(Architecture):
@@ -46,22 +194,24 @@ class TransformerSpec(Architecture):
         "kv_heads": "h_kv",
         "head_size": "d_h",
         "mlp_width": "d_ff",
-        "rotary_size": "d_rot",
-        "window": "w",
+        "rotary.size": "d_rot",
+        "window.size": "w",
         "position_rows": "n_pos",
         "relative_buckets": "n_b",
         "embedding_width": "d_e",
         "segments": "n_seg",
-        "classes": "C",
-        "experts": "E",
-        "experts_per_token": "k",
-        "expert_width": "d_x",
-        "shared_width": "d_s",
-        "latent_width": "d_c",
-        "query_latent_width": "d_q",
-        "value_head_size": "d_v",
-        "dense_layers": "L_0",
+        "classes.count": "C",
+        "experts.count": "E",
+        "experts.per_token": "k",
+        "experts.width": "d_x",
+        "experts.shared_width": "d_s",
+        "latent.width": "d_c",
+        "latent.query_width": "d_q",
+        "latent.value_head_size": "d_v",
+        "experts.dense_layers": "L_0",
+        "pooler.width": "d_p",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
     vocab: Size = Field(description="vocabulary size")
     context: Size = Field(description="longest sequence")
@@ -71,22 +221,20 @@ class TransformerSpec(Architecture):
     kv_heads: Size | None = Field(default=None, description="key and value heads (default: as many as query heads)")
     head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
     causal: bool = Field(default=True, description="decoder (each token sees those before it) or encoder")
-    window: Size | None = Field(default=None, description="keys that a token sees, itself included (default: all)")
-    window_pattern: Pattern = Field(
-        default=(), description="which blocks have the window, over and over (default: all)"
+    window: Annotated[Window | None, part_of(Window)] = Field(
+        default=None, description="the nearest keys, which alone a token sees (default: it sees all)"
     )
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
         default="learned", description="positions; relative: trained biases of the scores, by distance"
     )
     relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
-    rotary_size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
-    rotary_pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
-    latent_width: Size | None = Field(
-        default=None, description="features that keys and values of all heads are made from (default: no such latent)"
+    rotary: Annotated[Rotary | None, part_of(Rotary)] = Field(
+        default=None, description="what rotary positions turn (default: all features of a head, in all blocks)"
     )
-    query_latent_width: Size | None = Field(default=None, description="as above, of queries (default: no such latent)")
-    value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
+    latent: Annotated[Latent | None, part_of(Latent)] = Field(
+        default=None, description="the narrow vector that keys and values are made from (default: none)"
+    )
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
@@ -109,28 +257,9 @@ class TransformerSpec(Architecture):
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
 
-    experts: Size | None = Field(default=None, description="MLPs among which a router chooses (default: one, for all)")
-    experts_per_token: Size | None = Field(default=None, description="experts that each token chooses (default: 2)")
-    expert_width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
-    expert_pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
-    expert_bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
-    dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
-    expert_weights: Literal["chosen", "all", "sigmoid"] = Field(
-        default="chosen",
-        description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
+    experts: Annotated[Experts | None, part_of(Experts)] = Field(
+        default=None, description="MLPs among which a router chooses (default: one, for all)"
     )
-    expert_shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
-    expert_scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
-    expert_groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
-    chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
-    choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
-    capacity_factor: Factor | None = Field(
-        default=None, description="rows that each expert computes over its even share (default: as many as come)"
-    )
-    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
-    shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
-    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
-    router_bias: bool = Field(default=False, description="bias in the router")
 
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
     norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
@@ -155,24 +284,17 @@ class TransformerSpec(Architecture):
 
     final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
 
-    head: bool = Field(default=True, description="whether the model ends in logits over the vocabulary")
+    head: Annotated[Head | None, part_of(Head)] = Field(
+        default=Head(), description="what makes logits over the vocabulary, false for none (default: a linear layer)"
+    )
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
-    head_bias: bool = Field(default=False, description="bias in the head")
-    head_transform: ActivationName | None = Field(
-        default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
-    )
-    output_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
-    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
-    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
 
-    pooler: ActivationName | None = Field(
-        default=None, description="activation of a linear layer over the first token (default: no such layer)"
+    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
+        default=None, description="a linear layer over the first token (default: none)"
     )
-    classes: Size | None = Field(
+    classes: Annotated[Classes | None, part_of(Classes)] = Field(
         default=None, description="classes that the first token's features tell (default: none)"
     )
-    pooler_dropout: Probability = Field(default=0.0, description="dropout before the pooler")
-    class_dropout: Probability = Field(default=0.0, description="dropout before the classes")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -183,33 +305,38 @@ class TransformerSpec(Architecture):
             )
         if self.heads % self.key_heads:
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
-        if self.rotary_size is not None and self.positions != "rotary":
-            raise ValueError(f"rotary_size {self.rotary_size} needs positions 'rotary', not {self.positions!r}")
+        if self.rotary is not None and self.positions != "rotary":
+            raise ValueError(f"rotary needs positions 'rotary', not {self.positions!r}")
         if self.positions == "rotary" and (self.rotated % 2 or self.rotated > self.head_features):
-            raise ValueError(f"rotary_size {self.rotated} must be even and at most the head size {self.head_features}")
+            raise ValueError(f"rotary.size {self.rotated} must be even and at most the head size {self.head_features}")
         if self.query_key_norm == "heads" and self.norm != "layernorm":
             raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
         if self.shared_norm and not self.parallel:
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":
             raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        for field in ("head_bias", "head_transform", "output_scale", "logit_scale", "logit_cap"):
-            if getattr(self, field) and not self.head:
-                raise ValueError(f"{field} needs head: true")
-        _check_pooler(self)
-        _check_latent(self)
-        _check_experts(self)
+        if self.pooler is not None and self.head is not None and self.classes is None:
+            raise ValueError("a pooler beside a head needs classes, or nothing reads it")
+        self._check_latent()
         if self.relative_buckets is not None and self.positions != "relative":
             raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
-        if self.window_pattern and self.window is None:
-            raise ValueError("window_pattern needs a window")
-        if self.rotary_pattern and self.positions != "rotary":
-            raise ValueError(f"rotary_pattern needs positions 'rotary', not {self.positions!r}")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
             raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
         return self
+
+    def _check_latent(self) -> None:
+        if self.latent is None:
+            return
+        if self.positions != "rotary" or self.rotary is None or self.rotated >= self.head_features:
+            raise ValueError(
+                "latent needs positions: rotary, and a rotary.size smaller than the head size "
+                f"{int(self.head_features)}: keys are turned in features that all heads share"
+            )
+        for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
+            if getattr(self, field) != value:
+                raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
 
     @property
     def head_features(self) -> int:
@@ -224,12 +351,14 @@ class TransformerSpec(Architecture):
     @property
     def rotated(self) -> int:
         """Features of a head that rotary positions turn."""
-        return self.head_features if self.rotary_size is None else self.rotary_size
+        own = None if self.rotary is None else self.rotary.size
+        return self.head_features if own is None else own
 
     @property
     def value_features(self) -> int:
         """Features of one value, d_v."""
-        return self.head_features if self.value_head_size is None else self.value_head_size
+        own = None if self.latent is None else self.latent.value_head_size
+        return self.head_features if own is None else own
 
     @property
     def score_factor(self) -> float:
@@ -239,9 +368,12 @@ class TransformerSpec(Architecture):
     @property
     def pattern(self) -> list[Variant]:
         """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
-        routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
-        patterns = (self.window_pattern or (True,), self.rotary_pattern or (True,), routed)
-        return variants(patterns, self.layers, dense=self.dense_layers or 0)
+        window, rotary, experts = self.window, self.rotary, self.experts
+        windowed = (window and window.pattern) or (True,)
+        rotated = (rotary and rotary.pattern) or (True,)
+        routed = (False,) if experts is None else experts.pattern or (True,)
+        dense = 0 if experts is None else experts.dense_layers or 0
+        return variants((windowed, rotated, routed), self.layers, dense)
 
     @property
     def hidden(self) -> int:
@@ -252,11 +384,6 @@ class TransformerSpec(Architecture):
     def buckets(self) -> int:
         """Distances that relative positions tell apart."""
         return 32 if self.relative_buckets is None else self.relative_buckets
-
-    @property
-    def chosen(self) -> int:
-        """Experts that each token chooses, k."""
-        return 2 if self.experts_per_token is None else self.experts_per_token
 
 
 def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
@@ -269,76 +396,3 @@ def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> lis
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
     return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]
-
-
-NEED_EXPERTS = (
-    *("experts_per_token", "expert_width", "expert_pattern", "expert_bias", "dense_layers", "expert_weights"),
-    *("expert_shares", "expert_scale", "expert_groups", "chosen_groups", "choice_bias"),
-    *("capacity_factor", "imbalance"),
-    *("shared_width", "shared_gate", "router_bias"),
-)
-"""Fields that say something of experts alone."""
-
-
-def _check_experts(model: TransformerSpec) -> None:
-    """Raise ValueError if the fields of experts do not fit."""
-    if model.experts is None:
-        for field in NEED_EXPERTS:
-            if getattr(model, field) != type(model).model_fields[field].default:
-                raise ValueError(f"{field} needs experts")
-        return
-    if model.chosen > model.experts:
-        raise ValueError(f"experts_per_token {model.chosen} is more than experts {model.experts}")
-    if model.shared_gate and model.shared_width is None:
-        raise ValueError("shared_gate needs shared_width")
-    if (model.expert_groups is None) != (model.chosen_groups is None):
-        raise ValueError("expert_groups and chosen_groups need each other")
-    if not 1 <= model.imbalance <= model.experts / model.chosen:
-        most = model.experts / model.chosen
-        raise ValueError(
-            f"imbalance {model.imbalance:g} is not possible: from 1, even, to {most:g}, where all tokens choose the "
-            f"same {model.chosen} of {model.experts} experts"
-        )
-    if model.dense_layers is not None and model.expert_pattern:
-        raise ValueError("dense_layers and expert_pattern say the same: keep one")
-    if model.expert_groups is not None or model.choice_bias:
-        _check_groups(model, model.experts, model.expert_groups or 1, model.chosen_groups or 1)
-
-
-def _check_groups(model: TransformerSpec, experts: int, groups: int, kept: int) -> None:
-    if experts % groups:
-        raise ValueError(f"expert_groups {groups} does not divide experts {experts}")
-    if kept > groups:
-        raise ValueError(f"chosen_groups {kept} is more than expert_groups {groups}")
-    each = experts // groups
-    if model.chosen > kept * each:
-        raise ValueError(f"experts_per_token {model.chosen} is more than the {kept * each} of the chosen groups")
-    if model.choice_bias and each < 2:
-        raise ValueError(f"choice_bias judges a group by its best two experts, and expert_groups {groups} leave {each}")
-
-
-def _check_latent(model: TransformerSpec) -> None:
-    """Raise ValueError if the fields of latent attention do not fit."""
-    if model.latent_width is None:
-        for field in ("query_latent_width", "value_head_size"):
-            if getattr(model, field) is not None:
-                raise ValueError(f"{field} needs latent_width")
-        return
-    if model.positions != "rotary" or model.rotary_size is None or model.rotary_size >= model.head_features:
-        raise ValueError(
-            "latent_width needs positions: rotary, and a rotary_size smaller than the head size "
-            f"{int(model.head_features)}: keys are turned in features that all heads share"
-        )
-    for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
-        if getattr(model, field) != value:
-            raise ValueError(f"latent_width needs {field}: {'false' if value is False else 'null'}")
-
-
-def _check_pooler(model: TransformerSpec) -> None:
-    """Raise ValueError for a pooler or dropout that nothing reads."""
-    if model.pooler_dropout and model.pooler is None:
-        raise ValueError("pooler_dropout needs a pooler")
-    if model.class_dropout and model.classes is None:
-        raise ValueError("class_dropout needs classes")
-    if model.pooler is not None and model.head and model.classes is None:
-        raise ValueError("a pooler beside a head needs classes, or nothing reads it")

@@ -25,11 +25,11 @@ class Transformer(TransformerSpec):
     @property
     def default_loss(self) -> LossName | None:
         """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
-        return "cross_entropy" if self.head or self.classes else None
+        return None if self.head is None and self.classes is None else "cross_entropy"
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts."""
-        return assumptions(self, shape.batch * (shape.seq or 1))
+        return [] if self.experts is None else [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1)))]
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences, the whole context unless `seq` says less."""
@@ -50,10 +50,10 @@ class Transformer(TransformerSpec):
         x = body(self, run, embedded(self, x, tokens), attention)
         if self.embedding_width is not None:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
-        y = logits(self, x, table) if self.head else x
+        y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
         rows = y.view((shape.batch * shape.seq, y.shape[-1]), None)
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)
-        return (rows, told) if self.head else told
+        return told if self.head is None else (rows, told)

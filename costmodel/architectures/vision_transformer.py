@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -18,8 +19,10 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
+from costmodel.architectures.description import part_of
 from costmodel.architectures.normalisation import dropped
 from costmodel.architectures.pooler import pooled, sorted_by
+from costmodel.architectures.spec import Pooler
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
@@ -44,7 +47,9 @@ class VisionTransformer(Architecture):
         "heads": "h",
         "mlp_width": "d_ff",
         "classes": "C",
+        "pooler.width": "d_p",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = {"pooler_width": "pooler.width"}
 
     input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
         default=(3, 224, 224), description="[channels, height, width] of an image"
@@ -63,10 +68,9 @@ class VisionTransformer(Architecture):
     tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
     distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
-    pooler: ActivationName | None = Field(
-        default=None, description="activation of a linear layer over the first token (default: no such layer)"
+    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
+        default=None, description="a linear layer over the first token (default: none)"
     )
-    pooler_width: Size | None = Field(default=None, description="features of the pooler (default: the width)")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -76,8 +80,6 @@ class VisionTransformer(Architecture):
             raise ValueError(f"patch {self.patch} is larger than the image {list(self.input[1:])}")
         if self.distilled and (self.tokens < 2 or self.classes is None):
             raise ValueError("distilled needs at least two tokens, and classes")
-        if self.pooler_width is not None and self.pooler is None:
-            raise ValueError("pooler_width needs a pooler")
         if self.pooler is not None and self.distilled:
             raise ValueError("distilled models have no pooler")
         return self
@@ -88,7 +90,7 @@ class VisionTransformer(Architecture):
         names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp_width", "activation")
         same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout")}
         return Transformer.model_construct(
-            name=self.name, vocab=1, context=1, causal=False, positions="none", head=False, tied=False, **same
+            name=self.name, vocab=1, context=1, causal=False, positions="none", head=None, tied=False, **same
         )
 
     @property
@@ -114,7 +116,7 @@ class VisionTransformer(Architecture):
         x = self._embedded(run.input((shape.batch, self.input[0], *shape.image), name="images"))
         x = body(encoder, run, x, attention)
         if self.pooler is not None:
-            x = pooled(x, self.pooler, self.width if self.pooler_width is None else self.pooler_width)
+            x = pooled(self.pooler, x)
         elif self.classes is None:
             return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
         if self.classes is None:

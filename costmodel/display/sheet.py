@@ -7,10 +7,7 @@ from html import escape
 from textwrap import fill
 from typing import NamedTuple
 
-from costmodel.display.table import Table
-
-WIDTH = 110
-"""Columns that notes are wrapped to."""
+from costmodel.display.table import WIDTH, Table
 
 
 class Sheet(NamedTuple):

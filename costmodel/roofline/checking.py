@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline, printable
+from costmodel.cost.report import headline
 from costmodel.cost.rows import traffic
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.sheet import Sheet
-from costmodel.display.table import Cells, Table
+from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds, show_share
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Call

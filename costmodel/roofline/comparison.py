@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline, printable
+from costmodel.cost.report import headline
 from costmodel.display.figures import write
 from costmodel.display.sheet import Sheet
-from costmodel.display.table import Table
+from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored

@@ -181,7 +181,7 @@ def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     import numpy
 
     behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
-    window = shape[1] if model.window is None else model.window
+    window = shape[1] if model.window is None else model.window.size
     return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
 
 

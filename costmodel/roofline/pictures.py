@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import printable
 from costmodel.display import interactive
 from costmodel.display.figures import check_writable, ending_of, figure_class, save, write
 from costmodel.display.rooflines import Chart, Dot, picture
+from costmodel.display.table import printable
 from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
 from costmodel.errors import CostModelError, unknown
 from costmodel.roofline.checking import Check, Finding

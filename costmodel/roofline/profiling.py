@@ -11,9 +11,9 @@ from typing import Any
 from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline, printable
+from costmodel.cost.report import headline
 from costmodel.display.sheet import Sheet
-from costmodel.display.table import Cells, Table
+from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
 from costmodel.roofline.checking import DTYPE, with_rounds

@@ -9,8 +9,9 @@ from typing import Any
 from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
 from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import unknown_field
 from costmodel.architectures.scaling import turnable
-from costmodel.errors import SettingError, UnknownNameError, shown, unknown
+from costmodel.errors import SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import SETTING_NAMES
@@ -45,13 +46,13 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
 
     Raises SettingError or UnknownNameError for an axis that cannot be.
     """
-    fields = [*(name for name in type(model).model_fields if name not in ("name", "notes")), *turnable(model)]
+    fields = [*(name for name in model.field_names() if name not in ("name", "notes")), *turnable(model)]
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}
     for name, value in asked.items():
         if name not in SETTING_NAMES and name not in fields:
-            raise unknown("axis", name, [*applicable(model), *fields])
+            raise unknown_field("axis", name, [type(model)], [*applicable(model), *fields])
         if not _varies(name, value):
             (settings if name in SETTING_NAMES else changed)[name] = value
             continue
@@ -93,13 +94,14 @@ def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
             _check_size(name, value)
         _check_distinct(name, values)
         return Axis(name, list(values), list(values), {})
-    sized = name in SIZES or name in open_sizes(model)
+    letter = model.spelt(name)
+    sized = letter in SIZES or letter in open_sizes(model)
     if sized and (name in SIZES or all(isinstance(v, int) and not isinstance(v, bool) for v in values)):
         for value in (values[0], values[-1]) if isinstance(values, range) else values:
             _check_size(name, value)
         if not isinstance(values, range):
             _check_distinct(name, values)
-        return Axis(name, values, values, {name: values})
+        return Axis(name, values, values, {letter: values})
     labels = _labels(values)
     _check_distinct(name, labels)
     return Axis(name, values, labels, {})

@@ -163,5 +163,5 @@ def _labels(axis: Axis) -> Any:
 
 
 def _description(space: Space, name: str) -> dict[str, str]:
-    field = type(space.model).model_fields.get(name)
+    field = space.model.field_named(name) if name in space.model.field_names() else None
     return {"description": (field.description or name) if field else f"setting {name}"}

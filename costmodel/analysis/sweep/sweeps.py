@@ -86,7 +86,7 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
     if len(set(wanted)) != len(wanted) or not wanted:
         raise SettingError(f"quantities={shown(wanted)}: name one or more, each once")
     axes, settings, changed = read_axes(model, asked)
-    if changed and all(axis.name not in type(model).model_fields for axis in axes):
+    if changed and all(axis.name not in model.field_names() for axis in axes):
         model, changed = varied(model, changed), {}
     return Space(model, axes, settings, changed, wanted)
 

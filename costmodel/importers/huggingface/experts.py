@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import DECODER, QWEN2, WINDOWED
+from costmodel.importers.huggingface.llama import DECODER, QWEN2, QWEN3_VL, WINDOWED
 from costmodel.importers.huggingface.rules import (
     check_whole,
     forget_experts,
@@ -39,8 +39,8 @@ QWEN2_MOE = Family(
     fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
     | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4}
     | {"num_experts": 60, "norm_topk_prob": False, "qkv_bias": True},
-    means={"norm_topk_prob": {True: {"expert_weights": "chosen"}, False: {"expert_weights": "all"}}},
-    sets={"shared_gate": True},
+    means={"norm_topk_prob": {True: {"experts.weights": "chosen"}, False: {"experts.weights": "all"}}},
+    sets={"experts.shared_gate": True},
     rules={"experts": routed_layers},
     idle=BALANCE,
 )
@@ -52,9 +52,24 @@ QWEN3_MOE = Family(
     fields=sizes(151936, 2048, 6144, 24, 32, num_key_value_heads=4, moe_intermediate_size=768, num_experts_per_tok=8)
     | {"num_experts": 128, "attention_bias": False},
     without="qkv_bias shared_expert_intermediate_size",
-    sets={"query_key_norm": "head", "shared_gate": False},
+    sets={"query_key_norm": "head", "experts.shared_gate": False},
     aliases="num_local_experts",
     idle="shared_expert_intermediate_size",
+    fixed={"use_qk_norm": (True,)},
+)
+
+QWEN3_VL_MOE = Family(
+    model_type="qwen3_vl_moe_text",
+    source="the language model of Qwen 3-VL with experts (Qwen Team 2025)",
+    like=QWEN3_VL,
+    ends={"Qwen3VLMoeForConditionalGeneration": "tokens", "Qwen3VLMoeTextModel": ""},
+    fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
+    | {"moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_local_experts": 60}
+    | {"tie_word_embeddings": True},
+    rules={"experts": routed_layers},
+    aliases="num_experts",
+    idle=f"{BALANCE} norm_topk_prob",
+    fixed={"sliding_window": (None,)},
 )
 
 GPT_OSS = Family(
@@ -65,7 +80,7 @@ GPT_OSS = Family(
     fields=sizes(201088, 2880, 2880, 36, 64, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072)
     | {"sliding_window": 128, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4},
     means={"hidden_act": ""},
-    sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "router_bias": True},
+    sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "experts.router_bias": True},
     rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 2 == 0)},
     aliases="num_experts experts_per_token",
     idle=f"{BALANCE} initial_context_length swiglu_alpha swiglu_limit",
@@ -89,7 +104,7 @@ def latent(config: Config, made: dict[str, Any]) -> None:
         )
     size = config["qk_nope_head_dim"] + turned
     own = None if config["v_head_dim"] == size else config["v_head_dim"]
-    made |= {"kv_heads": None, "head_size": size, "rotary_size": turned, "value_head_size": own}
+    made |= {"kv_heads": None, "head_size": size, "rotary.size": turned, "latent.value_head_size": own}
 
 
 def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
@@ -98,19 +113,19 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
     if dense >= made["layers"]:
         forget_experts(made)
         return
-    if made["experts_per_token"] is None:
+    if made["experts.per_token"] is None:
         raise SpecError(
             "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
         )
     method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
     if method is not None and method not in methods:
         raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
-    shared = made["expert_width"] * (config["n_shared_experts"] or 0)
-    made |= {"dense_layers": dense or None, "shared_width": shared or None}
+    shared = made["experts.width"] * (config["n_shared_experts"] or 0)
+    made |= {"experts.dense_layers": dense or None, "experts.shared_width": shared or None}
     if made["mlp_bias"]:
-        made["expert_bias"] = False
+        made["experts.bias"] = False
     if method != "greedy":
-        for field, ours in {"n_group": "expert_groups", "topk_group": "chosen_groups"}.items():
+        for field, ours in {"n_group": "experts.groups", "topk_group": "experts.chosen_groups"}.items():
             if config[field] is None:
                 raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
             made[ours] = config[field]
@@ -126,7 +141,7 @@ DEEPSEEK_V2 = Family(
     | {"moe_intermediate_size": 1407, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": None}
     | {"n_group": None, "topk_group": None, "topk_method": "greedy", "routed_scaling_factor": 1.0},
     without="head_dim",
-    sets={"expert_weights": "all"},
+    sets={"experts.weights": "all"},
     rules={"heads": None, "rotary": latent, "experts": deepseek_experts},
     aliases="num_experts",
     idle=f"{BALANCE} aux_loss_alpha ep_size head_dim qk_head_dim seq_aux",
@@ -140,9 +155,9 @@ DEEPSEEK_V3 = Family(
     fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
     | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
     | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
-    means={"norm_topk_prob": Meaning("flag", "expert_shares")},
+    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="mlp_bias topk_method",
-    sets={"expert_weights": "sigmoid", "choice_bias": True},
+    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
     idle="num_nextn_predict_layers rope_interleave",
     fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
