@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from costmodel.layers import load_all
 from costmodel.layers.base import Kind
 from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.layer import Desk
 from costmodel.roofline.memory import Memory
-from costmodel.roofline.operation import Op
+from costmodel.roofline.program import Op
+from costmodel.roofline.recorder import LayerArrays, site_of
 from costmodel.roofline.tape import Tape
 from tests.kernels.counting import Array, Tally
 
@@ -114,7 +114,7 @@ class Kernel:
     def forward(self, p: Pass) -> Array:
         """The output, with counted arithmetic: by the kernel that ships, unless this is defined anew."""
         tape, memory = Tape("float64"), Memory()
-        site = Desk(tape).site(p.call)
+        site = site_of(p.call, LayerArrays(tape).ref)
         for refs, arrays in ((site.inputs, p.inputs), (site.weights, p.weights), (site.buffers, p.buffers)):
             named = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
             for key, array in named.items():

@@ -20,8 +20,8 @@ from costmodel.layers.attention import FusedAttention
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.attention import keys_of
-from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import Memory
+from costmodel.roofline.recorder import layer_programs
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.kernels.kernel import Kernel, Pass
