@@ -135,7 +135,7 @@ def _build(data: Any, where: str) -> Architecture:
 def _published(data: dict[str, Any], prefix: str) -> Architecture:
     """The model of a published configuration, which names its family and not its architecture."""
     try:
-        return import_module("costmodel.published.families").read_config(data)
+        return import_module("costmodel.importers.huggingface.families").read_config(data)
     except CostModelError as error:
         raise SpecError(f"{prefix}{error}", path=getattr(error, "path", ())) from None
 

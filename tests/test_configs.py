@@ -14,7 +14,7 @@ import costmodel as cm
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import CostModelError
 from costmodel.files import MOST_BYTES, build
-from costmodel.published.families import FAMILIES
+from costmodel.importers.huggingface.families import FAMILIES
 from tests.command import error_of, here
 
 LLAMA_31_8B = {
@@ -169,12 +169,12 @@ NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
 """What a family's published class leaves to be given."""
 
 
-@pytest.mark.parametrize("family", [name for name, kind in FAMILIES.items() if kind.HEADLESS])
+@pytest.mark.parametrize("family", [name for name, kind in FAMILIES.items() if kind.headless])
 def test_architectures_say_whether_there_is_a_head(family: str) -> None:
     kind = FAMILIES[family]
     with_head, without = (
         build(sized(family, architectures=[names[0]], **NEEDED.get(family, {})), "config")
-        for names in (kind.HEADED, kind.HEADLESS)
+        for names in (kind.headed, kind.headless)
     )
     assert (with_head.default_loss, without.default_loss) == ("cross_entropy", None)
 
@@ -193,7 +193,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("gpt2", n_head=7), "heads 7 does not divide width 768"),
         (sized("gpt2", n_embd=-1), "gpt2: n_embd: "),
         (sized("gpt2", n_embd=2**50), "gpt2: n_embd: "),
-        (sized("gpt2", n_embd=768, hidden_size=768), "hidden_size and n_embd are the same field"),
+        (sized("gpt2", n_embd=768, hidden_size=512), "hidden_size and n_embd are the same field, and are 512 and 768"),
         (sized("gpt2", activation_function="mish2"), "unknown activation 'mish2'"),
         (sized("gpt2", add_cross_attention=True), "add_cross_attention=True changes the cost"),
         (sized("deepseek_v2"), "num_experts_per_tok is missing"),
@@ -277,7 +277,7 @@ JSON = st.recursive(
 @given(st.data())
 def test_any_value_is_read_or_refused(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(sorted(FAMILIES)))
-    field = data.draw(st.sampled_from(sorted(FAMILIES[family].model_fields)))
+    field = data.draw(st.sampled_from(sorted(FAMILIES[family].fields)))
     try:
         build(sized(family) | {field: data.draw(JSON)}, "config")
     except CostModelError as error:

@@ -44,12 +44,12 @@ architectures.transformer
 architectures.vision architectures.translator
 architectures.templates memory
 architectures.blocklist
-published published.config
-published.rope
-published.llama published.gpt published.contemporaries
-published.deepseek published.gemma published.relatives published.mixtures published.encoders
-published.vision published.translators
-published.families
+importers importers.huggingface importers.huggingface.fields
+importers.huggingface.family
+importers.huggingface.rules importers.huggingface.encoders
+importers.huggingface.gpt importers.huggingface.llama
+importers.huggingface.experts
+importers.huggingface.families
 architectures.cnn zoo conventions applicability
 imported.trees imported.meta imported.failures scaling
 imported.program imported.movements imported.functions imported.reductions imported.products

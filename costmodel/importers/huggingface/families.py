@@ -1,4 +1,4 @@
-"""Every family whose published configurations are read, by its `model_type`."""
+"""Every family whose published configurations are read, by its `model_type`; and those that are known and not read."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.published.config import Published
-from costmodel.published.contemporaries import Bloom, Falcon, Mpt, Opt
-from costmodel.published.deepseek import DeepseekV2, DeepseekV3
-from costmodel.published.encoders import Bert, DistilBert, Roberta
-from costmodel.published.gemma import Gemma, Gemma2, Gemma3Text
-from costmodel.published.gpt import Gpt2, GptJ, GptNeo, GptNeox
-from costmodel.published.llama import Granite, Llama, Mistral, Qwen2, Qwen3, SmolLm3
-from costmodel.published.mixtures import GptOss, Mixtral, Qwen2Moe, Qwen3Moe
-from costmodel.published.relatives import Cohere, Olmo, Olmo2, Phi, Phi3, StableLm, Starcoder2
-from costmodel.published.translators import T5, Whisper
-from costmodel.published.vision import Deit, Vit
+from costmodel.importers.huggingface import encoders, experts, gpt, llama
+from costmodel.importers.huggingface.family import Family
 
-FAMILIES: dict[str, type[Published]] = {
-    family.MODEL_TYPE: family
-    for family in (
-        *(Gpt2, GptNeo, GptNeox, GptJ, Opt, Bloom, Falcon, Mpt),
-        *(Llama, Mistral, Qwen2, Qwen3, SmolLm3, Granite, Gemma, Gemma2, Gemma3Text),
-        *(Phi, Phi3, Starcoder2, StableLm, Olmo, Olmo2, Cohere),
-        *(Mixtral, Qwen2Moe, Qwen3Moe, GptOss, DeepseekV2, DeepseekV3),
-        *(Bert, Roberta, DistilBert, Vit, Deit, T5, Whisper),
-    )
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for subject in (gpt, llama, experts, encoders)
+    for family in vars(subject).values()
+    if isinstance(family, Family) and family.model_type
 }
 """The families."""
 
@@ -54,7 +41,7 @@ NOT_MODELLED: dict[str, str] = {
 def read_config(data: dict[str, Any]) -> Architecture:
     """The model that a published configuration describes.
 
-    Raises SpecError; UnknownNameError for a `model_type` that is not known, with those that are.
+    Raises SpecError; also for a `model_type` that is not known, with those that are.
     """
     name = data.get("model_type")
     if not isinstance(name, str):

@@ -1,0 +1,1 @@
+"""Where a model comes from when it is not written in Python: files, published configurations, modules of PyTorch."""

@@ -1,0 +1,234 @@
+"""Encoders of text and of images, with the heads that their architectures name, and encoder-decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.translator import EncoderDecoder
+from costmodel.architectures.vision import VisionTransformer
+from costmodel.errors import SpecError, shown
+from costmodel.importers.huggingface.family import Config, Family, architectures
+from costmodel.importers.huggingface.fields import activation_named
+
+PAIRS = 2
+"""Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
+
+
+def labels(config: Config) -> int:
+    """Classes of a classifier: as many as are named, two if none are."""
+    return len(config["id2label"] or ()) or config["num_labels"] or 2
+
+
+def text_ends(config: Config, made: dict[str, Any]) -> None:
+    """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away."""
+    if "tokens" in config.end:
+        made.setdefault("head_transform", made["activation"])
+    else:
+        made.pop("head_transform", None)
+    if "pooler" not in config.end:
+        made.pop("pooler")
+    if "pairs" in config.end:
+        made["classes"] = PAIRS
+    elif "classes" in config.end:
+        made["classes"] = labels(config)
+    if "classes" not in config.end:
+        made.pop("class_dropout")
+    elif made["class_dropout"] is None:
+        made["class_dropout"] = made["residual_dropout"]
+
+
+TEXT = Family(
+    source="every token sees every other; norms come last; a head for masked tokens, classes or a pooler",
+    fields={"id2label": None, "num_labels": None, "tie_word_embeddings": True},
+    sets={"causal": False, "fused_qkv": False, "norm_placement": "post", "embedding_norm": True, "head_bias": True},
+    rules={"ends": text_ends},
+)
+
+BERT = Family(
+    model_type="bert",
+    source="BERT (Devlin et al. 2019)",
+    like=TEXT,
+    ends={
+        "BertForMaskedLM": "tokens",
+        "BertForPreTraining": "tokens pooler pairs",
+        "BertModel": "pooler",
+        "BertForSequenceClassification": "pooler classes",
+        "BertForNextSentencePrediction": "pooler pairs",
+    },
+    fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
+    | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
+    sets={"pooler": "tanh"},
+    fixed={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
+    idle="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type",
+)
+
+
+def after_padding(config: Config, made: dict[str, Any]) -> None:
+    """Positions are counted from after the padding token's number."""
+    rows, first = made["context"], (config["pad_token_id"] or 0) + 1
+    if not 1 <= first < rows:
+        raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
+    made |= {"context": rows - first, "position_rows": rows, "pooler_dropout": made.get("class_dropout", 0.0)}
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    source="RoBERTa (Liu et al. 2019): BERT with GELU before the head, whatever the blocks have",
+    like=BERT,
+    ends={
+        "RobertaForMaskedLM": "tokens",
+        "RobertaModel": "pooler",
+        "RobertaForSequenceClassification": "pooler classes",
+    },
+    fields={"vocab_size": 50265, "pad_token_id": 1},
+    sets={"head_transform": "gelu"},
+    rules={"positions": after_padding},
+)
+
+DISTILBERT = Family(
+    model_type="distilbert",
+    source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
+    like=TEXT,
+    ends={
+        "DistilBertForMaskedLM": "tokens",
+        "DistilBertModel": "",
+        "DistilBertForSequenceClassification": "pooler classes",
+    },
+    fields={"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12, "dim": 768}
+    | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2},
+    sets={"pooler": "relu", "mixed_dropout": 0.0},
+    aliases="hidden_size num_attention_heads num_hidden_layers",
+    idle="qa_dropout tie_weights_ output_past",
+    fixed={"sinusoidal_pos_embds": (False,)},
+)
+
+
+def vision(config: Config, made: dict[str, Any]) -> Architecture:
+    """The vision transformer with these fields."""
+    return VisionTransformer(**made)
+
+
+def image_ends(config: Config, made: dict[str, Any]) -> None:
+    """Images and patches of one size or two; classes, or a pooler."""
+    both = {}
+    for field in ("image_size", "patch_size"):
+        value = config[field]
+        both[field] = tuple(value) if isinstance(value, list) else (value, value)
+        if len(both[field]) != 2:
+            raise SpecError(f"{field} {shown(value)} is not one size or two", (field,))
+    patch = both["patch_size"]
+    if patch[0] != patch[1]:
+        raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
+    made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
+    if "classes" in config.end:
+        made |= {"classes": labels(config), "distilled": "teacher" in config.end}
+    else:
+        made |= {"classes": None, "pooler": config["pooler_act"], "pooler_width": config["pooler_output_size"]}
+
+
+VIT = Family(
+    model_type="vit",
+    source="ViT (Dosovitskiy et al. 2021)",
+    builds=vision,
+    ends={"ViTForImageClassification": "classes", "ViTModel": ""},
+    fields={"id2label": None, "num_labels": None, "hidden_size": 768, "num_hidden_layers": 12}
+    | {"num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.0}
+    | {"attention_probs_dropout_prob": 0.0, "image_size": 224, "patch_size": 16, "num_channels": 3}
+    | {"qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh"},
+    sets={"fused_qkv": False},
+    rules={"ends": image_ends},
+    idle="encoder_stride",
+)
+
+DEIT = Family(
+    model_type="deit",
+    source="DeiT (Touvron et al. 2021), distilled: a second token, which tells classes where a teacher's are wanted",
+    like=VIT,
+    ends={
+        "DeiTForImageClassification": "classes",
+        "DeiTForImageClassificationWithTeacher": "classes teacher",
+        "DeiTModel": "",
+    },
+    sets={"tokens": 2},
+)
+
+
+def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
+    """An encoder, and a decoder with a head; or the encoder alone."""
+    whole = EncoderDecoder(**made)
+    if "tokens" in config.end:
+        return whole
+    return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})
+
+
+def t5_blocks(config: Config, made: dict[str, Any]) -> None:
+    """An activation, or one after "gated-"; what a tied head reads is scaled (Shazeer & Stern 2018, Mesh TF)."""
+    gated, _, act = config["feed_forward_proj"].rpartition("-")
+    if gated not in ("", "gated"):
+        raise SpecError(
+            f"feed_forward_proj {shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'",
+            ("feed_forward_proj",),
+        )
+    told, decoder = config["scale_decoder_outputs"], config["num_decoder_layers"]
+    made |= {
+        "mlp": "gated" if gated else "plain",
+        "activation": activation_named("gelu_new" if gated and act == "gelu" else act),
+        "output_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
+        "decoder_layers": None if decoder == made["layers"] else decoder,
+    }
+
+
+T5 = Family(
+    model_type="t5",
+    source="T5, T5 1.1 and Flan-T5 (Raffel et al. 2020; Chung et al. 2022)",
+    builds=encoder_decoder,
+    ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel"),
+    fields={"vocab_size": 32128, "n_positions": 512, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
+    | {"num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32, "dropout_rate": 0.1}
+    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None},
+    means={"dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout"},
+    rules={"blocks": t5_blocks},
+    aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
+    idle="relative_attention_max_distance initializer_factor output_past dense_act_fn is_gated_act",
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+)
+
+
+def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
+    """Sizes of the decoder, where they are not the encoder's."""
+    own = {"layers": "decoder_layers", "heads": "decoder_attention_heads", "mlp_width": "decoder_ffn_dim"}
+    for ours, field in own.items():
+        made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
+
+
+WHISPER = Family(
+    model_type="whisper",
+    source="Whisper (Radford et al. 2022): sound in, text out; keys have no bias",
+    builds=encoder_decoder,
+    ends=architectures("WhisperForConditionalGeneration"),
+    fields={"vocab_size": 51865, "num_mel_bins": 80, "encoder_layers": 4, "encoder_attention_heads": 6}
+    | {"decoder_layers": 4, "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "encoder_ffn_dim": 1536}
+    | {"activation_function": "gelu", "d_model": 384, "dropout": 0.0, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "max_source_positions": 1500, "max_target_positions": 448}
+    | {"tie_word_embeddings": True},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "key_bias": False}
+    | {"score_scale": None, "norm": "layernorm"},
+    rules={"decoder": whisper_decoder},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads classifier_proj_size mask_time_prob mask_time_length "
+    "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
+    "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
+    "is_multilingual",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "scale_embedding": (False,),
+        "apply_spec_augment": (False,),
+    },
+)

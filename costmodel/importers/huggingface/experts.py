@@ -1,0 +1,149 @@
+"""Mixtures of experts, and latent attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
+from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.llama import DECODER, QWEN2, WINDOWED
+from costmodel.importers.huggingface.rules import (
+    check_whole,
+    forget_experts,
+    rotary_whole,
+    routed_layers,
+    windows,
+)
+
+BALANCE = "output_router_logits router_aux_loss_coef"
+"""Fields of the balancing loss, which is not counted."""
+
+MIXTRAL = Family(
+    model_type="mixtral",
+    source="Mixtral (Jiang et al. 2024): every block chooses two of eight experts",
+    like=DECODER,
+    ends=architectures("MixtralForCausalLM", "MixtralModel"),
+    fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
+    | {"sliding_window": None, "num_experts_per_tok": 2, "num_local_experts": 8},
+    aliases="num_experts",
+    idle=BALANCE,
+    fixed={"router_jitter_noise": (0,)},
+)
+
+QWEN2_MOE = Family(
+    model_type="qwen2_moe",
+    source="Qwen 2 with experts (Yang et al. 2024): some blocks, small experts, and a gated one for all tokens",
+    like=QWEN2,
+    ends=architectures("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
+    fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
+    | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4}
+    | {"num_experts": 60, "norm_topk_prob": False, "qkv_bias": True},
+    means={"norm_topk_prob": {True: {"expert_weights": "chosen"}, False: {"expert_weights": "all"}}},
+    sets={"shared_gate": True},
+    rules={"experts": routed_layers},
+    idle=BALANCE,
+)
+QWEN3_MOE = Family(
+    model_type="qwen3_moe",
+    source="Qwen 3 with experts (Yang et al. 2025): queries and keys normalised in each head, no expert for all",
+    like=QWEN2_MOE,
+    ends=architectures("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    fields=sizes(151936, 2048, 6144, 24, 32, num_key_value_heads=4, moe_intermediate_size=768, num_experts_per_tok=8)
+    | {"num_experts": 128, "attention_bias": False},
+    without="qkv_bias shared_expert_intermediate_size",
+    sets={"query_key_norm": "head", "shared_gate": False},
+    aliases="num_local_experts",
+    idle="shared_expert_intermediate_size",
+)
+
+GPT_OSS = Family(
+    model_type="gpt_oss",
+    source="gpt-oss (OpenAI 2025): attention sinks, biases, experts that bound what they do, gated by x·σ(α x)",
+    like=WINDOWED,
+    ends=architectures("GptOssForCausalLM", "GptOssModel"),
+    fields=sizes(201088, 2880, 2880, 36, 64, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072)
+    | {"sliding_window": 128, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4},
+    means={"hidden_act": ""},
+    sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "router_bias": True},
+    rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 2 == 0)},
+    aliases="num_experts experts_per_token",
+    idle=f"{BALANCE} initial_context_length swiglu_alpha swiglu_limit",
+)
+
+
+def latent(config: Config, made: dict[str, Any]) -> None:
+    """Keys and values from one narrow vector a token; some features of a key are turned, and shared by all heads."""
+    turned, heads = config["qk_rope_head_dim"], made["heads"]
+    if turned % 2:
+        raise SpecError(
+            f"qk_rope_head_dim {turned} is odd: features are turned in pairs",
+            ("qk_rope_head_dim",),
+        )
+    check_whole(config, turned)
+    if made["kv_heads"] not in (None, heads):
+        raise SpecError(
+            f"num_key_value_heads {made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
+            "and a value for each head",
+            ("num_key_value_heads",),
+        )
+    size = config["qk_nope_head_dim"] + turned
+    own = None if config["v_head_dim"] == size else config["v_head_dim"]
+    made |= {"kv_heads": None, "head_size": size, "rotary_size": turned, "value_head_size": own}
+
+
+def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
+    """Experts after the first dense blocks, beside shared ones; a token may choose groups of them first."""
+    dense = config["first_k_dense_replace"]
+    if dense >= made["layers"]:
+        forget_experts(made)
+        return
+    if made["experts_per_token"] is None:
+        raise SpecError(
+            "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
+        )
+    method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
+    if method is not None and method not in methods:
+        raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
+    shared = made["expert_width"] * (config["n_shared_experts"] or 0)
+    made |= {"dense_layers": dense or None, "shared_width": shared or None}
+    if made["mlp_bias"]:
+        made["expert_bias"] = False
+    if method != "greedy":
+        for field, ours in {"n_group": "expert_groups", "topk_group": "chosen_groups"}.items():
+            if config[field] is None:
+                raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
+            made[ours] = config[field]
+
+
+DEEPSEEK_V2 = Family(
+    model_type="deepseek_v2",
+    source="DeepSeek V2 and V2-Lite (DeepSeek-AI 2024a): latent attention, shared and routed experts",
+    like=DECODER,
+    ends=architectures("DeepseekV2ForCausalLM", "DeepseekV2Model"),
+    fields=sizes(102400, 4096, 11008, 32, 32, attention_bias=False, mlp_bias=False, q_lora_rank=1536, kv_lora_rank=512)
+    | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 0}
+    | {"moe_intermediate_size": 1407, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": None}
+    | {"n_group": None, "topk_group": None, "topk_method": "greedy", "routed_scaling_factor": 1.0},
+    without="head_dim",
+    sets={"expert_weights": "all"},
+    rules={"heads": None, "rotary": latent, "experts": deepseek_experts},
+    aliases="num_experts",
+    idle=f"{BALANCE} aux_loss_alpha ep_size head_dim qk_head_dim seq_aux",
+    fixed={"moe_layer_freq": (1,), "norm_topk_prob": (False, None), "scoring_func": ("softmax",)},
+)
+DEEPSEEK_V3 = Family(
+    model_type="deepseek_v3",
+    source="DeepSeek V3 and R1 (DeepSeek-AI 2024b); modules that predict further tokens are not part of the model",
+    like=DEEPSEEK_V2,
+    ends=architectures("DeepseekV3ForCausalLM", "DeepseekV3Model"),
+    fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
+    | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
+    | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
+    means={"norm_topk_prob": Meaning("flag", "expert_shares")},
+    without="mlp_bias topk_method",
+    sets={"expert_weights": "sigmoid", "choice_bias": True},
+    aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
+    idle="num_nextn_predict_layers rope_interleave",
+    fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+)

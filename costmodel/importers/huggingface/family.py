@@ -1,0 +1,270 @@
+"""A family of published models as a declaration, and how a configuration is read by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SpecError, shown
+from costmodel.importers.huggingface.fields import FIELDS, FIXED, IDLE, PRECISION, Meaning, checker
+
+NEAR = 0.9
+"""A name this near to a known one is that one misspelt, whatever its value (ratio of difflib)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration as rules see it.
+
+    values: every field of the family, as given or by default. end: words for what the architecture ends in: "tokens"
+    (a head over the vocabulary), "classes", "pooler", or none of them. name: of the architecture.
+    """
+
+    values: dict[str, Any]
+    end: frozenset[str]
+    name: str
+
+    def __getitem__(self, name: str) -> Any:
+        """A field's value."""
+        return self.values[name]
+
+
+Rule = Callable[[Config, dict[str, Any]], None]
+"""What is more than a name: works on the fields of our model that are made so far. Raises SpecError."""
+
+
+def transformer(config: Config, made: dict[str, Any]) -> Architecture:
+    """The transformer with these fields, without what only a head over the vocabulary has where there is none."""
+    if "tokens" not in config.end:
+        made |= {"head": False, "tied": False, "head_bias": False, "logit_scale": None, "logit_cap": None}
+    return Transformer(**made)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Family:
+    """One family, as data. Tables are merged with those of `like`; a rule that is None takes that rule away.
+
+    fields: every field with the default that the published configuration class gives it; FIELDS says what they are.
+    means: where a field is something else in this family than FIELDS says: which fields of ours it is, or for each
+    value the fields that it sets, or a Meaning, kind and all.
+    sets: fields of ours that are the same for every model of the family.
+    fixed: fields that would change the cost, and the values at which they do not. idle: those that never do.
+    aliases: other names of its fields: of one line in FIELDS, or as "name=field".
+    ends: for each name in `architectures`, what that ends in; the first is what a configuration without one is.
+    nested: a field whose value is a mapping, the fields in which are called "field.name".
+    """
+
+    model_type: str = ""
+    source: str = ""
+    like: Family | None = None
+    ends: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    means: dict[str, str | dict[Any, dict[str, Any]] | Meaning] = field(default_factory=dict)
+    sets: dict[str, Any] = field(default_factory=dict)
+    rules: dict[str, Rule | None] = field(default_factory=dict)
+    fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    idle: str = ""
+    aliases: str = ""
+    without: str = ""
+    nested: str = ""
+    builds: Callable[[Config, dict[str, Any]], Architecture] = transformer
+
+    def __post_init__(self) -> None:
+        if (base := self.like) is None:
+            return
+        for table in ("fields", "means", "sets", "rules", "fixed"):
+            gone = self.without.split() if table in ("fields", "means") else ()
+            merged = {name: value for name, value in getattr(base, table).items() if name not in gone}
+            object.__setattr__(self, table, merged | getattr(self, table))
+        object.__setattr__(self, "idle", f"{base.idle} {self.idle}")
+        if self.builds is transformer:
+            object.__setattr__(self, "builds", base.builds)
+
+    @property
+    def headed(self) -> tuple[str, ...]:
+        """Architectures with a head: over the vocabulary, or if the family has none such, over classes."""
+        first = {"tokens", "classes"} & set(next(iter(self.ends.values())).split())
+        return tuple(name for name, end in self.ends.items() if first & set(end.split()))
+
+    @property
+    def headless(self) -> tuple[str, ...]:
+        """Architectures without such a head."""
+        return tuple(name for name in self.ends if name not in self.headed)
+
+    @cached_property
+    def other_names(self) -> dict[str, str]:
+        """The family's own name of a field, by another name of it."""
+        named = {}
+        for word in self.aliases.split():
+            alias, _, own = word.partition("=")
+            named[alias] = own or next(name for name in self.fields if FIELDS.get(name) is FIELDS[alias])
+        return named
+
+    def meaning(self, name: str) -> Meaning | dict[Any, dict[str, Any]]:
+        """What one of the family's fields is; by its value, where different values set different fields."""
+        special = self.means.get(name)
+        if isinstance(special, str):
+            return FIELDS[name]._replace(ours=special)
+        return FIELDS[name] if special is None else special
+
+    def kind(self, name: str) -> str:
+        """The kind of a field's values."""
+        meaning = self.meaning(name)
+        kind = (FIELDS[name] if isinstance(meaning, dict) else meaning).kind
+        return kind if kind.endswith("?") or self.fields[name] is not None else f"{kind}?"
+
+    def read(self, data: dict[str, Any], said: str = "") -> Architecture:
+        """The model that a configuration describes; `said` goes to its notes. Raises SpecError."""
+        try:
+            given, twice = self._renamed(self._flat(data))
+            values = {name: self._checked(name, given.get(name, default)) for name, default in self.fields.items()}
+            others = {name: value for name, value in given.items() if name not in self.fields}
+            unknown = self._check_others(others)
+            end, name = self._end(given.get("architectures"))
+            config = Config(values, end, name)
+            made: dict[str, Any] = dict(self.sets)
+            for name in self.fields:
+                made |= self._ours(name, values[name])
+            for rule in self.rules.values():
+                if rule is not None:
+                    rule(config, made)
+        except SpecError as error:
+            raise SpecError(f"{self.model_type}: {error}", error.path) from None
+        notes = _note(self.model_type, others.keys() - unknown, unknown, twice) + said
+        notes = notes if len(notes) <= 4000 else notes[:3997] + "..."
+        made |= {"name": _title(given) or self.model_type, "notes": notes}
+        try:
+            return self.builds(config, made)
+        except SpecError as error:
+            raise SpecError(f"{self.model_type} config, as a model: {error}") from None
+
+    def _flat(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with the fields of a nested mapping among its own."""
+        if not self.nested or self.nested not in data:
+            return data
+        inner = data[self.nested]
+        if not isinstance(inner, dict):
+            raise SpecError(f"{self.nested}: {shown(inner)} is not a mapping", (self.nested,))
+        outer = {name: value for name, value in data.items() if name != self.nested}
+        return outer | {f"{self.nested}.{name}": value for name, value in inner.items()}
+
+    def _renamed(self, data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The configuration by the family's own names, and the other names of fields given twice."""
+        given: dict[str, Any] = {}
+        twice: list[str] = []
+        for name, value in sorted(data.items(), key=lambda item: item[0] in self.other_names):
+            own = self.other_names.get(name, name)
+            if own not in given or given[own] is None:
+                given[own] = value
+                continue
+            if value is not None and not _same(value, given[own]):
+                raise SpecError(
+                    f"{name} and {own} are the same field, and are {shown(value)} and {shown(given[own])}: keep one",
+                    (name,),
+                )
+            twice.append(name)
+        return given, twice
+
+    def _checked(self, name: str, value: Any) -> Any:
+        try:
+            return checker(self.kind(name)).validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            path = (*name.split("."), *first["loc"])
+            where = ".".join(map(str, path))
+            said = f"{first['msg'][0].lower()}{first['msg'][1:]}, not {shown(first['input'])}"
+            own = first.get("ctx", {}).get("error", said)  # of our own checks: a name that is not known
+            raise SpecError(f"{where}: {own}", path) from None
+
+    def _check_others(self, others: dict[str, Any]) -> set[str]:
+        """Names that are not known, of fields whose value says nothing. Raises SpecError for one that says something.
+
+        Such a field may change the cost: nothing is guessed.
+        """
+        fixed = {**FIXED, **self.fixed}
+        idle = IDLE | set(self.idle.split()) | {"model_type", "architectures", *PRECISION}
+        known = [*self.fields, *fixed, *self.other_names]
+        unknown: set[str] = set()
+        for name, value in others.items():
+            path = tuple(name.split("."))
+            if name in fixed:
+                if not any(_same(value, one) for one in fixed[name]):
+                    only = " or ".join(map(shown, fixed[name]))
+                    raise SpecError(
+                        f"{name}={shown(value)} changes the cost in a way that is not understood: only {only} is", path
+                    )
+            elif name not in idle:
+                silent = value is None or value in (0, "", [], {})
+                near = get_close_matches(name, known, n=2, cutoff=NEAR if silent else 0.75)
+                if near or not silent:
+                    meant = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+                    raise SpecError(
+                        f"field {shown(name)} is not understood{meant} and may change the cost: leave it out if it "
+                        "does not",
+                        path,
+                    )
+                unknown.add(name)
+        return unknown
+
+    def _end(self, architectures: Any) -> tuple[frozenset[str], str]:
+        """What the configuration's architecture ends in, and its name: the first, if none is named."""
+        try:
+            named = checker("texts?").validate_python(architectures) or [next(iter(self.ends))]
+        except ValidationError as error:
+            raise SpecError(f"architectures: {shown(error.errors()[0]['input'])}: give a list of names") from None
+        for name in named:
+            if name not in self.ends:
+                raise SpecError(
+                    f"architectures: {shown(name)} is not one of model_type {self.model_type!r}: known are "
+                    f"{', '.join(self.ends)}",
+                    ("architectures",),
+                )
+        return frozenset(self.ends[named[0]].split()), named[0]
+
+    def _ours(self, name: str, value: Any) -> dict[str, Any]:
+        meaning = self.meaning(name)
+        if isinstance(meaning, dict):
+            return meaning[value]
+        return dict.fromkeys(meaning.ours.split(), value)
+
+
+def architectures(headed: str, headless: str = "") -> dict[str, str]:
+    """The ends of a family whose architectures, named in two texts, have a head over the vocabulary, or have none."""
+    return dict.fromkeys(headed.split(), "tokens") | dict.fromkeys(headless.split(), "")
+
+
+def sizes(vocab: int, width: int, hidden: int, layers: int, heads: int, **others: Any) -> dict[str, Any]:
+    """Defaults of the five sizes by the names that most families give them, and of further fields."""
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return dict(zip(names, (vocab, width, hidden, layers, heads), strict=True)) | others
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and both or neither a truth value."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _title(given: dict[str, Any]) -> str:
+    """What a configuration was saved as, in reports."""
+    saved = given.get("_name_or_path")
+    return saved.rstrip("/").rpartition("/")[2][:200] if isinstance(saved, str) else ""
+
+
+def _note(model_type: str, idle: Iterable[str], unknown: Iterable[str], twice: Iterable[str]) -> str:
+    """What was read, and which of the fields given have no cost."""
+    bookkeeping = {"model_type", "architectures", *PRECISION}
+    said = {
+        "Without effect on the cost": sorted(set(idle) - bookkeeping),
+        "Not known, but null, false, zero or empty": sorted(unknown),
+        "Given by two names": sorted(twice),
+        "Left to the setting precision": [name for name in PRECISION if name in idle],
+    }
+    sentences = [f" {topic}: {', '.join(names)}." for topic, names in said.items() if names]
+    return f"Read from a published configuration of model_type {model_type}." + "".join(sentences)

@@ -1,0 +1,188 @@
+"""What published fields are called: how each is checked, which of a model's fields it is, and which have no cost."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+
+from costmodel.architectures.base import Factor, Probability, Size
+from costmodel.errors import unknown
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu6": "relu6",
+    "silu": "silu",
+    "swish": "silu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "leaky_relu": "leaky_relu",
+}
+"""Activations by the names that published configurations use."""
+
+
+def activation_named(name: str) -> str:
+    """Our name of a published activation. Raises UnknownNameError."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
+
+
+CHECKS: dict[str, Any] = {
+    "size": Size,
+    "count": Annotated[int, Field(ge=0)],
+    "one or two": Annotated[int, Field(ge=1, le=2)],
+    "integer": int,
+    "share": Probability,
+    "factor": Factor,
+    "flag": bool,
+    "text": str,
+    "activation": Annotated[str, AfterValidator(activation_named)],
+    "texts": list[str],
+    "integers": list[int],
+    "sides": Size | list[Size],
+    "list": list[Any],
+    "mapping": dict[str, Any],
+    "table": dict[Any, Any],
+}
+"""The kinds of value that a field may have. A kind followed by "?" may be null, as may a field with that default."""
+
+
+@cache
+def checker(kind: str) -> TypeAdapter[Any]:
+    """What checks a value of this kind; strict, so that neither "12" nor true is a number."""
+    check = CHECKS[kind.removesuffix("?")]
+    return TypeAdapter(check | None if kind.endswith("?") else check, config=ConfigDict(strict=True))
+
+
+class Meaning(NamedTuple):
+    """What a published field is: the kind of its values, and the fields of our model that have its value."""
+
+    kind: str
+    ours: str = ""
+
+
+FIELDS: dict[str, Meaning] = {
+    name: meaning
+    for kind, ours, names in (
+        ("size", "vocab", "vocab_size"),
+        ("size", "context", "max_position_embeddings n_positions seq_length max_seq_len max_target_positions"),
+        ("size", "layers", "num_hidden_layers n_layer n_layers num_layers encoder_layers"),
+        ("size", "width", "hidden_size n_embd n_embed d_model dim"),
+        ("size", "heads", "num_attention_heads n_head n_heads num_heads encoder_attention_heads"),
+        ("size?", "kv_heads", "num_key_value_heads num_kv_heads n_head_kv"),
+        ("size?", "head_size", "head_dim d_kv"),
+        ("size?", "window", "sliding_window"),
+        ("size", "mlp_width", "intermediate_size n_inner ffn_dim ffn_hidden_size hidden_dim d_ff encoder_ffn_dim"),
+        ("activation", "activation", "hidden_act hidden_activation activation_function activation"),
+        ("flag", "tied", "tie_word_embeddings"),
+        ("flag", "qkv_bias attention_bias", "attention_bias"),
+        ("flag", "qkv_bias", "qkv_bias use_qkv_bias"),
+        ("flag", "mlp_bias", "mlp_bias"),
+        ("flag", "qkv_bias attention_bias mlp_bias", "use_bias enable_bias bias"),
+        ("factor", "qkv_clip", "clip_qkv attn_config.clip_qkv"),
+        ("factor", "score_scale", "attn_config.softmax_scale attention_multiplier"),
+        ("factor?", "score_cap", "attn_logit_softcapping"),
+        ("factor?", "logit_cap", "final_logit_softcapping"),
+        ("factor", "logit_scale", "logit_scale"),
+        ("factor", "embedding_scale", "embedding_multiplier"),
+        ("factor", "residual_scale", "residual_multiplier"),
+        ("flag", "norm_affine", "layer_norm_elementwise_affine"),
+        ("flag", "parallel", "use_parallel_residual parallel_attn"),
+        ("size", "rotary_size", "rotary_dim"),
+        ("size", "relative_buckets", "relative_attention_num_buckets"),
+        ("size", "segments", "type_vocab_size"),
+        ("size", "embedding_width", "word_embed_proj_dim"),
+        ("share", "residual_dropout", "resid_pdrop hidden_dropout resid_dropout residual_dropout"),
+        ("share", "embedding_dropout", "embd_pdrop embed_dropout embedding_dropout"),
+        ("share", "embedding_dropout residual_dropout", "hidden_dropout_prob dropout"),
+        ("share", "attention_dropout", "attention_dropout attn_pdrop attention_probs_dropout_prob"),
+        ("share", "attention_dropout residual_dropout", "attn_config.attn_pdrop"),
+        ("share", "mlp_dropout", "activation_dropout"),
+        ("share", "class_dropout", "classifier_dropout seq_classif_dropout"),
+        ("size", "experts", "num_local_experts num_experts n_routed_experts moe_num_experts"),
+        ("size", "experts_per_token", "num_experts_per_tok experts_per_token moe_k moe_topk"),
+        ("size", "expert_width", "moe_intermediate_size"),
+        ("size", "shared_width", "shared_expert_intermediate_size"),
+        ("factor", "expert_scale", "routed_scaling_factor"),
+        ("size?", "query_latent_width", "q_lora_rank"),
+        ("size", "latent_width", "kv_lora_rank"),
+        ("size", "mel_bins", "num_mel_bins"),
+        ("size", "source_context", "max_source_positions"),
+        # What no field of ours is, but a rule reads.
+        ("factor", "", "partial_rotary_factor rotary_pct"),
+        ("mapping", "", "rope_parameters rope_scaling"),
+        ("flag", "", "use_sliding_window norm_topk_prob alibi new_decoder_architecture multi_query scale_attn_weights"),
+        ("flag", "", "do_layer_norm_before _remove_final_layer_norm qk_layernorm use_qk_norm"),
+        ("flag", "", "scale_decoder_outputs"),
+        ("texts", "", "layer_types"),
+        ("list", "", "attention_types"),
+        ("integers", "", "mlp_only_layers no_rope_layers"),
+        ("size", "", "sliding_window_pattern _sliding_window_pattern"),
+        ("size", "", "window_size decoder_sparse_step no_rope_layer_interval"),
+        ("integer", "", "max_window_layers"),
+        ("factor", "", "query_pre_attn_scalar logits_scaling"),
+        ("size", "", "qk_nope_head_dim qk_rope_head_dim v_head_dim"),
+        ("count", "", "first_k_dense_replace"),
+        ("count?", "", "n_shared_experts"),
+        ("size?", "", "n_group topk_group num_decoder_layers pooler_output_size num_labels"),
+        ("one or two", "", "num_ln_in_parallel_attn"),
+        ("text", "", "topk_method feed_forward_proj"),
+        ("integer?", "", "pad_token_id"),
+        ("table", "", "id2label"),
+        ("share", "", "dropout_rate"),
+        ("size", "", "decoder_layers decoder_attention_heads decoder_ffn_dim num_channels"),
+        ("sides", "", "image_size patch_size"),
+        ("activation", "", "pooler_act"),
+    )
+    for meaning in (Meaning(kind, ours),)
+    for name in names.split()
+}
+"""Published fields, by name; names on one line are the same thing in different families."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words in a text."""
+    return frozenset(text.split())
+
+
+PRECISION = ("dtype", "torch_dtype", "quantization_config", "compression_config")
+"""What a question's setting `precision` says instead."""
+
+IDLE = words(
+    # Words of the vocabulary, and what generates text.
+    "begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id diversity_penalty do_sample early_stopping "
+    "encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty forced_bos_token_id "
+    "forced_eos_token_id generation_config image_token_id image_token_index length_penalty mask_token_id max_length "
+    "min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences pad_token_id prefix "
+    "remove_invalid_values repetition_penalty sep_token_id suppress_tokens temperature tokenizer_class top_k top_p "
+    "typical_p unk_token_id unsloth_fixed unsloth_version use_cache video_token_id vision_end_token_id "
+    "vision_start_token_id vision_token_id "
+    # Labels and tasks.
+    "classifier_dropout custom_pipelines finetuning_task id2label keys_to_ignore_at_inference label2id num_labels "
+    "_num_labels problem_type task_specific_params "
+    # Small constants.
+    "embd_layer_norm_epsilon init_std initializer_range initializer_factor layer_norm_eps layer_norm_epsilon "
+    "norm_epsilon rms_norm_eps "
+    # Bookkeeping, and how a framework runs.
+    "_attn_implementation _attn_implementation_autoset _experts_implementation _name_or_path attn_implementation "
+    "auto_map gradient_checkpointing is_decoder max_sequence_length model_max_length output_attentions "
+    "output_hidden_states output_scores pretraining_tp return_dict return_dict_in_generate sharding_strategy "
+    "tf_legacy_loss tie_encoder_decoder torchscript transformers.js_config transformers_version use_bfloat16"
+)
+"""Fields of every family that no cost depends on."""
+
+FIXED: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "chunk_size_feed_forward": (0,),
+    "cross_attention_hidden_size": (None,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": (None, {}),
+}
+"""Fields of every family that would change the cost, and the values at which they do not."""

@@ -1,0 +1,278 @@
+"""LLaMA and the decoders that vary it by a few declarations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
+from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.rules import (
+    ROTARY,
+    ROTARY_IDLE,
+    cycle,
+    each,
+    enough,
+    heads,
+    rotary,
+    sliding,
+    windows,
+)
+
+BIASES = {"qkv_bias": True, "attention_bias": True, "mlp_bias": True}
+
+DECODER = Family(
+    source="a gated MLP, RMS norms, no biases but where declared",
+    fields=ROTARY
+    | {"num_key_value_heads": None, "head_dim": None, "hidden_act": "silu", "max_position_embeddings": 2048}
+    | {"attention_dropout": 0.0, "tie_word_embeddings": False},
+    sets={"positions": "rotary", "fused_qkv": False, "mlp": "gated", "norm": "rmsnorm"} | dict.fromkeys(BIASES, False),
+    rules={"heads": heads, "rotary": rotary},
+    idle=ROTARY_IDLE,
+)
+WINDOWED = Family(
+    source="some layers see a window",
+    like=DECODER,
+    fields={"sliding_window": None, "layer_types": None},
+    means={"sliding_window": Meaning("integer?")},
+    rules={"windows": windows(lambda config, n: False)},
+)
+
+LLAMA = Family(
+    model_type="llama",
+    source="LLaMA 1 to 3 (Touvron et al. 2023a, 2023b; Grattafiori et al. 2024)",
+    like=DECODER,
+    ends=architectures("LlamaForCausalLM LLaMAForCausalLM", "LlamaModel"),
+    fields=sizes(32000, 4096, 11008, 32, 32, attention_bias=False, mlp_bias=False),
+    idle="is_llama_config rope_interleaved",
+)
+
+
+def granite_logits(config: Config, made: dict[str, Any]) -> None:
+    """Logits are divided."""
+    made["logit_scale"] = 1 / config["logits_scaling"]
+
+
+GRANITE = Family(
+    model_type="granite",
+    source="Granite 3 (Granite Team, IBM 2024): LLaMA with four constant factors",
+    like=LLAMA,
+    ends=architectures("GraniteForCausalLM", "GraniteModel"),
+    fields=dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), 1.0)
+    | {"logits_scaling": 1.0},
+    rules={"logits": granite_logits},
+)
+
+MISTRAL = Family(
+    model_type="mistral",
+    source="Mistral 7B and those after it (Jiang et al. 2023)",
+    like=DECODER,
+    ends=architectures("MistralForCausalLM", "MistralModel"),
+    fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
+    | {"sliding_window": 4096},
+)
+
+
+def qwen_windows(config: Config, made: dict[str, Any]) -> None:
+    """The layers after the first `max_window_layers` see a window, if any do."""
+    if config["use_sliding_window"]:
+        windows(lambda config, n: n >= config["max_window_layers"])(config, made)
+    elif config["layer_types"] and any(sliding(config["layer_types"], made["layers"])):
+        raise SpecError("layer_types has sliding_attention, and use_sliding_window is false", ("layer_types",))
+
+
+QWEN2 = Family(
+    model_type="qwen2",
+    source="Qwen 2 and 2.5 (Yang et al. 2024a, 2024b): biases in query, key and value alone",
+    like=WINDOWED,
+    ends=architectures("Qwen2ForCausalLM", "Qwen2Model"),
+    fields=sizes(151936, 4096, 22016, 32, 32, num_key_value_heads=32, max_position_embeddings=32768)
+    | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
+    sets={"qkv_bias": True},
+    rules={"windows": qwen_windows},
+    idle="use_mrope",
+)
+QWEN3 = Family(
+    model_type="qwen3",
+    source="Qwen 3 (Yang et al. 2025): queries and keys normalised in each head, which has a size of its own",
+    like=QWEN2,
+    ends=architectures("Qwen3ForCausalLM", "Qwen3Model"),
+    fields={"head_dim": 128, "attention_bias": False},
+    sets={"query_key_norm": "head"},
+    fixed={"use_qk_norm": (True,)},
+)
+
+
+def smollm_turned(config: Config, layers: int) -> list[bool]:
+    """Which layers have rotary positions."""
+    told, interval = config["no_rope_layers"], config["no_rope_layer_interval"]
+    if told is None:
+        return each(layers, lambda n: (n + 1) % interval != 0)
+    enough("no_rope_layers", told, layers)
+    return [bool(turned) for turned in told]
+
+
+def smollm_layers(config: Config, made: dict[str, Any]) -> None:
+    """Every fourth layer has no positions, and a window, if any layer has one."""
+    turned = smollm_turned(config, made["layers"])
+    windows(lambda config, n: config["use_sliding_window"] and not turned[n])(config, made)
+    made["rotary_pattern"] = cycle(turned, made["layers"])
+
+
+SMOLLM3 = Family(
+    model_type="smollm3",
+    source="SmolLM3 (Bakouch et al. 2025)",
+    like=WINDOWED,
+    ends=architectures("SmolLM3ForCausalLM", "SmolLM3Model"),
+    fields=sizes(128256, 2048, 11008, 36, 16, num_key_value_heads=4, max_position_embeddings=32768)
+    | {"use_sliding_window": False, "no_rope_layers": None, "no_rope_layer_interval": 4, "attention_bias": False}
+    | {"mlp_bias": False, "tie_word_embeddings": True},
+    rules={"windows": smollm_layers},
+    idle="max_window_layers",
+)
+
+
+def gemma_embedding(config: Config, made: dict[str, Any]) -> None:
+    """Embeddings times √width."""
+    made["embedding_scale"] = made["width"] ** 0.5
+
+
+def gemma_activation(config: Config, made: dict[str, Any]) -> None:
+    """`hidden_activation`, or the older `hidden_act`."""
+    made["activation"] = config["hidden_activation"] or config["hidden_act"]
+
+
+def gemma1_activation(config: Config, made: dict[str, Any]) -> None:
+    """The same, where "gelu" is an older name of the approximation by tanh."""
+    gemma_activation(config, made)
+    if made["activation"] == "gelu":
+        made["activation"] = "gelu_tanh"
+
+
+def query_scale(config: Config, made: dict[str, Any]) -> None:
+    """Scores are scaled by a number's root."""
+    made["score_scale"] = config["query_pre_attn_scalar"] ** -0.5
+
+
+GEMMA = Family(
+    model_type="gemma",
+    source="Gemma (Gemma Team 2024a): embeddings times √width, a gated MLP with GELU",
+    like=WINDOWED,
+    ends=architectures("GemmaForCausalLM", "GemmaModel"),
+    fields=sizes(256000, 3072, 24576, 28, 16, num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
+    | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": None, "attention_bias": False}
+    | {"tie_word_embeddings": True},
+    rules={"windows": None, "activation": gemma1_activation, "embedding": gemma_embedding},
+    fixed={"use_bidirectional_attention": (None, False)},
+)
+GEMMA2 = Family(
+    model_type="gemma2",
+    source="Gemma 2 (Gemma Team 2024b): four norms, soft caps, every other layer sees a window",
+    like=GEMMA,
+    ends=architectures("Gemma2ForCausalLM", "Gemma2Model"),
+    fields=sizes(256000, 2304, 9216, 26, 8, num_key_value_heads=4, query_pre_attn_scalar=256, sliding_window=4096)
+    | {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    means={"attn_logit_softcapping": Meaning("factor?", "score_cap")},
+    sets={"norm_placement": "both"},
+    rules={
+        "activation": gemma_activation,
+        "scale": query_scale,
+        "windows": windows(lambda config, n: n % 2 == 0),
+    },
+    idle="cache_implementation sliding_window_size",
+)
+GEMMA3 = Family(
+    model_type="gemma3_text",
+    source="Gemma 3, its text model (Gemma Team 2025): query and key norms, five of six layers see a window",
+    like=GEMMA2,
+    ends=architectures("Gemma3ForCausalLM", "Gemma3TextModel"),
+    fields={"vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None}
+    | {"attn_logit_softcapping": None, "sliding_window_pattern": 6},
+    sets={"query_key_norm": "head"},
+    rules={"windows": windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)},
+    aliases="_sliding_window_pattern",
+    idle="rope_local_base_freq",
+)
+
+PHI = Family(
+    model_type="phi",
+    source="Phi 1 to 2 (Gunasekar et al. 2023; Javaheripi et al. 2023): parallel blocks, biases everywhere",
+    like=DECODER,
+    ends=architectures("PhiForCausalLM", "PhiModel"),
+    fields=sizes(51200, 2048, 8192, 24, 32, resid_pdrop=0.0, embd_pdrop=0.0, hidden_act="gelu_new")
+    | {"qk_layernorm": False, "partial_rotary_factor": 0.5},
+    means={"qk_layernorm": {True: {"query_key_norm": "head"}, False: {}}},
+    sets=BIASES | {"head_bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
+)
+PHI3 = Family(
+    model_type="phi3",
+    source="Phi 3 and 4 (Abdin et al. 2024): LLaMA with one projection for query, key and value",
+    like=DECODER,
+    ends=architectures("Phi3ForCausalLM", "Phi3Model"),
+    fields=sizes(32064, 3072, 8192, 32, 32, max_position_embeddings=4096, sliding_window=None)
+    | {"resid_pdrop": 0.0, "embd_pdrop": 0.0},
+    means={"embd_pdrop": ""},  # the package applies none, whatever it says
+    sets={"fused_qkv": True},
+    fixed={"attention_bias": (False,)},
+)
+
+STARCODER2 = Family(
+    model_type="starcoder2",
+    source="StarCoder 2 (Lozhkov et al. 2024): layer norms and a plain MLP with biases",
+    like=DECODER,
+    ends=architectures("Starcoder2ForCausalLM", "Starcoder2Model"),
+    fields=sizes(49152, 3072, 12288, 30, 24, num_key_value_heads=2, hidden_act="gelu_pytorch_tanh")
+    | {"max_position_embeddings": 4096, "sliding_window": None, "residual_dropout": 0.0, "embedding_dropout": 0.0}
+    | {"use_bias": True, "tie_word_embeddings": True},
+    sets={"mlp": "plain", "norm": "layernorm"},
+    fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",), "layer_types": (None,)},
+)
+
+
+def heads_fill_width(config: Config, made: dict[str, Any]) -> None:
+    """Raise SpecError for a head size that is not width / heads."""
+    if made["head_size"] is not None:
+        raise SpecError(f"head_dim {config['head_dim']} is not hidden_size / heads", ("head_dim",))
+    made["shared_norm"] = made["parallel"]
+
+
+STABLELM = Family(
+    model_type="stablelm",
+    source="StableLM 2 and 3B (Bellagente et al. 2024): layer norms, a quarter of each head turned",
+    like=DECODER,
+    ends=architectures("StableLmForCausalLM StableLMEpochForCausalLM", "StableLmModel"),
+    fields=sizes(50304, 2560, 6912, 32, 32, num_key_value_heads=32, max_position_embeddings=4096)
+    | {"use_qkv_bias": False, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0}
+    | {"partial_rotary_factor": 0.25},
+    means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
+    sets={"norm": "layernorm"},
+    rules={"whole": heads_fill_width},
+)
+
+OLMO = Family(
+    model_type="olmo",
+    source="OLMo (Groeneveld et al. 2024): layer norms without trained scale or bias",
+    like=DECODER,
+    ends=architectures("OlmoForCausalLM", "OlmoModel"),
+    fields=sizes(50304, 4096, 11008, 32, 32, attention_bias=False, clip_qkv=None),
+    sets={"norm": "layernorm", "norm_affine": False},
+)
+OLMO2 = Family(
+    model_type="olmo2",
+    source="OLMo 2 (OLMo Team 2024): norms of outputs, queries and keys instead of inputs",
+    like=DECODER,
+    ends=architectures("Olmo2ForCausalLM", "Olmo2Model"),
+    fields=sizes(50304, 4096, 11008, 32, 32, attention_bias=False),
+    sets={"norm_placement": "output", "query_key_norm": "width"},
+)
+
+COHERE = Family(
+    model_type="cohere",
+    source="Command R (Cohere 2024): parallel blocks behind one layer norm without bias, scaled logits",
+    like=DECODER,
+    ends=architectures("CohereForCausalLM", "CohereModel"),
+    fields=sizes(256000, 8192, 22528, 40, 64, logit_scale=0.0625, use_qk_norm=False, max_position_embeddings=8192)
+    | {"attention_bias": False, "tie_word_embeddings": True},
+    means={"use_qk_norm": {True: {"query_key_norm": "heads"}, False: {}}},
+    sets={"norm": "layernorm", "norm_bias": False, "parallel": True, "shared_norm": True},
+)

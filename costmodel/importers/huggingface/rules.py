@@ -1,0 +1,161 @@
+"""What of a published configuration is more than a name: sizes of heads, rotary positions, patterns of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from costmodel.architectures.mixture import NEED_EXPERTS
+from costmodel.errors import SpecError, shown, unknown
+from costmodel.importers.huggingface.family import Config, Rule
+
+MOST_LAYERS = 10_000
+"""More layers than these are not looked at one by one."""
+
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope")
+"""Ways to scale the angles; all cost the same. `su` is an older name of longrope."""
+
+ROTARY = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 1.0}
+"""Fields of rotary positions, of which only the share of each head that they turn has a cost."""
+
+ROTARY_IDLE = "rope_theta rotary_emb_base original_max_position_embeddings"
+
+
+def heads(config: Config, made: dict[str, Any]) -> None:
+    """Sizes of heads that are as usual are left out: keys for each query head, width / heads features each."""
+    width, count, size = made["width"], made["heads"], made["head_size"]
+    if size is None and width % count:
+        raise SpecError(
+            f"num_attention_heads {count} does not divide hidden_size {width}: give head_dim, or a divisor",
+            ("num_attention_heads",),
+        )
+    if size is not None and size * count == width:
+        made["head_size"] = None
+    if made["kv_heads"] == count:
+        made["kv_heads"] = None
+
+
+def head_size(made: dict[str, Any]) -> int:
+    """Features of a head."""
+    return made.get("head_size") or made["width"] // made["heads"]
+
+
+def rotary(config: Config, made: dict[str, Any]) -> None:
+    """How many features of a head are turned, if not all."""
+    made["rotary_size"] = turned(config, head_size(made))
+
+
+def rotary_whole(config: Config, made: dict[str, Any]) -> None:
+    """All features of a head are turned: the family knows no share."""
+    check_whole(config, head_size(made))
+    made["rotary_size"] = None
+
+
+def turned(config: Config, size: int) -> int | None:
+    """Features of a head of `size` that are turned; None for all."""
+    factor = config["partial_rotary_factor"]
+    for field in ("rope_scaling", "rope_parameters"):
+        for settings in _rotary_settings(config[field]):
+            kind = settings.get("rope_type", settings.get("type", "default"))
+            if kind not in ROPE_TYPES:
+                raise SpecError(f"{field}: {unknown('rope_type', kind, ROPE_TYPES)}", (field,))
+            factor = settings.get("partial_rotary_factor", factor)
+    path = ("partial_rotary_factor",)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 1:
+        raise SpecError(
+            f"partial_rotary_factor {shown(factor)} is not a share of the head: give more than 0, at most 1", path
+        )
+    features = int(size * factor)
+    if features < 1 or features % 2:
+        raise SpecError(
+            f"partial_rotary_factor {factor} of a head of {size} turns {features} features: it must be an even number "
+            "of at least 2",
+            path,
+        )
+    return None if features == size else features
+
+
+def check_whole(config: Config, size: int) -> None:
+    """Raise SpecError unless all of `size` features are turned."""
+    if (features := turned(config, size)) is not None:
+        raise SpecError(
+            f"partial_rotary_factor turns {features} of {size} features, and the family turns all",
+            ("partial_rotary_factor",),
+        )
+
+
+def _rotary_settings(given: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """One mapping, or one for each type of layer."""
+    if not given:
+        return []
+    nested = [value for value in given.values() if isinstance(value, dict)]
+    return nested if len(nested) == len(given) else [given]
+
+
+def windows(usual: Callable[[Config, int], bool]) -> Rule:
+    """Some layers see a window, by `layer_types`; where those are left out, `usual` says of which layers."""
+
+    def windowed(config: Config, made: dict[str, Any]) -> None:
+        types, size, layers = config["layer_types"], config["sliding_window"], made["layers"]
+        local = each(layers, lambda n: usual(config, n)) if types is None else sliding(types, layers)
+        if any(local) and types is not None and (not size or size < 1):
+            raise SpecError(
+                "layer_types has sliding_attention, and there is no sliding_window: give its size", ("layer_types",)
+            )
+        if any(local) and size and size > 0:
+            made |= {"window": size, "window_pattern": cycle(local, layers)}
+
+    return windowed
+
+
+def sliding(types: list[str], layers: int) -> list[bool]:
+    """Which layers see a window, as `layer_types` says."""
+    known = ("full_attention", "sliding_attention")
+    for number, kind in enumerate(types):
+        if kind not in known:
+            raise SpecError(f"layer_types[{number}] {kind!r} is not {' or '.join(known)}", ("layer_types", number))
+    enough("layer_types", types, layers)
+    return [kind == "sliding_attention" for kind in types]
+
+
+def enough(field: str, entries: Sequence[Any], layers: int) -> None:
+    """Raise SpecError unless a field has an entry for each layer."""
+    if len(entries) < layers:
+        raise SpecError(f"{field} has {len(entries)} entries for {layers} layers", (field,))
+
+
+def each(layers: int, kind: Callable[[int], bool]) -> list[bool]:
+    """What `kind` says of each layer, from 0. Raises SpecError for more than can be looked at."""
+    if layers > MOST_LAYERS:
+        raise SpecError(f"layers of several kinds are at most {MOST_LAYERS:,}, not {layers:,}")
+    return [kind(number) for number in range(layers)]
+
+
+def cycle(values: list[bool], layers: int) -> tuple[bool, ...]:
+    """The shortest pattern that gives each layer its value, over and over; none where all layers are alike and true."""
+    used = values[:layers]
+    # The longest beginning that is an end as well (Knuth, Morris and Pratt 1977) leaves the shortest period.
+    ends = [0]
+    for value in used[1:]:
+        length = ends[-1]
+        while length and used[length] != value:
+            length = ends[length - 1]
+        ends.append(length + (used[length] == value))
+    period = used[: len(used) - ends[-1]]
+    return () if period == [True] else tuple(period)
+
+
+def routed_layers(config: Config, made: dict[str, Any]) -> None:
+    """Every `decoder_sparse_step`-th layer has experts, but not those that `mlp_only_layers` names."""
+    dense, step = set(config["mlp_only_layers"] or []), config["decoder_sparse_step"]
+    routed = each(made["layers"], lambda n: n not in dense and (n + 1) % step == 0)
+    if any(routed):
+        made["expert_pattern"] = cycle(routed, made["layers"])
+    else:
+        forget_experts(made)
+
+
+def forget_experts(made: dict[str, Any]) -> None:
+    """Take away all fields of experts: no layer has any."""
+    for field in ("experts", *NEED_EXPERTS):
+        made.pop(field, None)
