@@ -129,6 +129,74 @@ def test_published_configurations_have_the_published_parameters(config: dict[str
     assert cm.predict(build(config, "config")).params == params
 
 
+AS_PUBLISHED: dict[str, dict[str, Any]] = {
+    "facebook/opt-125m": sized("opt", activation_dropout=0.0, layerdrop=0.0, _remove_final_layer_norm=False),
+    "openai/gpt-oss-20b": sized("gpt_oss", experts_per_token=4, num_experts_per_tok=4, swiglu_limit=7.0),
+    "Qwen/Qwen3-Coder-480B-A35B": common("qwen3_moe", 151936, 6144, 8192, 62, 96, num_key_value_heads=8)
+    | {"num_experts": 160, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 0, "use_qk_norm": True}
+    | {"qkv_bias": False, "max_window_layers": 62, "head_dim": 128, "norm_topk_prob": True},
+    "CohereForAI/c4ai-command-r-plus": common("cohere", 256000, 12288, 33792, 64, 96, num_key_value_heads=8)
+    | {"use_qk_norm": True, "model_max_length": 131072, "pretraining_tp": 1},
+    "databricks/dolly-v2-3b": common("gpt_neox", 50280, 2560, 10240, 32, 32)
+    | {"custom_pipelines": {"text-generation": {"impl": "instruct_pipeline.InstructionTextGenerationPipeline"}}},
+    "EleutherAI/gpt-neox-20b": common("gpt_neox", 50432, 6144, 24576, 44, 64)
+    | {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0, "rotary_emb_base": 10000, "rotary_pct": 0.25},
+    "HuggingFaceTB/SmolLM2-135M": common("llama", 49152, 576, 1536, 30, 9, num_key_value_heads=3)
+    | {"is_llama_config": True, "rope_interleaved": False, "tie_word_embeddings": True}
+    | {"transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}},
+    "unsloth/Llama-3.2-1B": LLAMA_31_8B | {"unsloth_fixed": True, "unsloth_version": "2024.9", "pad_token_id": 128004},
+    "openai-community/gpt2-medium": sized("gpt2", n_special=0, predict_special_tokens=True, n_ctx=1024),
+    "distilbert/distilgpt2": sized("gpt2", n_layer=6, _num_labels=1, summary_type="cls_index"),
+    "google-bert/bert-base-chinese": sized("bert", directionality="bidi", pooler_fc_size=768, vocab_size=21128)
+    | {"pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128}
+    | {"pooler_type": "first_token_transform"},
+    "google/gemma-3-1b-it, saved again": sized("gemma3_text", sliding_window_pattern=6, _sliding_window_pattern=6)
+    | {"use_bidirectional_attention": False, "rope_parameters": {"full_attention": {"rope_type": "default"}}},
+}
+"""Configurations with fields that no family has, or two names of one field, as they are published."""
+
+
+@pytest.mark.parametrize("name", AS_PUBLISHED)
+def test_fields_that_say_nothing_are_noted(name: str) -> None:
+    assert build(AS_PUBLISHED[name], name).notes.startswith("Read from a published configuration of model_type ")
+
+
+def test_a_note_says_why_a_field_has_no_cost() -> None:
+    said = {"n_embd": 768, "hidden_size": 768, "use_bias": None, "sparse": [], "n_ctx": 1024, "torch_dtype": "float32"}
+    assert build(sized("gpt2", **said), "config").notes == (
+        "Read from a published configuration of model_type gpt2. Without effect on the cost: n_ctx. Not known, but "
+        "null, false, zero or empty: sparse, use_bias. Given by two names: hidden_size. Left to the setting precision: "
+        "torch_dtype."
+    )
+
+
+@pytest.mark.parametrize("silent", [None, False, 0, 0.0, "", [], {}], ids=repr)
+def test_a_silent_value_of_a_field_misspelt_is_refused(silent: Any) -> None:
+    message = error_of(lambda: build(sized("llama", tie_word_embedding=silent), "config"))
+    assert "did you mean 'tie_word_embeddings'?" in message
+
+
+GEMMA_3_4B = sized("gemma3_text", hidden_size=2560, intermediate_size=10240, num_hidden_layers=34, sliding_window=1024)
+QWEN_25_VL_3B = common("qwen2_5_vl", 151936, 2048, 11008, 36, 16, num_key_value_heads=2, tie_word_embeddings=True)
+
+TOWERED: list[tuple[dict[str, Any], int]] = [
+    (sized("gemma3", text_config=GEMMA_3_4B, vision_config={"model_type": "siglip"}), 3_880_263_168),
+    (QWEN_25_VL_3B | {"vision_config": {"depth": 32}, "image_token_id": 151655}, 3_085_938_688),
+    (sized("llava", text_config=sized("llama", vocab_size=32064), vision_config={}), 6_738_939_904),
+]
+"""Models of images and text as published, and the parameters of their language models."""
+
+
+@pytest.mark.parametrize(("config", "params"), TOWERED, ids=[config["model_type"] for config, _ in TOWERED])
+def test_a_language_model_is_cut_out_of_one_with_images(config: dict[str, Any], params: int) -> None:
+    model = build(config, "config")
+    assert cm.predict(model, seq=1).params == params
+    assert model.notes.endswith(
+        f" It is the language model of a configuration of model_type {config['model_type']}; the encoder of images is "
+        "left out."
+    )
+
+
 @pytest.mark.parametrize("imbalance", [0.5, 5.0])
 def test_an_imbalance_that_cannot_be_is_refused(imbalance: float) -> None:
     with pytest.raises(CostModelError, match="is not possible: from 1, even, to 4, where all tokens choose"):
@@ -205,7 +273,16 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("deepseek_v3", qk_rope_head_dim=3), "qk_rope_head_dim 3 is odd"),
         (sized("deepseek_v3", first_k_dense_replace=-1), "first_k_dense_replace: input should be greater than or"),
         (sized("mamba2"), "'mamba2' is known and not modelled: its blocks are state-space recurrences"),
-        (sized("gemma3"), "'gemma3' is known and not modelled: it joins an encoder of images"),
+        (sized("mllama"), "'mllama' is known and not modelled: its language model attends to what an encoder made"),
+        (sized("gemma3", text_config={"hidden_size": "x"}), "gemma3: gemma3_text: hidden_size: input should be a"),
+        (sized("gemma3", text_config=3), "gemma3: text_config: 3 is not a mapping"),
+        (sized("llava", text_config={"model_type": "mamba"}), "llava: its language model is of model_type 'mamba'"),
+        (sized("llava", text_config={"model_type": []}), "llava: its language model is of model_type []"),
+        (sized("llava", architectures=3), "llava: architectures: 3 is not ['LlavaForConditionalGeneration'] or"),
+        (sized("gemma3_text", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
+        (sized("qwen3_moe", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
+        (sized("mpt", attn_config=3), "mpt: attn_config: 3 is not a mapping"),
+        (sized("mpt", attn_config={"attn_pdrop": 2}), "mpt: attn_config.attn_pdrop: input should be less than 1"),
         ({"hidden_size": 8}, "a published configuration has a model_type"),
         (sized("llama", num_attention_heads=31), "num_attention_heads 31 does not divide hidden_size 4096"),
         (sized("gpt_oss", partial_rotary_factor=0.5), "turns 32 of 64 features, and the family turns all"),

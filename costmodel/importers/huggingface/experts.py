@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import DECODER, QWEN2, WINDOWED
+from costmodel.importers.huggingface.llama import DECODER, QWEN2, QWEN3_VL, WINDOWED
 from costmodel.importers.huggingface.rules import (
     check_whole,
     forget_experts,
@@ -55,6 +55,21 @@ QWEN3_MOE = Family(
     sets={"query_key_norm": "head", "shared_gate": False},
     aliases="num_local_experts",
     idle="shared_expert_intermediate_size",
+    fixed={"use_qk_norm": (True,)},
+)
+
+QWEN3_VL_MOE = Family(
+    model_type="qwen3_vl_moe_text",
+    source="the language model of Qwen 3-VL with experts (Qwen Team 2025)",
+    like=QWEN3_VL,
+    ends={"Qwen3VLMoeForConditionalGeneration": "tokens", "Qwen3VLMoeTextModel": ""},
+    fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
+    | {"moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_local_experts": 60}
+    | {"tie_word_embeddings": True},
+    rules={"experts": routed_layers},
+    aliases="num_experts",
+    idle=f"{BALANCE} norm_topk_prob",
+    fixed={"sliding_window": (None,)},
 )
 
 GPT_OSS = Family(

@@ -29,13 +29,33 @@ NOT_MODELLED: dict[str, str] = {
         "and kernels fuse otherwise; no layer kind has their cost",
     ),
     **_each("qwen3_next recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
+    "mllama": "its language model attends to what an encoder made of images, which no block here does",
+    **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
     **_each(
-        "gemma3 llama4 llava mistral3 mllama paligemma qwen2_5_vl qwen2_vl qwen3_vl",
-        "it joins an encoder of images to a language model; give the configuration of the language model alone "
-        "(text_config) in a file of its own, if its model_type is known",
+        "llama4 llama4_text", "its experts read their inputs scaled, and its layers see chunks, which no block does"
     ),
 }
 """Families that are known by name, and why their configurations are not read."""
+
+TOWERS = {
+    "gemma3": ("Gemma3", "gemma3_text"),
+    "idefics3": ("Idefics3", "llama"),
+    "internvl": ("InternVL", "qwen2"),
+    "llava": ("Llava", "llama"),
+    "llava_next": ("LlavaNext", "llama"),
+    "llava_onevision": ("LlavaOnevision", "qwen2"),
+    "mistral3": ("Mistral3", "mistral"),
+    "paligemma": ("PaliGemma", "gemma"),
+    "qwen2_5_vl": ("Qwen2_5_VL", "qwen2_5_vl_text"),
+    "qwen2_vl": ("Qwen2VL", "qwen2_vl_text"),
+    "qwen3_vl": ("Qwen3VL", "qwen3_vl_text"),
+    "qwen3_vl_moe": ("Qwen3VLMoe", "qwen3_vl_moe_text"),
+    "smolvlm": ("SmolVLM", "llama"),
+}
+"""Models that join an encoder of images to a language model, whose fields are in `text_config`.
+
+For each how its architectures begin, and the family of its language model where `text_config` does not say.
+"""
 
 
 def read_config(data: dict[str, Any]) -> Architecture:
@@ -48,9 +68,49 @@ def read_config(data: dict[str, Any]) -> Architecture:
         raise SpecError(f"model_type: {shown(name)} is not a name: give one such as 'llama'", ("model_type",))
     if name in NOT_MODELLED:
         raise SpecError(f"model_type {name!r} is known and not modelled: {NOT_MODELLED[name]}", ("model_type",))
+    if name in TOWERS:
+        return _language_model(name, data)
     if name not in FAMILIES:
-        near = str(unknown("model_type", name, FAMILIES)).partition(": known are")[0]
+        near = str(unknown("model_type", name, [*FAMILIES, *TOWERS])).partition(": known are")[0]
         raise SpecError(
-            f"{near}{'' if near.endswith('?') else '.'} Known are {', '.join(sorted(FAMILIES))}", ("model_type",)
+            f"{near}{'' if near.endswith('?') else '.'} Known are {', '.join(sorted([*FAMILIES, *TOWERS]))}",
+            ("model_type",),
         )
     return FAMILIES[name].read(data)
+
+
+def _language_model(name: str, data: dict[str, Any]) -> Architecture:
+    """The language model of a model of images and text. Older files have its fields among the others."""
+    start, usual = TOWERS[name]
+    text = data.get("text_config")
+    if text is not None and not isinstance(text, dict):
+        raise SpecError(f"{name}: text_config: {shown(text)} is not a mapping", ("text_config",))
+    own = {"architectures", "audio_config", "model_type", "text_config", "vision_config"}
+    inner = {field: value for field, value in data.items() if field not in own} if text is None else dict(text)
+    kind = inner.get("model_type", usual)
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise SpecError(
+            f"{name}: its language model is of model_type {shown(kind)}, which is not read",
+            ("text_config", "model_type"),
+        )
+    family = FAMILIES[kind]
+    inner["architectures"] = [(family.headed if _headed(name, start, data) else family.headless)[0]]
+    for field in {"tie_word_embeddings", "_name_or_path"} & data.keys():
+        inner[field] = data[field]
+    said = f" It is the language model of a configuration of model_type {name}; the encoder of images is left out."
+    try:
+        return family.read(inner, said)
+    except SpecError as error:
+        path = error.path if text is None else ("text_config", *error.path)
+        raise SpecError(f"{name}: {error}", path) from None
+
+
+def _headed(name: str, start: str, data: dict[str, Any]) -> bool:
+    """Whether a model of images and text has a head over the vocabulary: where no architecture is named, it has."""
+    whole, bare = f"{start}ForConditionalGeneration", f"{start}Model"
+    named = data.get("architectures") or [whole]
+    if named not in ([whole], [bare]):
+        raise SpecError(
+            f"{name}: architectures: {shown(named)} is not {[whole]} or {[bare]}: name one of these", ("architectures",)
+        )
+    return named == [whole]

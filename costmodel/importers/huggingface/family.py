@@ -193,14 +193,15 @@ class Family:
         known = [*self.fields, *fixed, *self.other_names]
         unknown: set[str] = set()
         for name, value in others.items():
-            path = tuple(name.split("."))
+            inner = name.removeprefix(f"{self.nested}.") if self.nested else name
+            path = (name,) if inner == name else (self.nested, inner)
             if name in fixed:
                 if not any(_same(value, one) for one in fixed[name]):
                     only = " or ".join(map(shown, fixed[name]))
                     raise SpecError(
                         f"{name}={shown(value)} changes the cost in a way that is not understood: only {only} is", path
                     )
-            elif name not in idle:
+            elif inner not in idle:
                 silent = value is None or value in (0, "", [], {})
                 near = get_close_matches(name, known, n=2, cutoff=NEAR if silent else 0.75)
                 if near or not silent:

@@ -136,8 +136,8 @@ MPT = Family(
     sets={"positions": "alibi", "qkv_bias": False, "attention_bias": False, "mlp_bias": False, "norm_bias": False}
     | {"activation": "gelu"},
     aliases="num_attention_heads hidden_size num_hidden_layers",
-    idle="attn_config.alibi_bias_max attn_config.attn_impl attn_config.attn_uses_sequence_id attn_config.model_type "
-    "embedding_fraction init_config init_device learned_pos_emb tokenizer_name use_pad_tok_in_ffn verbose",
+    idle="alibi_bias_max attn_impl attn_uses_sequence_id embedding_fraction init_config init_device learned_pos_emb "
+    "tokenizer_name use_pad_tok_in_ffn verbose",
     fixed={
         "attn_config.alibi": (True,),
         "attn_config.attn_type": ("multihead_attention",),

@@ -102,6 +102,29 @@ QWEN3 = Family(
     fixed={"use_qk_norm": (True,)},
 )
 
+QWEN2_VL = Family(
+    model_type="qwen2_vl_text",
+    source="the language model of Qwen 2-VL (Wang et al. 2024)",
+    like=QWEN2,
+    ends={"Qwen2VLForConditionalGeneration": "tokens", "Qwen2VLTextModel": ""},
+    fields=sizes(152064, 8192, 29568, 80, 64, num_key_value_heads=8, sliding_window=None, max_window_layers=80),
+)
+QWEN25_VL = Family(
+    model_type="qwen2_5_vl_text",
+    source="the language model of Qwen 2.5-VL (Bai et al. 2025)",
+    like=QWEN2_VL,
+    ends={"Qwen2_5_VLForConditionalGeneration": "tokens", "Qwen2_5_VLTextModel": ""},
+)
+QWEN3_VL = Family(
+    model_type="qwen3_vl_text",
+    source="the language model of Qwen 3-VL (Qwen Team 2025)",
+    like=DECODER,
+    ends={"Qwen3VLForConditionalGeneration": "tokens", "Qwen3VLTextModel": ""},
+    fields=sizes(151936, 4096, 22016, 32, 32, num_key_value_heads=32, head_dim=128, max_position_embeddings=128000)
+    | {"attention_bias": False},
+    sets={"query_key_norm": "head"},
+)
+
 
 def smollm_turned(config: Config, layers: int) -> list[bool]:
     """Which layers have rotary positions."""
