@@ -48,7 +48,7 @@ importers importers.huggingface importers.huggingface.fields
 importers.huggingface.family
 importers.huggingface.rules importers.huggingface.encoders
 importers.huggingface.gpt importers.huggingface.llama
-importers.huggingface.experts
+importers.huggingface.blocks importers.huggingface.experts
 importers.huggingface.families
 architectures.cnn zoo conventions applicability
 imported.trees imported.meta imported.failures scaling

@@ -6,12 +6,12 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.importers.huggingface import encoders, experts, gpt, llama
+from costmodel.importers.huggingface import blocks, encoders, experts, gpt, llama
 from costmodel.importers.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, experts, encoders)
+    for subject in (gpt, llama, blocks, experts, encoders)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
