@@ -89,6 +89,21 @@ ROBERTA = Family(
     rules={"positions": after_padding},
 )
 
+XLM_ROBERTA = Family(
+    model_type="xlm-roberta",
+    source="XLM-RoBERTa (Conneau et al. 2020): RoBERTa in a hundred languages",
+    like=ROBERTA,
+    ends={f"XLM{name}": end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522},
+)
+CAMEMBERT = Family(
+    model_type="camembert",
+    source="CamemBERT (Martin et al. 2020): RoBERTa in French",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "Camembert"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522},
+)
+
 DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
@@ -195,6 +210,15 @@ T5 = Family(
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
     idle="relative_attention_max_distance initializer_factor output_past dense_act_fn is_gated_act",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+)
+
+MT5 = Family(
+    model_type="mt5",
+    source="mT5 (Xue et al. 2021): T5 1.1 in a hundred languages",
+    like=T5,
+    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
+    fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+    aliases=T5.aliases,
 )
 
 
