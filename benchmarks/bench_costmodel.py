@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
-from costmodel.quantities import QUANTITIES
+from costmodel.cost.quantities import QUANTITIES
 
 BATCHES = count(2)
 

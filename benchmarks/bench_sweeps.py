@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.sweeps import filled, space_of
+from costmodel.analysis.sweep.sweeps import filled, space_of
 
 QUANTITIES = (
     "params",

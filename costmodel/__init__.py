@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import costmodel.roofline as roofline
+    from costmodel.analysis.break_even import break_even
+    from costmodel.analysis.checkpoint import cheapest_checkpoint
+    from costmodel.analysis.compare import compare
+    from costmodel.analysis.match import match
+    from costmodel.analysis.pareto import pareto
+    from costmodel.analysis.recommend import recommend
+    from costmodel.analysis.sensitivity import sensitivity
+    from costmodel.analysis.solve import max_batch, max_layers, max_seq, max_width, solve
+    from costmodel.analysis.sweep.sweeps import sweep
     from costmodel.architectures.cnn import CNN
+    from costmodel.architectures.encoder_decoder import EncoderDecoder
     from costmodel.architectures.mlp import MLP
     from costmodel.architectures.transformer import Transformer
-    from costmodel.architectures.translator import EncoderDecoder
-    from costmodel.architectures.vision import VisionTransformer
-    from costmodel.choice import cheapest_checkpoint
-    from costmodel.comparison import compare
-    from costmodel.crossing import break_even
-    from costmodel.elasticity import sensitivity
+    from costmodel.architectures.vision_transformer import VisionTransformer
+    from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
-    from costmodel.frontier import pareto
-    from costmodel.imported.importing import from_torch
-    from costmodel.inverse import max_batch, max_layers, max_seq, max_width, solve
-    from costmodel.prediction import Prediction, predict
-    from costmodel.recommendation import recommend
-    from costmodel.sizing import match
-    from costmodel.sweeps import sweep
-    from costmodel.zoo import load, models
+    from costmodel.importers.torch.importing import from_torch
+    from costmodel.importers.zoo import load, models
 
     GPT = Transformer
     GPT2Small: Transformer
@@ -37,23 +37,23 @@ _HOMES = {
     "CNN": "costmodel.architectures.cnn",
     "MLP": "costmodel.architectures.mlp",
     "Transformer": "costmodel.architectures.transformer",
-    "EncoderDecoder": "costmodel.architectures.translator",
-    "VisionTransformer": "costmodel.architectures.vision",
-    "cheapest_checkpoint": "costmodel.choice",
-    "compare": "costmodel.comparison",
-    "break_even": "costmodel.crossing",
-    "sensitivity": "costmodel.elasticity",
+    "EncoderDecoder": "costmodel.architectures.encoder_decoder",
+    "VisionTransformer": "costmodel.architectures.vision_transformer",
+    "cheapest_checkpoint": "costmodel.analysis.checkpoint",
+    "compare": "costmodel.analysis.compare",
+    "break_even": "costmodel.analysis.break_even",
+    "sensitivity": "costmodel.analysis.sensitivity",
     "CostModelError": "costmodel.errors",
-    **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.inverse"),
-    "Prediction": "costmodel.prediction",
-    "predict": "costmodel.prediction",
-    "recommend": "costmodel.recommendation",
-    "match": "costmodel.sizing",
-    "from_torch": "costmodel.imported.importing",
-    "pareto": "costmodel.frontier",
-    "sweep": "costmodel.sweeps",
-    "load": "costmodel.zoo",
-    "models": "costmodel.zoo",
+    **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.analysis.solve"),
+    "Prediction": "costmodel.cost.prediction",
+    "predict": "costmodel.cost.prediction",
+    "recommend": "costmodel.analysis.recommend",
+    "match": "costmodel.analysis.match",
+    "from_torch": "costmodel.importers.torch.importing",
+    "pareto": "costmodel.analysis.pareto",
+    "sweep": "costmodel.analysis.sweep.sweeps",
+    "load": "costmodel.importers.zoo",
+    "models": "costmodel.importers.zoo",
 }
 _READY = {"GPT2Small": "gpt2-small", "GPT2Medium": "gpt2-medium", "GPT2Large": "gpt2-large", "GPT2XL": "gpt2-xl"}
 
@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _READY:
-        value = import_module("costmodel.zoo").load(_READY[name])
+        value = import_module("costmodel.importers.zoo").load(_READY[name])
     elif name == "roofline":
         value = import_module("costmodel.roofline")
     elif name == "GPT":

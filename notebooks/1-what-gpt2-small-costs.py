@@ -27,7 +27,7 @@ import pandas as pd
 import sympy as sp
 
 import costmodel as cm
-from costmodel.units import show_bytes, show_count, show_flops
+from costmodel.display.units import show_bytes, show_count, show_flops
 
 plt.style.use("pictures.mplstyle")
 batch, seq = 32, 512

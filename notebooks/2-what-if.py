@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import costmodel as cm
-from costmodel.units import show_bytes, show_flops
+from costmodel.display.units import show_bytes, show_flops
 
 plt.style.use("pictures.mplstyle")
 GIB = 2**30

@@ -28,8 +28,8 @@ import pandas as pd
 import sympy as sp
 
 import costmodel as cm
+from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.layers import AdaptiveAvgPool, Conv, Flatten, Linear, Relu
-from costmodel.units import show_bytes, show_count, show_flops
 
 plt.style.use("pictures.mplstyle")
 LAYERS, SYMBOLS = 8, 256

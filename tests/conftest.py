@@ -1,16 +1,13 @@
-"""Hypothesis profiles: no deadlines (machines differ), reproducible in CI. What a run without PyTorch leaves out."""
+"""What a run without PyTorch leaves out. Importing `tests.profiles` chooses how Hypothesis draws."""
 
 import os
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import HealthCheck, settings
+
+import tests.profiles  # noqa: F401
 
 ORACLE = ("torch", "torchvision")
-
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 def pytest_configure() -> None:

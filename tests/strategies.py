@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from costmodel.architectures.activations import NAMES
+from costmodel.architectures.base import NAMES
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 
@@ -45,15 +45,15 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "head_size": head_size if own_head_size else None,
         "causal": draw(st.booleans()),
         "window": window,
-        "window_pattern": tuple(draw(pattern)) if window else (),
+        "window.pattern": tuple(draw(pattern)) if window else (),
         "positions": positions,
         "position_rows": draw(st.sampled_from([None, 18])) if positions == "learned" else None,
-        "rotary_pattern": tuple(draw(pattern)) if positions == "rotary" else (),
+        "rotary.pattern": tuple(draw(pattern)) if positions == "rotary" else (),
         "query_key_norm": draw(st.sampled_from([None, "head", "width", *["heads"] * (norm == "layernorm")])),
         "embedding_width": draw(st.none() | sizes),
-        "logit_scale": draw(factors) if head else None,
-        "logit_cap": draw(factors) if head else None,
-        "rotary_size": draw(st.sampled_from([None, 2])) if positions == "rotary" else None,
+        "head.logit_scale": draw(factors) if head else None,
+        "head.logit_cap": draw(factors) if head else None,
+        "rotary.size": draw(st.sampled_from([None, 2])) if positions == "rotary" else None,
         "parallel": parallel,
         "shared_norm": parallel and draw(st.booleans()),
         "norm_placement": "pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
@@ -63,44 +63,44 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "activation": draw(st.sampled_from(NAMES)),
         "head": head,
         "tied": draw(st.booleans()),
-        "head_bias": head and draw(st.booleans()),
+        "head.bias": head and draw(st.booleans()),
         "final_norm": draw(st.none() | st.booleans()),
     }
     if draw(st.booleans()):
         experts = draw(st.integers(1, 4))
         fields |= {
             "experts": experts,
-            "experts_per_token": draw(st.integers(1, experts)),
-            "expert_width": draw(st.none() | sizes),
-            "expert_pattern": tuple(draw(pattern)),
-            "expert_weights": draw(st.sampled_from(["chosen", "all"])),
-            "shared_width": draw(st.none() | sizes),
-            "router_bias": draw(st.booleans()),
-            "capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25])),
+            "experts.per_token": draw(st.integers(1, experts)),
+            "experts.width": draw(st.none() | sizes),
+            "experts.pattern": tuple(draw(pattern)),
+            "experts.weights": draw(st.sampled_from(["chosen", "all"])),
+            "experts.shared_width": draw(st.none() | sizes),
+            "experts.router_bias": draw(st.booleans()),
+            "experts.capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25])),
         }
         if draw(st.booleans()):
-            fields |= {"expert_pattern": (), "dense_layers": draw(st.integers(1, 6)), "expert_shares": True}
-            fields |= {"expert_weights": "sigmoid", "expert_scale": draw(factors)}
-            fields |= {"choice_bias": experts > 1, "expert_groups": 1, "chosen_groups": 1}
-        fields["shared_gate"] = fields["shared_width"] is not None and draw(st.booleans())
+            fields |= {"experts.pattern": (), "experts.dense_layers": draw(st.integers(1, 6)), "experts.shares": True}
+            fields |= {"experts.weights": "sigmoid", "experts.scale": draw(factors)}
+            fields |= {"experts.choice_bias": experts > 1, "experts.groups": 1, "experts.chosen_groups": 1}
+        fields["experts.shared_gate"] = fields["experts.shared_width"] is not None and draw(st.booleans())
     if draw(st.booleans()):
         classes = draw(st.none() | sizes)
         fields |= {"segments": draw(st.none() | sizes), "classes": classes}
-        fields["head_transform"] = draw(st.none() | st.sampled_from(NAMES)) if head else None
+        fields["head.transform"] = draw(st.none() | st.sampled_from(NAMES)) if head else None
         fields["pooler"] = draw(st.none() | st.sampled_from(NAMES)) if classes or not head else None
-        fields["pooler_dropout"] = draw(probabilities) if fields["pooler"] else 0.0
-        fields["class_dropout"] = draw(probabilities) if classes else 0.0
+        fields["pooler.dropout"] = draw(probabilities) if fields["pooler"] else 0.0
+        fields["classes.dropout"] = draw(probabilities) if classes else 0.0
     for factor in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale"):
         fields[factor] = draw(factors)
     for flag in ("norm_affine", "fused_qkv", "qkv_bias", "attention_bias", "mlp_bias", "norm_bias", "embedding_norm"):
         fields[flag] = draw(st.booleans())
     if positions == "rotary" and pairs > 1 and draw(st.booleans()):
         none = dict.fromkeys(("kv_heads", "query_key_norm", "qkv_clip"))
-        narrow = {"latent_width": draw(sizes), "query_latent_width": draw(st.none() | sizes)}
-        fields |= {"rotary_size": 2, "fused_qkv": False, "key_bias": True, **none, **narrow}
+        narrow = {"latent.width": draw(sizes), "latent.query_width": draw(st.none() | sizes)}
+        fields |= {"rotary.size": 2, "fused_qkv": False, "key_bias": True, **none, **narrow}
     for dropout in ("embedding_dropout", "attention_dropout", "residual_dropout"):
         fields[dropout] = draw(probabilities)
-    return Transformer(**fields)
+    return Transformer.of(fields)
 
 
 @st.composite
@@ -118,8 +118,8 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         settings["attention"] = draw(st.sampled_from(["eager", "flash", "efficient"]))
         if settings["attention"] == "eager":
             model = model.model_copy(update={"sinks": draw(st.booleans())})
-        if settings["attention"] != "flash" and model.latent_width is not None:
-            model = model.model_copy(update={"value_head_size": draw(st.none() | sizes)})
+        if settings["attention"] != "flash" and model.latent is not None:
+            model = model.with_fields({"latent.value_head_size": draw(st.none() | sizes)})
         settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         if settings["mode"] == "train":

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.allocator import MEBIBYTE, CachingAllocator, in_blocks
 from costmodel.architectures.mlp import MLP
+from costmodel.cost.allocator import MEBIBYTE, CachingAllocator, in_blocks
+from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
-from costmodel.prediction import predict
 from tests.strategies import questions
 
 

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.document import parse
-from costmodel.files import build, describe, read
+from costmodel.importers.document import parse
+from costmodel.importers.files import build, describe, read
 from tests.command import apart, error_of, here, refused, said_in_one_line
 
 GPT: dict[str, Any] = {"vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
@@ -125,7 +125,9 @@ FIELDS += [
     "head_size",
     "positions",
     "window",
-    "rotary_size",
+    "rotary",
+    "experts",
+    "head",
 ]
 RIGHT = {"mlp": {"sizes": [3, 2]}, "cnn": {**CNN, "blocks": ["relu"]}, "transformer": GPT}
 

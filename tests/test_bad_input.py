@@ -93,7 +93,7 @@ def test_a_wrong_size_in_an_mlp_or_cnn_is_refused(value: Any) -> None:
         (lambda: cm.MLP(sizes=[3, 2], name="x" * 300), ["name"]),
         (lambda: cm.Transformer(**{**GPT, "heads": 4}), ["heads 4", "width 6", "3"]),
         (lambda: cm.Transformer(**GPT, kv_heads=2), ["kv_heads 2", "heads 3"]),
-        (lambda: cm.Transformer(**GPT, positions="rotary", rotary_size=3), ["rotary_size 3", "even"]),
+        (lambda: cm.Transformer(**GPT, positions="rotary", rotary={"size": 3}), ["rotary.size 3", "even"]),
         (lambda: cm.Transformer(**GPT, positions="learnt"), ["positions", "'learned'"]),
         (lambda: cm.predict(cm.GPT2Small, seq=1025), ["seq 1025", "1024"]),
         (lambda: cm.predict(cm.GPT2Small, image=224), ["image", "gpt2-small", "seq"]),

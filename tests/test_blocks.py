@@ -9,9 +9,9 @@ import pytest
 
 import costmodel as cm
 from costmodel import CNN
-from costmodel.architectures.blocks import Branches, Repeat, Residual, Sequence
+from costmodel.architectures.composites import Branches, Repeat, Residual, Sequence
 from costmodel.errors import CostModelError, ShapeError, SpecError
-from costmodel.files import build, describe
+from costmodel.importers.files import build, describe
 from costmodel.layers.activation import LeakyRelu, Relu
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool
 from costmodel.layers.arithmetic import Dropout
@@ -104,6 +104,8 @@ def nested(levels: int) -> Any:
         (["relu", {"relu": {}, "conv": {}}], "blocks[1]: "),
         ([{"relu": None}], "blocks[0].relu: "),
         ([3], "blocks[0]: 3 is not an item"),
+        (["scale"], "blocks[0].scale: field factor is missing"),
+        ([{"shift": {}}], "blocks[0].shift: field constant is missing"),
         (["add"], "add takes several inputs"),
         (["cross_entropy"], "cross_entropy takes several inputs"),
         ([{"cast": {"dtype": "fp16"}}], "cast takes several inputs or indices, or is put in by a setting"),

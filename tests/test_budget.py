@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.budget import read_budget
+from costmodel.cost.prediction import predict
+from costmodel.display.units import read_budget
 from costmodel.errors import SettingError
-from costmodel.prediction import predict
 from tests.command import here, refused
 
 MODEL = MLP(sizes=[784, 512, 10])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.analysis.checkpoint import PARTS, Candidate
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.choice import PARTS, Candidate
 from tests.command import here, refused
 
 SPEC = Transformer(vocab=50, context=32, layers=9, width=16, heads=2)

@@ -11,7 +11,7 @@ import pytest
 
 import costmodel as cm
 from costmodel import cli
-from costmodel.files import build, describe
+from costmodel.importers.files import build, describe
 from tests.command import apart, here, refused
 
 COMMANDS = [
@@ -68,7 +68,7 @@ def test_image_is_a_side_or_height_by_width(capsys, option: str, image: tuple[in
 
 
 def test_every_setting_is_an_option(capsys) -> None:
-    from costmodel.training import SETTING_NAMES
+    from costmodel.training.settings import SETTING_NAMES
 
     for command in ("predict", "explain"):
         text = here(capsys, command, "--help").out
@@ -109,6 +109,22 @@ def test_help_has_examples_that_run(capsys, tmp_path, monkeypatch, command: str)
     assert examples
     assert all(here(capsys, *" ".join(words).split(" > ")[0].split()).code == 0 for words in examples)
     assert "--json" in text
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "roofline", "roofline check"])
+def test_help_fits_80_columns_and_lists_settings_apart(capsys, monkeypatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = here(capsys, *command.split(), "--help").out.partition("\n  Examples:\n")[0]
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    options, _, settings = text.partition("\nSettings:\n")
+    assert "--batch" not in options
+    assert ("--batch" in settings) == (command not in ("models", "show", "roofline"))
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    asked = {"_COSTMODEL_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
+    assert apart(COMP_WORDS="costmodel pred", **asked) == (0, "plain,predict\n", "")
+    assert apart(COMP_WORDS="costmodel predict --opt", **asked | {"COMP_CWORD": "2"}).out == "plain,--optimizer\n"
 
 
 def test_help_without_a_command_lists_the_commands(capsys) -> None:
@@ -174,7 +190,7 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("costmodel.zoo._names", interrupted)
+    monkeypatch.setattr("costmodel.importers.zoo._names", interrupted)
     assert here(capsys, "show", "gpt2-small") == (130, "", "")
 
 
@@ -189,7 +205,7 @@ def test_main_exits_with_the_code(monkeypatch) -> None:
 
 @pytest.mark.parametrize("arguments", [["predict", "gpt2-small"], ["predict", "resnet50", "--json"], ["models"]])
 def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
-    heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch"}
+    heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch", "costmodel.cli.sweep", "costmodel.cli.analysis"}
     code = "import sys; from costmodel.cli import run; run(sys.argv[1:]); print('loaded', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()

@@ -10,7 +10,7 @@ import sympy
 
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import Prediction, predict
+from costmodel.cost.prediction import Prediction, predict
 
 B, T, L, V, d, h, n_ctx = sympy.symbols("B T L V d h n_ctx", integer=True, positive=True)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from math import gcd, isqrt
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.closedforms import ClosedForms, Forms, Refusal, open_sizes
-from costmodel.plans import Grid
-from costmodel.quantities import QUANTITIES
-from costmodel.regimes import GridForms
+from costmodel.analysis.closed_forms import ClosedForms, Forms, Refusal, open_sizes
+from costmodel.analysis.sweep.guarded import GridForms
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.symbolic.evaluation import Grid
+from costmodel.symbolic.guards import Condition, Decisions
+from costmodel.symbolic.polynomial import Polynomial
+from tests.profiles import examples
 from tests.strategies import questions
 
 values = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
@@ -43,8 +47,12 @@ def filled(forms: ClosedForms, grid: Grid) -> tuple[dict[str, Any], Any]:
     return out, np.broadcast_to(False if missing is None else missing, grid.shape)
 
 
+SLICED = cm.Transformer(vocab=1, context=16, layers=1, width=1, heads=1, head=False, experts=1, experts_per_token=1)
+
+
 @given(open_questions())
-@settings(max_examples=60)
+@examples(60)
+@example((SLICED, {"batch": 1}, {"dense_layers": [1, 2], "layers": [1, 2]}))
 def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[int]]]) -> None:
     model, fixed, axes = question
     forms = ClosedForms(model, fixed, axes)
@@ -58,6 +66,30 @@ def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any]
         else:
             p = forms.predict(point)
             assert {q: found[q][index] for q in QUANTITIES} == {q: p.value(q) for q in QUANTITIES}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda n: [0] * n,
+        lambda n: [0, 0, 0][:n],
+        lambda n: [0, 0, 0, 0][n],
+        lambda n: list(range(n)),
+        lambda n: {3: True}.get(n),
+        lambda n: {n: True}.get(3),
+        lambda n: isqrt(n),
+        lambda n: gcd(n, 6),
+        lambda n: bytes(n),
+        lambda n: int(n),
+        lambda n: float(n),
+        lambda n: n**2,
+        lambda n: 1 / n,
+    ],
+)
+def test_whoever_looks_at_the_value_of_a_size_leaves_a_note(look: Any) -> None:
+    decisions = Decisions()
+    assert look(decisions.letter("n", 3)) == look(3)
+    assert decisions.outcomes[Condition("value", Polynomial.letter("n"))] == 3
 
 
 def test_a_question_in_letters_is_traced_once_for_each_regime() -> None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel import CNN
-from costmodel.architectures.blocks import Repeat, Residual
-from costmodel.cost import Row
+from costmodel.architectures.composites import Repeat, Residual
+from costmodel.cost.rows import Row
 from costmodel.errors import SettingError
-from costmodel.files import build, describe
+from costmodel.importers.files import build, describe
+from costmodel.importers.zoo import models
 from costmodel.layers.activation import Relu
 from costmodel.layers.adaptive_pool import AdaptiveAvgPool, AdaptiveMaxPool, covered
 from costmodel.layers.conv import Conv, ConvTranspose
@@ -23,7 +24,6 @@ from costmodel.layers.noise import ChannelDropout, StochasticDepth
 from costmodel.layers.norm import Batchnorm
 from costmodel.layers.pool import AvgPool, GlobalAvgPool, MaxPool
 from costmodel.layers.resize import ChannelShuffle, Pad, PixelShuffle, Upsample
-from costmodel.zoo import models
 
 PUBLISHED_PARAMETERS = {
     "lenet-5": 61_706,

@@ -6,19 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from matplotlib.colors import to_hex
 
 import costmodel as cm
-from costmodel.quantities import QUANTITIES
-from costmodel.scaling import widened
-from costmodel.themes import DARK
+from costmodel.architectures.scaling import widened
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.display.figures import DARK
 from tests.command import error_of, here, refused
+from tests.profiles import examples
 from tests.strategies import questions
 
 
 @given(questions(), questions())
-@settings(max_examples=30)
+@examples(30)
 def test_ratios_and_differences_lead_from_the_first_to_the_others(one: tuple, other: tuple) -> None:
     first, second = (cm.predict(model, **asked) for model, asked in (one, other))
     found = cm.compare(first, second)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import CostModelError
-from costmodel.files import MOST_BYTES, build
+from costmodel.importers.files import MOST_BYTES, build
 from costmodel.importers.huggingface.families import FAMILIES
 from tests.command import error_of, here
 
@@ -200,11 +200,10 @@ def test_a_language_model_is_cut_out_of_one_with_images(config: dict[str, Any], 
 @pytest.mark.parametrize("imbalance", [0.5, 5.0])
 def test_an_imbalance_that_cannot_be_is_refused(imbalance: float) -> None:
     with pytest.raises(CostModelError, match="is not possible: from 1, even, to 4, where all tokens choose"):
-        Transformer(**sized_experts(imbalance=imbalance))
+        Transformer.of(SIZED | {"experts": 8, "experts.imbalance": imbalance})
 
 
-def sized_experts(**fields: Any) -> dict[str, Any]:
-    return {"vocab": 5, "context": 8, "layers": 1, "width": 8, "heads": 2, "experts": 8, **fields}
+SIZED = {"vocab": 5, "context": 8, "layers": 1, "width": 8, "heads": 2}
 
 
 def write(folder: Path, config: Any) -> Path:
@@ -268,7 +267,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("deepseek_v2", num_experts_per_tok=6, topk_method="group_limited_greedy"), "n_group is missing"),
         (sized("deepseek_v2", num_experts_per_tok=6, topk_method="random"), "topk_method 'random' is not greedy or"),
         (sized("deepseek_v3", num_key_value_heads=8), "num_key_value_heads 8 is not num_attention_heads 128"),
-        (sized("deepseek_v3", n_group=7), "expert_groups 7 does not divide experts 256"),
+        (sized("deepseek_v3", n_group=7), "experts.groups 7 does not divide experts.count 256"),
         (sized("deepseek_v3", moe_layer_freq=2), "moe_layer_freq=2 changes the cost"),
         (sized("deepseek_v3", qk_rope_head_dim=3), "qk_rope_head_dim 3 is odd"),
         (sized("deepseek_v3", first_k_dense_replace=-1), "first_k_dense_replace: input should be greater than or"),

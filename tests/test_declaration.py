@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.optimizers import OPTIMIZERS, Optimizer, State
-from costmodel.precision import PRECISIONS
-from costmodel.training import Settings
+from costmodel.training.optimizers import OPTIMIZERS, Optimizer, State
+from costmodel.training.precision import PRECISIONS
+from costmodel.training.settings import Settings
 from tests.command import here, refused
 
 ADAM = """\

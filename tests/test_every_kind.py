@@ -10,7 +10,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.layers import load_all
-from costmodel.layers.fields import field_types
+from costmodel.training.fields import field_types
 from tests.command import said_in_one_line
 
 ITEMS = sorted(name for name, kind in load_all().items() if kind.in_lists)

@@ -10,9 +10,9 @@ import sympy
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import predict
+from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import UnknownNameError
-from costmodel.prediction import predict
-from costmodel.quantities import QUANTITIES
 
 MODEL = Transformer(vocab=50257, context=1024, layers=12, width=768, heads=12)
 
@@ -45,7 +45,7 @@ def test_every_quantity_explains_itself(quantity: str) -> None:
 
 
 def test_every_total_of_a_prediction_can_be_asked_for() -> None:
-    p = predict(Transformer(vocab=9, context=4, layers=2, width=8, heads=2, experts=4, experts_per_token=2))
+    p = predict(Transformer(vocab=9, context=4, layers=2, width=8, heads=2, experts={"count": 4, "per_token": 2}))
     data = {name: value for name, value in p.to_dict().items() if name not in ("model", "settings", "layers")}
     parts = {name: value if isinstance(value, dict) else {"": value} for name, value in data.items()}
     totals = {f"{name}.{part}".rstrip("."): n for name, each in parts.items() for part, n in each.items()}

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.document import dump, parse
 from costmodel.errors import SpecError
-from costmodel.files import build, describe, read, to_yaml
+from costmodel.importers.document import dump, parse
+from costmodel.importers.files import build, describe, read, to_yaml
 from tests.strategies import mlps, transformers
 
 GPT = {"architecture": "transformer", "vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}

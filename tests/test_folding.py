@@ -5,17 +5,19 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.timeline import Alive, Timeline
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.cast import Cast
-from costmodel.memory import Alive, Timeline
-from costmodel.prediction import predict, trace
-from costmodel.run import Run
-from costmodel.tensor import Tensor
-from costmodel.training import Settings
+from costmodel.training.settings import Settings
+from tests.profiles import examples
 from tests.strategies import questions
 
 
@@ -44,20 +46,20 @@ def timelines(model: Any, chosen: Settings, bare: tuple[str, ...] = ()) -> tuple
     """Folded, and unrolled."""
     unrolled = Unrolled(training=chosen.training, device=chosen.device, precision=chosen.policy, cast=Cast)
     unrolled.bare = bare
-    return trace(model, chosen).timeline, trace(model, chosen, unrolled).timeline
+    return Prediction(model, chosen).timeline, Prediction(model, chosen, trace(model, chosen, unrolled)).timeline
 
 
 deep = st.integers(1, 9)
 
 
 @given(questions(), deep)
-@settings(max_examples=150)
+@examples(150)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):
         # Blocks with and without experts are parts of the model when unrolled, and hold what they are handed a while.
-        alike = {"dense_layers": None, "expert_pattern": ()}
-        model = model.model_copy(update={"layers": depth, **alike})
+        alike = {"experts.dense_layers": None, "experts.pattern": ()}
+        model = model.with_fields({"layers": depth, **alike})
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})

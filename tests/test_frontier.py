@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
 from tests.command import error_of
+from tests.profiles import examples
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=4, width=24, heads=4, name="small")
 
@@ -34,7 +35,7 @@ def test_more_of_an_axis_can_be_better() -> None:
 
 
 @given(st.integers(2, 4), st.integers(1, 400), st.sampled_from([2, 9, 40]), st.integers(0, 2**32 - 1))
-@settings(max_examples=40)
+@examples(40)
 def test_the_front_is_as_by_hand(quantities: int, cells: int, values: int, seed: int) -> None:
     large = 2**60 + np.random.default_rng(seed).integers(values, size=(cells, quantities))
     names = [f"q{n}" for n in range(quantities)]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.heatmaps import _edges
-from costmodel.scales import scale_of, ticks_of, wide
+from costmodel.display.figures import scale_of, ticks_of, wide
+from costmodel.display.heatmaps import _edges
 from tests.command import error_of, here, refused
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=4, width=24, heads=4, name="small")
@@ -144,8 +144,8 @@ def test_bad_pictures_are_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
-    from costmodel.frontier import _cells
-    from costmodel.fronts import picture
+    from costmodel.analysis.pareto import _cells
+    from costmodel.display.scatter import picture
 
     grid = cm.sweep(SMALL, batch=[1, 2, 4, 64], checkpoint=["none", "block"], seq=[8, 32])
     front = cm.pareto(grid, "memory.peak", most="batch", plot=tmp_path / "front.png")
@@ -161,8 +161,8 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
 
 
 def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
-    from costmodel.frontier import _cells
-    from costmodel.fronts import picture
+    from costmodel.analysis.pareto import _cells
+    from costmodel.display.scatter import picture
 
     grid = cm.sweep(
         "gpt2-small", batch=[1, 2, 4, 8, 16, 32], seq=[512, 1024], quantities=["memory.peak", "flops.total"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import costmodel as cm
-from costmodel.files import build, describe
-from costmodel.imported.trees import evaluate
+from costmodel.importers.files import build, describe
+from costmodel.importers.torch.trees import evaluate
 from tests.command import said_in_one_line
 
 LINEAR = {"op": "linear", "path": ["net"], "name": "head", "changes": None, "grad": True}

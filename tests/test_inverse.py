@@ -6,16 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.closedforms import ClosedForms, Forms
-from costmodel.inverse import solve_for
-from costmodel.knobs import Knob
-from costmodel.polynomial import Polynomial
-from costmodel.search import last_true
+from costmodel.analysis.closed_forms import ClosedForms, Forms
+from costmodel.analysis.solve import solve_for
+from costmodel.analysis.vary import Knob, last_true
+from costmodel.symbolic.polynomial import Polynomial
 from tests.command import error_of, here, refused
+from tests.profiles import examples
 from tests.strategies import mlps, questions, sizes, transformers
 
 
@@ -30,7 +30,7 @@ def test_a_search_ends_at_the_last_that_holds(count: int, last: int, guess: int)
 
 
 @given(questions(), st.integers(1, 12), st.integers(0, 99))
-@settings(max_examples=25)
+@examples(25)
 def test_the_largest_batch_is_the_largest_of_all_that_fit(question: Any, fits: int, spare: int) -> None:
     model, asked = question
     asked = {name: value for name, value in asked.items() if name != "batch"}
@@ -44,7 +44,7 @@ def test_the_largest_batch_is_the_largest_of_all_that_fit(question: Any, fits: i
 
 
 @given(transformers(), st.sampled_from(["layers", "width", "vocab", "heads"]), st.integers(1, 30), sizes)
-@settings(max_examples=60)
+@examples(60)
 def test_an_answer_is_within_its_target_and_the_next_size_is_not(model: Any, name: str, more: int, batch: int) -> None:
     seq = min(4, model.context)
     least = cm.predict(model, batch=batch, seq=seq, optimizer="sgd").memory.peak
@@ -62,7 +62,7 @@ def test_an_answer_is_within_its_target_and_the_next_size_is_not(model: Any, nam
 
 
 @given(mlps(), sizes)
-@settings(max_examples=40)
+@examples(40)
 def test_a_perceptron_is_widened_in_proportion(model: cm.MLP, times: int) -> None:
     assume(len(model.sizes) > 2)
     wide = cm.MLP(
@@ -201,7 +201,7 @@ def test_a_formula_that_is_wrong_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_search_begins_where_there_is_a_model() -> None:
-    rotary = cm.Transformer(vocab=9, context=16, layers=1, width=16, heads=2, positions="rotary", rotary_size=4)
+    rotary = cm.Transformer(vocab=9, context=16, layers=1, width=16, heads=2, positions="rotary", rotary={"size": 4})
     found = cm.max_width(rotary, memory="1 MiB", seq=4)
     assert found.past_value
     assert found.value <= 2**20 < found.past_value

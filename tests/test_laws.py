@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.allocator import exactly
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.mlp import MLP
+from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost import Row
-from costmodel.graph import Block
+from costmodel.cost.allocator import exactly
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.rows import Row
+from costmodel.cost.timeline import standing_of
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Tensor
 from costmodel.layers.cast import Cast
-from costmodel.prediction import Prediction, predict, trace
-from costmodel.quantities import QUANTITIES
-from costmodel.run import Run
-from costmodel.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
-from costmodel.standing import standing_of
-from costmodel.tensor import Tensor
-from costmodel.training import Settings
+from costmodel.symbolic.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
+from costmodel.training.settings import Settings
+from tests.profiles import examples
 from tests.strategies import mlps, questions, transformers
 
 SUMMED = {
@@ -38,7 +39,7 @@ SUMMED = {
 
 
 @given(questions())
-@settings(max_examples=30)
+@examples(30)
 def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     p = predict(model, **asked)
@@ -72,7 +73,8 @@ class Unrolling(Run):
 
 
 def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
-    p = trace(model, asked, kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast))
+    run = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
+    p = Prediction(model, asked, trace(model, asked, run))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
         "standing": standing_of(p.run, asked, exactly),
         "gradients": p.memory.gradients,
@@ -110,8 +112,7 @@ def test_checkpointing_trades_memory_for_flops(model: Transformer, batch: int, c
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
     """A capacity is rounded up, and is no whole number of times larger."""
-    fields = ("rotary_size", "latent_width", "query_latent_width", "capacity_factor")
-    model = model.model_copy(update={"positions": "none", **dict.fromkeys(fields)})
+    model = model.with_fields({"positions": "none", "rotary": None, "latent": None, "experts.capacity_factor": None})
     one, two = (predict(model, batch=n * batch + 1, seq=seq, loss=None) for n in (1, 2))
     base = predict(model, batch=1 + 3 * batch, seq=seq, loss=None)
     assert base.flops.total - two.flops.total == two.flops.total - one.flops.total > 0
@@ -149,7 +150,7 @@ BASE = {
     "attention_dropout": 0.1,
     "residual_dropout": 0.1,
 }
-LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary_size": 2, "latent_width": 5}
+LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.size": 2, "latent.width": 5}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"vocab": 51}),
     ({}, {"context": 9}),
@@ -161,7 +162,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"causal": False}),
     ({"causal": False}, {"window": 3}),
     *(({}, {"positions": positions}) for positions in ("rotary", "alibi", "none")),
-    ({"positions": "rotary"}, {"rotary_size": 2}),
+    ({"positions": "rotary"}, {"rotary.size": 2}),
     ({}, {"qkv_bias": False}),
     ({}, {"attention_bias": False}),
     ({}, {"mlp": "gated"}),
@@ -180,32 +181,32 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"residual_dropout": 0.0}),
     ({}, {"head": False}),
     ({}, {"tied": False}),
-    ({}, {"head_bias": True}),
+    ({}, {"head.bias": True}),
     ({}, {"fused_qkv": False}),
-    ({"window": 3, "causal": False}, {"window_pattern": (True, False)}),
-    ({"positions": "rotary"}, {"rotary_pattern": (True, True, False)}),
+    ({"window": 3, "causal": False}, {"window.pattern": (True, False)}),
+    ({"positions": "rotary"}, {"rotary.pattern": (True, True, False)}),
     ({}, {"experts": 4}),
-    ({"experts": 4}, {"experts_per_token": 3}),
-    ({"experts": 4}, {"expert_width": 5}),
-    ({"experts": 4}, {"expert_pattern": (True, False)}),
-    ({"experts": 4}, {"expert_weights": "all"}),
-    ({"experts": 4}, {"shared_width": 7}),
-    ({"experts": 4, "shared_width": 7}, {"shared_gate": True}),
-    ({"experts": 4}, {"router_bias": True}),
-    ({"experts": 4}, {"expert_bias": False}),
-    ({"experts": 4}, {"dense_layers": 1}),
-    ({"experts": 4}, {"expert_shares": True}),
-    ({"experts": 4}, {"expert_scale": 2.5}),
-    ({"experts": 4}, {"expert_groups": 2, "chosen_groups": 1}),
-    ({"experts": 4, "expert_groups": 4, "chosen_groups": 2}, {"chosen_groups": 3}),
-    ({"experts": 4}, {"choice_bias": True}),
-    ({"experts": 4}, {"capacity_factor": 1.25}),
-    ({"experts": 4}, {"imbalance": 2.0}),
+    ({"experts": 4}, {"experts.per_token": 3}),
+    ({"experts": 4}, {"experts.width": 5}),
+    ({"experts": 4}, {"experts.pattern": (True, False)}),
+    ({"experts": 4}, {"experts.weights": "all"}),
+    ({"experts": 4}, {"experts.shared_width": 7}),
+    ({"experts": 4, "experts.shared_width": 7}, {"experts.shared_gate": True}),
+    ({"experts": 4}, {"experts.router_bias": True}),
+    ({"experts": 4}, {"experts.bias": False}),
+    ({"experts": 4}, {"experts.dense_layers": 1}),
+    ({"experts": 4}, {"experts.shares": True}),
+    ({"experts": 4}, {"experts.scale": 2.5}),
+    ({"experts": 4}, {"experts.groups": 2, "experts.chosen_groups": 1}),
+    ({"experts": 4, "experts.groups": 4, "experts.chosen_groups": 2}, {"experts.chosen_groups": 3}),
+    ({"experts": 4}, {"experts.choice_bias": True}),
+    ({"experts": 4}, {"experts.capacity_factor": 1.25}),
+    ({"experts": 4}, {"experts.imbalance": 2.0}),
     ({}, {"sinks": True}),
     ({"mlp": "gated"}, {"mlp": "clamped"}),
-    (LATENT, {"latent_width": 6}),
-    (LATENT, {"query_latent_width": 6}),
-    (LATENT, {"value_head_size": 5}),
+    (LATENT, {"latent.width": 6}),
+    (LATENT, {"latent.query_width": 6}),
+    (LATENT, {"latent.value_head_size": 5}),
     ({}, {"position_rows": 10}),
     ({}, {"qkv_clip": 8.0}),
     ({}, {"query_key_norm": "head"}),
@@ -219,18 +220,19 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"embedding_width": 12}),
     ({}, {"embedding_scale": 4.0}),
     ({}, {"residual_scale": 0.5}),
-    ({}, {"logit_scale": 0.5}),
-    ({}, {"logit_cap": 30.0}),
+    ({}, {"head.logit_scale": 0.5}),
+    ({}, {"head.logit_cap": 30.0}),
     ({}, {"segments": 2}),
     ({}, {"pooler": "tanh", "classes": 3}),
-    ({"pooler": "tanh", "classes": 3}, {"pooler_dropout": 0.1}),
-    ({"classes": 3}, {"class_dropout": 0.1}),
-    ({}, {"head_transform": "gelu"}),
+    ({"pooler": "tanh", "classes": 3}, {"pooler.dropout": 0.1}),
+    ({"classes": 3}, {"classes.dropout": 0.1}),
+    ({"pooler": "tanh", "classes": 3}, {"pooler.width": 5}),
+    ({}, {"head.transform": "gelu"}),
     ({}, {"positions": "relative"}),
     ({"positions": "relative"}, {"relative_buckets": 8}),
     ({"fused_qkv": False}, {"key_bias": False}),
     ({}, {"final_dropout": 0.1}),
-    ({}, {"output_scale": 0.5}),
+    ({}, {"head.input_scale": 0.5}),
     ({}, {"mlp_dropout": 0.1}),
     ({}, {"mixed_dropout": 0.0}),
 ]
@@ -243,18 +245,19 @@ def answer(model: Any, **asked: Any) -> tuple[list[Row], int, int]:
 
 @pytest.mark.parametrize(("given_fields", "change"), VARIATIONS, ids=lambda value: ",".join(value) or "base")
 def test_no_field_is_inert(given_fields: dict[str, Any], change: dict[str, Any]) -> None:
-    before, after = Transformer(**BASE | given_fields), Transformer(**BASE | given_fields | change)
+    before, after = Transformer.of(BASE | given_fields), Transformer.of(BASE | given_fields | change)
     assert answer(before, batch=2) != answer(after, batch=2)
 
 
 def test_every_field_is_varied() -> None:
     varied = {name for _, change in VARIATIONS for name in change}
-    assert varied == set(Transformer.model_fields) - {"name", "notes"}
+    leaves = set(Transformer.field_names()) - Transformer.parts().keys()
+    assert {Transformer.spelt(name) for name in varied} == leaves - {"name", "notes"} | {"head"}
 
 
 def test_a_window_masks_and_counts() -> None:
     """A window of a causal model changes no shape: what it changes is the pairs that are visible."""
-    wide, narrow = (Transformer(**BASE | {"window": window}) for window in (None, 3))
+    wide, narrow = (Transformer.of(BASE | {"window": window}) for window in (None, 3))
     seen = [predict(model, attention_pairs="visible").flops.forward for model in (wide, narrow)]
     assert seen[0] > seen[1]
 
@@ -286,7 +289,7 @@ def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:
 
 
 @given(transformers(), st.integers(1, 3), st.integers(1, 4), st.integers(2, 9), st.integers(2, 16))
-@settings(max_examples=40)
+@examples(40)
 def test_a_formula_says_where_it_does_not_hold(
     model: Transformer, batch: int, seq: int, other_batch: int, other_seq: int
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
+from costmodel.architectures.spec import Head
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import Prediction
+from costmodel.cost.prediction import Prediction
 from tests.command import here
 
 TRANSFORMERS = st.builds(
@@ -22,7 +23,7 @@ TRANSFORMERS = st.builds(
     width=st.just(8),
     heads=st.just(2),
     tied=st.booleans(),
-    head_bias=st.booleans(),
+    head=st.builds(Head, bias=st.booleans()),
 )
 PRECISION = st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp8"])
 

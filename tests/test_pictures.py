@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 
 from costmodel.architectures.mlp import MLP
+from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
-from costmodel.memory import Step, Timeline
-from costmodel.milestones import milestones
-from costmodel.prediction import predict, trace
-from costmodel.training import Settings
-from costmodel.units import binary_unit, show_bytes
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.timeline import Step, Timeline, milestones
+from costmodel.display.units import binary_unit, show_bytes
+from costmodel.training.settings import Settings
 from tests.command import error_of, here, refused
 from tests.strategies import questions
 from tests.test_folding import Unrolled
@@ -53,8 +53,8 @@ def test_unfolding_equals_unrolling_step_by_step(mode: str) -> None:
     setting = Settings(batch=3, mode=mode)
     other = Unrolled(training=setting.training, device=setting.device)
     other.bare = ("hidden",)
-    unrolled = trace(model, setting, other).timeline
-    found = trace(model, setting).timeline
+    unrolled = Prediction(model, setting, trace(model, setting, other)).timeline
+    found = Prediction(model, setting).timeline
     assert found.folds
     assert [step.alive for step in found.unfolded()] == [step.alive for step in unrolled.steps]
 

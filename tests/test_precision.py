@@ -6,7 +6,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
-from costmodel.precision import PRECISIONS, Precision
+from costmodel.training.precision import PRECISIONS, Precision
 
 MODEL = MLP(sizes=(16, 32, 8), activation="relu", bias=False)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.cost.quantities import QUANTITIES
 from costmodel.layers.base import Kind
-from costmodel.optimizers import OPTIMIZERS
-from costmodel.precision import PRECISIONS
-from costmodel.quantities import QUANTITIES
-from costmodel.training import SETTING_NAMES
+from costmodel.training.optimizers import OPTIMIZERS
+from costmodel.training.precision import PRECISIONS
+from costmodel.training.settings import SETTING_NAMES
 from tests.command import apart
 
 ROOT = Path(__file__).parent.parent

@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.ranking import Recommendations
-from costmodel.recommendation import CHECKPOINTS
-from costmodel.search import line_guess
+from costmodel.analysis.recommend import CHECKPOINTS, Recommendations
+from costmodel.analysis.vary import line_guess
 from tests.command import here, refused
+from tests.profiles import examples
 from tests.strategies import transformers
 
 TINY = cm.Transformer(vocab=100, context=64, layers=2, width=32, heads=4)
@@ -131,7 +131,7 @@ def test_tables_and_frames_have_each(found: Recommendations) -> None:
 
 
 @given(transformers(), st.integers(1, 40))
-@settings(max_examples=15)
+@examples(15)
 def test_whatever_is_recommended_fits_and_is_as_large_as_can_be(model: Any, more: int) -> None:
     least = cm.predict(model, optimizer="sgd", seq=min(4, model.context)).memory.peak
     asked = {"optimizer": "sgd", "precision": "fp32", "seq": min(4, model.context), "checkpoint": ["none", "selective"]}

@@ -10,18 +10,19 @@ from typing import Any
 
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import costmodel as cm
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.report import COLUMNS, is_free, tables
 from costmodel.errors import CostModelError, SettingError
 from costmodel.layers.activation import Relu
 from costmodel.layers.conv import Conv
 from costmodel.layers.shape import Flatten
-from costmodel.optimizers import Optimizer, State
-from costmodel.precision import Precision
-from costmodel.prediction import Prediction, predict
-from costmodel.report import COLUMNS, is_free, tables
+from costmodel.training.optimizers import Optimizer, State
+from costmodel.training.precision import Precision
 from tests.command import said_in_one_line
+from tests.profiles import examples
 from tests.strategies import questions
 
 MLP = cm.MLP(sizes=[784, 512, 10])
@@ -176,7 +177,7 @@ def test_names_cannot_break_lines_or_steer_a_terminal() -> None:
 
 
 @given(questions())
-@settings(max_examples=30)
+@examples(30)
 def test_every_question_has_a_report(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     p = predict(model, **asked)

@@ -18,9 +18,9 @@ import xarray
 
 import costmodel as cm
 from costmodel import extents, stores, streams
-from costmodel.ranges import read_values
-from costmodel.sweeps import space_of
-from costmodel.units import show_bytes
+from costmodel.analysis.sweep.sweeps import space_of
+from costmodel.cli.options import read_values
+from costmodel.display.units import show_bytes
 from tests.command import error_of, here, refused
 
 AXES: dict[str, Any] = {"batch": range(1, 9), "seq": [1, 8, 16, 2048], "optimizer": ["sgd", "adamw"]}

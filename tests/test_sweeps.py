@@ -12,15 +12,16 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.files import build
-from costmodel.knobs import turned
-from costmodel.quantities import QUANTITIES
+from costmodel.analysis.vary import turned
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.importers.files import build
 from tests.command import error_of
 from tests.oracle.drawn_networks import networks
+from tests.profiles import examples
 from tests.strategies import questions
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4, name="small")
@@ -52,11 +53,10 @@ def sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list[Any]]]:
 
 def answer_of(model: Any, fixed: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     """What `predict` says, as a cell has it."""
-    fields = {name: getattr(model, name) for name in model.model_fields_set}
-    fields |= {name: value for name, value in asked.items() if name in type(model).model_fields}
+    fields = {name: value for name, value in asked.items() if name in model.field_names()}
     settings = {name: value for name, value in asked.items() if name not in fields}
     try:
-        p = cm.predict(type(model)(**fields), **fixed, **settings)
+        p = cm.predict(model.with_fields(fields), **fixed, **settings)
         return {quantity: p.value(quantity) for quantity in QUANTITIES} | {"reason": ""}
     except cm.CostModelError as error:
         return dict.fromkeys(QUANTITIES, None) | {"reason": str(error)}
@@ -87,7 +87,7 @@ def network_sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list
 
 
 @given(sweeps() | network_sweeps())
-@settings(max_examples=40)
+@examples(40)
 def test_every_cell_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[Any]]]) -> None:
     model, fixed, axes = question
     ds = cm.sweep(model, **fixed, **axes)
@@ -251,7 +251,7 @@ def test_parquet_and_zarr_hold_what_the_result_holds(tmp_path: Any, chunks: Any)
 
 
 def test_a_space_travels_with_its_formulas() -> None:
-    from costmodel.sweeps import space_of
+    from costmodel.analysis.sweep.sweeps import space_of
 
     space = space_of(SMALL, ["memory.peak"], {"batch": range(1, 50), "seq": [4, 8]})
     here, there = (one.answer(one.whole).values["memory.peak"] for one in (space, pickle.loads(pickle.dumps(space))))

@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.memory import Alive
-from costmodel.prediction import Prediction, predict
-from costmodel.sizes import Letter
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.timeline import Alive
+from costmodel.symbolic.sizes import Letter
 from tests.strategies import mlps, questions, transformers
 
 Question = tuple[Any, dict[str, Any]]
@@ -53,7 +53,12 @@ def test_activations_are_kept_until_backward_and_gradients_until_the_end(questio
             assert (alive.activations, alive.gradients) == (0, p.memory.gradients)
 
 
+TWO_OUTPUTS = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, classes=3)
+
+
 @given(questions())
+@example((TWO_OUTPUTS, {"batch": 2}))
+@example((TWO_OUTPUTS, {"batch": 2, "precision": "bf16-autocast"}))
 def test_phases_follow_one_another(question: Question) -> None:
     p = asked(question)
     # Recomputation is a part of backward.
@@ -72,7 +77,7 @@ def test_inference_keeps_nothing_for_later(model: Any) -> None:
 
 @given(transformers(), st.integers(2, 9), st.integers(1, 16))
 def test_every_step_grows_evenly_with_the_batch(model: Transformer, batch: int, seq: int) -> None:
-    model = model.model_copy(update={"layers": 3, "capacity_factor": None})  # which is rounded up
+    model = model.with_fields({"layers": 3, "experts.capacity_factor": None})  # which is rounded up
     one, two, three = (predict(model, batch=n * batch, seq=seq).timeline.steps for n in (1, 2, 3))
     for a, b, c in zip(one, two, three, strict=True):
         assert a[:3] == b[:3] == c[:3]

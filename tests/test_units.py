@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 
 POWERS = ["", "K", "M", "G", "T", "P", "E", "Z", "Y"]
 BINARY = {f"{prefix}i": 1024**n for n, prefix in enumerate(POWERS) if n}

@@ -7,8 +7,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import UnknownNameError
-from costmodel.files import build, describe
-from costmodel.zoo import SPECS, load
+from costmodel.importers.files import build, describe
+from costmodel.importers.zoo import SPECS, load
 from tests.command import error_of
 
 PUBLISHED_PARAMS = {
@@ -267,15 +267,15 @@ def test_a_token_meets_the_published_part_beside_its_embedding(name: str, rounde
     ("fields", "rows", "said"),
     [
         ({}, 2 * 40, "rows are spread evenly over all experts"),
-        ({"imbalance": 3.0}, 2 * 40, "3 experts share all rows, 3 times an even share"),
-        ({"capacity_factor": 1.25}, 8 * 13, "computes 13 rows, 1.25 times"),
-        ({"capacity_factor": 1.0, "imbalance": 2.0}, 8 * 10, "50.0% of choices are dropped"),
-        ({"capacity_factor": 2.0, "imbalance": 2.0}, 8 * 20, "0.0% of choices are dropped"),
+        ({"experts.imbalance": 3.0}, 2 * 40, "3 experts share all rows, 3 times an even share"),
+        ({"experts.capacity_factor": 1.25}, 8 * 13, "computes 13 rows, 1.25 times"),
+        ({"experts.capacity_factor": 1.0, "experts.imbalance": 2.0}, 8 * 10, "50.0% of choices are dropped"),
+        ({"experts.capacity_factor": 2.0, "experts.imbalance": 2.0}, 8 * 20, "0.0% of choices are dropped"),
     ],
     ids=str,
 )
 def test_what_is_assumed_of_experts_is_priced_and_said(fields: dict[str, float], rows: int, said: str) -> None:
-    p = cm.predict(cm.load("mixtral-8x7b").model_copy(update=fields), batch=4, seq=10)
+    p = cm.predict(cm.load("mixtral-8x7b").with_fields(fields), batch=4, seq=10)
     made = {row.name.rpartition(".")[2]: row for row in p.layers if row.kind == "expert_linear"}
     assert made["down"].forward_flops == 32 * 2 * rows * 14336 * 4096
     assert said in " ".join(str(p).split())
@@ -285,7 +285,7 @@ def test_what_is_assumed_of_experts_is_priced_and_said(fields: dict[str, float],
 
 def test_rows_that_few_experts_share_read_their_weights_alone() -> None:
     model = cm.load("mixtral-8x7b")
-    even, uneven = (cm.predict(model.model_copy(update={"imbalance": n}), batch=4, seq=10) for n in (1.0, 4.0))
+    even, uneven = (cm.predict(model.with_fields({"experts.imbalance": n}), batch=4, seq=10) for n in (1.0, 4.0))
     read = [next(row.forward_bytes for row in p.layers if row.name.endswith("experts.up")) for p in (even, uneven)]
     assert read[0] - read[1] == 32 * 4 * 6 * 14336 * 4096
     assert even.flops == uneven.flops

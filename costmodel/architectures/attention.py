@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import math
+from typing import Literal, NamedTuple
 
-from costmodel.architectures.latent import projected
+from costmodel.architectures.mla import projected
 from costmodel.architectures.normalisation import capped, clipped, normed
-from costmodel.architectures.stack import Variant
+from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
-from costmodel.run import Run
-from costmodel.sizes import exact_div, minimum
-from costmodel.tensor import Tensor
-
-if TYPE_CHECKING:
-    from costmodel.architectures.transformer import Transformer
+from costmodel.symbolic.sizes import exact_div, minimum
 
 AttentionName = Literal["eager", "flash", "efficient"]
 
@@ -33,7 +31,7 @@ class AttentionSetting(NamedTuple):
 class Tables:
     """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
-    def __init__(self, model: Transformer, run: Run, seq: int, setting: AttentionSetting) -> None:
+    def __init__(self, model: TransformerSpec, run: Run, seq: int, setting: AttentionSetting) -> None:
         self.model = model
         self.run = run
         self.seq = seq
@@ -64,7 +62,7 @@ class Tables:
             else []
         )
         self.bias = self._relative() if model.positions == "relative" else None
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[bool, Tensor] = {}
 
     def _relative(self) -> Tensor:
         """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1)."""
@@ -76,10 +74,11 @@ class Tables:
         """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
         if not self.composed or not (self.model.causal or window is not None):
             return None
-        if window not in self._masks:
-            name = "attention_mask" if window == self.model.window else "global_attention_mask"
-            self._masks[window] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
-        return self._masks[window]
+        windowed = window is not None
+        if windowed not in self._masks:
+            name = "attention_mask" if windowed or self.model.window is None else "global_attention_mask"
+            self._masks[windowed] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
+        return self._masks[windowed]
 
 
 class Mixer:
@@ -87,7 +86,7 @@ class Mixer:
 
     def __init__(
         self,
-        model: Transformer,
+        model: TransformerSpec,
         tables: Tables,
         variant: Variant = Variant(),  # noqa: B008
         memory: Tensor | None = None,
@@ -96,7 +95,8 @@ class Mixer:
         self.tables = tables
         self.memory = memory
         self.rotated = variant.rotated and memory is None
-        self.window = window = model.window if variant.windowed and memory is None else None
+        own = None if model.window is None else model.window.size
+        self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
         masked = memory is None and (model.causal or window is not None)
         self.every = seq * (seq if memory is None else memory.shape[1])
@@ -120,14 +120,14 @@ class Mixer:
         """Note what decoding keeps for further tokens: keys and values, or what all heads make them from."""
         batch, _, length, _ = key.shape
         seen = length if self.window is None else minimum(self.window, length)
-        if self.model.latent_width is not None:
-            key.run.cache((batch, seen, self.model.latent_width + self.model.rotated), key)
+        if self.model.latent is not None:
+            key.run.cache((batch, seen, self.model.latent.width + self.model.rotated), key)
             return
         for x in (key, value):
             key.run.cache((*x.shape[:2], seen, x.shape[3]), x)
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
-        if self.model.latent_width is not None:
+        if self.model.latent is not None:
             return projected(self.model, x, angles)
         query, key, value = self._project(x)
         if angles:
@@ -176,10 +176,11 @@ class Mixer:
         visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
         key = TransposeLast()(key)
         if tables.fallback:
-            query, key = Scale()(query, name="scale_query"), Scale()(key, name="scale_key")
+            root = Scale(math.sqrt(model.score_factor))
+            query, key = root(query, name="scale_query"), root(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
         if model.score_scale != 1 and not tables.fallback:
-            scores = Scale()(scores)
+            scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
             scores = Add()(scores, tables.slopes, name="add_alibi")
@@ -198,6 +199,6 @@ class Mixer:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs)(
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale)(
             query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
         )

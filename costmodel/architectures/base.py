@@ -6,12 +6,15 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.run import Run
-from costmodel.sizes import LARGEST_SIZE
-from costmodel.tensor import Tensor
+from costmodel.architectures.description import Description
+from costmodel.errors import SettingError, unknown
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.activation import Activation
+from costmodel.layers.base import KINDS, Kind
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -24,7 +27,24 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Extent(NamedTuple):
+NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
+
+
+def activation(name: str) -> Kind:
+    """The kind called `name`, with its defaults."""
+    return KINDS[name]()
+
+
+def _known(name: str) -> str:
+    if name not in NAMES:
+        raise unknown("activation", name, NAMES)
+    return name
+
+
+ActivationName = Annotated[str, AfterValidator(_known)]
+
+
+class BatchShape(NamedTuple):
     """The sizes of one batch, which a question gives and a model's description does not."""
 
     batch: int
@@ -41,32 +61,18 @@ class Definition(NamedTuple):
     value: int
 
 
-class Architecture(BaseModel):
-    """Abstract: a model's description. Frozen, strict, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=False)
+class Architecture(Description):
+    """Abstract: a model's description, and its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
-    EXTENT: ClassVar[tuple[str, ...]] = ()
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
     """The letter that each size field has in formulas."""
 
     name: str = Field(default="", max_length=200, description="name shown in reports")
     notes: str = Field(default="", max_length=4000, description="where the numbers come from")
-
-    def __init__(self, /, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise SpecError(explain_validation(type(self), error), error.errors()[0]["loc"]) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be set: a model is fixed once it is made; make another")
-
-    def __delattr__(self, name: str) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: a model is fixed once it is made")
 
     @cached_property
     def file(self) -> str:
@@ -79,19 +85,19 @@ class Architecture(BaseModel):
         return ()
 
     @abstractmethod
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """Sizes of a batch, with the model's own where the question gives none.
 
         Raises SettingError for a size that this kind of model does not have.
         """
 
-    def aimed(self, extent: Extent, target_seq: int | None) -> Extent:
+    def with_target(self, shape: BatchShape, target_seq: int | None) -> BatchShape:
         """The sizes with those of a target, which only an encoder-decoder has. Raises SettingError."""
         refuse("target_seq", target_seq, self, "no target apart from its input")
-        return extent
+        return shape
 
     @abstractmethod
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
     @property
@@ -101,18 +107,20 @@ class Architecture(BaseModel):
 
     def size_fields(self) -> dict[str, Definition]:
         """Fields that formulas have a letter for, as far as this model sets them."""
-        fields = type(self).model_fields
+        said = {name: self.field_named(name).description or name for name in self.LETTERS}
+        meanings = {name: f"{name}: {text}" if "." in name else text for name, text in said.items()}
+        values = {name: self.value(name) for name in self.LETTERS}
         return {
-            field: Definition(symbol, fields[field].description or field, int(value))
-            for field, symbol in self.LETTERS.items()
-            if (value := getattr(self, field)) is not None
+            name: Definition(symbol, meanings[name], int(values[name]))
+            for name, symbol in self.LETTERS.items()
+            if values[name] is not None
         }
 
     def with_sizes(self, sizes: dict[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
-        return self.model_copy(update=sizes)
+        return self.with_values(sizes)
 
-    def assumptions(self, extent: Extent) -> list[tuple[str, str]]:
+    def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """What the numbers take for granted that no size says, as (topic, sentence)."""
         return []
 
@@ -122,11 +130,11 @@ class Architecture(BaseModel):
         return self.name or type(self).__name__
 
 
-def refuse(extent_name: str, value: object, model: Architecture, takes: str) -> None:
+def refuse(size_name: str, value: object, model: Architecture, takes: str) -> None:
     """Raise SettingError if a size is given that `model` does not have."""
     if value is not None:
         raise SettingError(
-            f"{extent_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
+            f"{size_name}={value} does not apply to {type(model).__name__} {model.title!r}: it takes {takes}"
         )
 
 
@@ -139,35 +147,3 @@ def nearest_divisor(width: int, heads: int) -> int:
         for n in (small, width // small)
     }
     return min(divisors, key=lambda n: (abs(n - heads), n))
-
-
-def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing wrong with a description, in one line: what, where, which value, what would be right."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or model.__name__
-    if first["type"] == "extra_forbidden":
-        return f"{model.__name__}: {unknown('field', first['loc'][-1], model.model_fields)}"
-    if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(first["loc"]) > 1):
-        return f"{model.__name__}: {_misshapen(model, first)}"
-    if first["type"] == "missing":
-        return f"{model.__name__}: field {where} is missing"
-    if first["type"] == "value_error":
-        message = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
-        return f"{model.__name__}: {message}"
-    return f"{model.__name__}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}, not {shown(first['input'])}"
-
-
-_MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})
-
-
-def _misshapen(model: type[BaseModel], error: Any) -> str:
-    """A field that is no list, or one of a wrong length."""
-    field = error["loc"][0]
-    value = list(given) if isinstance(given := error["input"], tuple) else given
-    meant = model.model_fields[field].description
-    if error["type"] == "tuple_type":
-        return f"{field}: {shown(value)} is not a list: give {meant}"
-    limit = error.get("ctx", {})
-    bounds = {"min_length": "at least", "max_length": "at most"}
-    bound = "".join(f", {words} {limit[key]:,}" for key, words in bounds.items() if key in limit and field != "input")
-    return f"{field}: {shown(value)} has {len(value):,} item{'s' * (len(value) != 1)}: give {meant}{bound}"

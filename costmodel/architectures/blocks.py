@@ -1,169 +1,139 @@
-"""Blocks that nest: what convolutional networks are made of, and how they run on paper.
+"""A transformer's blocks: attention and MLP, with norms around them, added up one after the other or at once.
 
-An item is a layer kind of one input, or one of the four composites here. Layers are named by kind, numbered within
-their list where several share a name: ``bottleneck2.residual.conv1``.
+Blocks need not be alike: each stretch of equal ones is traced once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 
-from costmodel.errors import ShapeError
-from costmodel.layers.arithmetic import Add, Multiply
-from costmodel.layers.base import Kind
-from costmodel.layers.shape import Concat
-from costmodel.tensor import Tensor, show_shape
+from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
+from costmodel.architectures.feedforward import feed_forward
+from costmodel.architectures.moe import routed
+from costmodel.architectures.normalisation import dropped, normed, scaled
+from costmodel.architectures.spec import TransformerSpec, Variant
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.arithmetic import Add
+from costmodel.symbolic.sizes import exact_div
 
-
-class Composite(ABC):
-    """Abstract: a block made of items."""
-
-    kind: ClassVar[str]
-    """Name in files."""
-
-    @property
-    def label(self) -> str:
-        """What its layers' names begin with."""
-        return self.kind
-
-    @abstractmethod
-    def __call__(self, x: Tensor, *, name: str) -> Tensor:
-        """Run on paper."""
+Sublayers = dict[str, Callable[[Tensor], Tensor]]
 
 
-Block = Kind | Composite
-Blocks = tuple[Block, ...]
+def body(
+    model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None = None
+) -> Tensor:
+    """(batch, T, width) → (batch, T, width): all blocks, and the norm and dropout after them.
 
-JOINS: dict[str, type[Kind]] = {"add": Add, "concat": Concat, "multiply": Multiply}
-
-
-@dataclass(frozen=True)
-class Sequence(Composite):
-    """Items one after another; `name` is what their names begin with."""
-
-    kind = "sequence"
-
-    blocks: Blocks
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """Its name, if it has one."""
-        return self.name or self.kind
-
-    def __call__(self, x: Tensor, *, name: str) -> Tensor:
-        """Run on paper."""
-        with x.run.scope(name):
-            return apply(self.blocks, x)
-
-
-@dataclass(frozen=True)
-class Repeat(Composite):
-    """Items one after another, `times` times, each time with weights of their own; input channels may differ."""
-
-    kind = "repeat"
-
-    times: int
-    blocks: Blocks
-
-    @property
-    def label(self) -> str:
-        """That of the one thing repeated, if it is one."""
-        return self.blocks[0].label if self._unwraps() else self.kind  # type: ignore[union-attr]
-
-    def _unwraps(self) -> bool:
-        return len(self.blocks) == 1 and isinstance(self.blocks[0], Sequence)
-
-    def __call__(self, x: Tensor, *, name: str) -> Tensor:
-        """Run on paper; what is alike is traced once."""
-        inner = self.blocks[0].blocks if self._unwraps() else self.blocks  # type: ignore[union-attr]
-        return x.run.repeat(self.times, lambda x: apply(inner, x), x, name)
-
-
-@dataclass(frozen=True)
-class Residual(Composite):
-    """body(x) + x, or body(x) + projection(x) (He et al. 2016, eq. 1 and 2); an activation after it is its own item."""
-
-    kind = "residual"
-
-    body: Blocks
-    projection: Blocks | None = None
-
-    def __call__(self, x: Tensor, *, name: str) -> Tensor:
-        """Run on paper. Raises ShapeError if the two shapes differ."""
-        with x.run.scope(name):
-            y = apply(self.body, x)
-            if self.projection:
-                with x.run.scope("projection"):
-                    x = apply(self.projection, x)
-            try:
-                return _join("add", [y, x])
-            except ShapeError as error:
-                right = (
-                    "let body and projection make one shape" if self.projection else "give the residual a projection"
-                )
-                raise ShapeError(f"{error}: {right}") from None
-
-
-@dataclass(frozen=True)
-class Branches(Composite):
-    """Paths from one input, joined; an empty path is the input itself.
-
-    join: "concat" along channels, "add", or "multiply" (a path of one pixel then scales whole channels).
+    memory: (batch, T', width), what an encoder made, to which every block then attends too.
     """
-
-    kind = "branches"
-
-    paths: tuple[Blocks, ...]
-    join: Literal["add", "concat", "multiply"]
-
-    def __call__(self, x: Tensor, *, name: str) -> Tensor:
-        """Run on paper. Raises ShapeError if the paths' shapes do not meet."""
-        with x.run.scope(name):
-            ends = []
-            for number, path in enumerate(self.paths, start=1):
-                with x.run.scope(f"path{number}"):
-                    ends.append(apply(path, x))
-            return _join(self.join, ends)
+    x = _blocks(model, run, x, setting, memory)
+    if model.norm_placement != "post" if model.final_norm is None else model.final_norm:
+        x = normed(model, x, "final_norm")
+    return dropped(x, model.final_dropout, "final_dropout")
 
 
-COMPOSITES: dict[str, type[Composite]] = {cls.kind: cls for cls in (Sequence, Repeat, Residual, Branches)}
+def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None) -> Tensor:
+    tables = Tables(model, run, x.shape[1], setting)
+    mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
+    crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
+
+    def block(variant: Variant, x: Tensor) -> Tensor:
+        mlp = partial(routed if variant.routed else feed_forward, model)
+        sublayers: Sublayers = {"attention": mixers[variant], **crossing, "mlp": mlp}
+        return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)
+
+    return Stack(model.pattern, model.layers, block)(run, x)
 
 
-def apply(blocks: Blocks, x: Tensor) -> Tensor:
-    """Run items one after another."""
-    for name, block in zip(labels(blocks), blocks, strict=True):
-        x = block(x, name=name)
+def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:
+    inner = normed(model, x, "norm")
+    mixed = _output(model, sublayers["attention"](inner), "attention")
+    fed = _output(model, sublayers["mlp"](inner if model.shared_norm else normed(model, x, "mlp_norm")), "mlp")
+    return Add()(Add()(x, mixed, name="add_attention"), fed, name="add_mlp")
+
+
+def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:
+    place = model.norm_placement
+    for name, sublayer in sublayers.items():
+        inner = normed(model, x, f"{name}_norm") if place in ("pre", "both") else x
+        y = sublayer(inner)
+        if place in ("output", "both"):
+            y = normed(model, y, f"{name}_output_norm")
+        x = Add()(x, _output(model, y, name), name=f"add_{name}")
+        if place == "post":
+            x = normed(model, x, f"{name}_norm")
     return x
 
 
-def labels(blocks: Iterable[Block]) -> list[str]:
-    """Names for the items of one list, numbered where several would be alike."""
-    plain = [block.label if isinstance(block, Composite) else block.kind for block in blocks]
-    several = {label for label, count in Counter(plain).items() if count > 1}
-    seen: Counter[str] = Counter(plain)
-    seen.clear()
-    named = []
-    for label in plain:
-        seen[label] += 1
-        named.append(f"{label}{seen[label]}" if label in several else label)
-    return named
+def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
+    own = model.mixed_dropout if sublayer == "attention" else None
+    dropout = model.residual_dropout if own is None else own
+    return scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
 
 
-def _join(how: str, ends: list[Tensor]) -> Tensor:
-    if how == "concat":
-        return Concat()(*ends)
-    first, *rest = ends
-    for number, end in enumerate(rest, start=1):
-        joined = JOINS[how]()(first, end, name=how if len(rest) == 1 else f"{how}{number}")
-        if how == "add" and first.shape != end.shape:  # broadcasting is never meant here
-            raise ShapeError(
-                f"{joined.storage.name}: cannot add {show_shape(first.shape)} and {show_shape(end.shape)}; "
-                "they must be equal"
-            )
-        first = joined
-    return first
+WORDS = {"windowed": ("global", "local"), "rotated": ("unrotated", "rotated"), "routed": ("dense", "routed")}
+"""What a block is called, by the value of the field in which blocks differ."""
+
+
+Group = tuple[Variant, ...]
+Body = Callable[[Variant, Tensor], Tensor]
+
+
+class Stack:
+    """`layers` blocks whose variants follow a pattern that starts anew at its end."""
+
+    def __init__(self, pattern: Sequence[Variant], layers: int, body: Body) -> None:
+        self.pattern = tuple(pattern)
+        self.layers = layers
+        self.body = body
+
+    def __call__(self, run: Run, x: Tensor) -> Tensor:
+        """Apply all blocks to `x`; what is recomputed in groups of blocks is so whatever their variants."""
+        if len(set(self.pattern)) == 1:
+            return run.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block")
+        plan = run.recomputation
+        size = plan.group(self.layers) if plan.every is not None and not plan.open else 1
+        variants = [self.pattern[n % len(self.pattern)] for n in range(int(self.layers))]
+        groups = [tuple(variants[start : start + size]) for start in range(0, len(variants), size)]
+        period = next(n for n in range(1, len(groups) + 1) if all(g == groups[i % n] for i, g in enumerate(groups)))
+        times, rest = divmod(len(groups), period)
+        if times > 1:
+            even = not rest and size * len(groups) == self.layers
+            rounds = exact_div(self.layers, period * size) if even else times
+            x = run.repeat(rounds, lambda x: self._groups(run, groups[:period], x), x, "block", grouped=False)
+            groups = groups[times * period :]
+        with run.scope("block"):
+            return self._groups(run, groups, x)
+
+    def _groups(self, run: Run, groups: Sequence[Group], x: Tensor) -> Tensor:
+        for group, alike in groupby(groups):
+            name = self._name(group[0]) if len(set(group)) == 1 else "group"
+            x = _applied(run, lambda x, group=group: self._group(run, group, x), x, len(list(alike)), name)
+        return x
+
+    def _group(self, run: Run, group: Group, x: Tensor) -> Tensor:
+        if run.recomputation.every is None:
+            return self._blocks(run, group, x)
+        return run.again(lambda x: self._blocks(run, group, x), x)
+
+    def _blocks(self, run: Run, group: Group, x: Tensor) -> Tensor:
+        if len(group) == 1:
+            return self.body(group[0], x)
+        for variant, alike in groupby(group):
+            x = _applied(run, partial(self.body, variant), x, len(list(alike)), self._name(variant))
+        return x
+
+    def _name(self, variant: Variant) -> str:
+        """The fields in which blocks differ, as one word."""
+        differing = [field for field in Variant._fields if len({getattr(v, field) for v in self.pattern}) > 1]
+        return "_".join(WORDS[field][getattr(variant, field)] for field in differing)
+
+
+def _applied(run: Run, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:
+    if times > 1:
+        return run.repeat(times, body, x, name, grouped=False)
+    with run.scope(name):
+        return body(x)

@@ -1,27 +1,38 @@
-"""Convolutional networks: lists of blocks over images."""
+"""Convolutional networks: lists of blocks over images, read from plain data and written back as such."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from costmodel.architectures.base import Architecture, Extent, Size, as_tuple, refuse
-from costmodel.architectures.blocklist import read_blocks, write_blocks
-from costmodel.architectures.blocks import Blocks, apply
-from costmodel.run import Run
-from costmodel.tensor import Tensor
+from costmodel.architectures.base import Architecture, BatchShape, Size, as_tuple, refuse
+from costmodel.architectures.composites import COMPOSITES, Block, Blocks, Composite, Sequence, apply
+from costmodel.errors import SpecError, unknown
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.layers import load_all
+from costmodel.layers.base import Kind
+from costmodel.training.fields import check_names, checked, show
+
+MOST_VALUES = 20_000
+"""A description with more items and template values is refused: no network needs them, and a runaway file does."""
+DEEPEST = 50
+"""Nesting beyond this is refused."""
 
 
 class CNN(Architecture):
-    """A network over images, as a list of blocks: layer kinds, and the composites of `costmodel.architectures.blocks`.
+    """A network over images, as a list of blocks: layer kinds, and those of `costmodel.architectures.composites`.
 
-    From Python an item is a layer (``Conv(64, kernel=7)``) or a composite (``Residual([...])``); from data see
-    `costmodel.architectures.blocklist`, whose templates (``define``) are filled in on the way.
+    From Python an item is a layer (``Conv(64, kernel=7)``) or a composite (``Residual([...])``). From data it is a
+    kind's name (``relu``), or a mapping from one name to its fields (``conv: {channels: 64, kernel: 7}``). A template
+    of the section ``define`` is used like a kind; its body stands in the item's place, with ``$name`` replaced by the
+    value of field `name`. Nothing else is computed.
     """
 
-    EXTENT: ClassVar[tuple[str, ...]] = ("image",)
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("image",)
 
     input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
         description="[channels, height, width] of an image"
@@ -40,12 +51,214 @@ class CNN(Architecture):
     def _write(self, blocks: Blocks) -> list[Any]:
         return write_blocks(blocks)
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of images, of the model's own size unless `image` says another."""
         refuse("seq", seq, self, "batch and image")
-        return Extent(batch, image=self.input[1:] if image is None else image)
+        return BatchShape(batch, image=self.input[1:] if image is None else image)
 
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, C, H, W) → what the last block makes, such as (batch, classes)."""
-        assert extent.image is not None
-        return apply(self.blocks, run.input((extent.batch, self.input[0], *extent.image), name="images"))
+        assert shape.image is not None
+        return apply(self.blocks, run.input((shape.batch, self.input[0], *shape.image), name="images"))
+
+
+def read_blocks(data: Any, define: Any = None) -> Blocks:
+    """Blocks from plain data, from blocks, or from a mixture.
+
+    Raises CostModelError with the place and the value, such as ``blocks[3].residual.body[1].conv.kernel: 0 is not …``.
+    """
+    reader = _Reader()
+    return reader.items(data, "blocks", read_templates({} if define is None else define), 0)
+
+
+class _Reader:
+    """Reads items, and counts them so that a small file cannot stand for an enormous network."""
+
+    def __init__(self) -> None:
+        self.kinds: Mapping[str, type[Kind]] = load_all()
+        self.count = 0
+
+    def tick(self, where: str, depth: int) -> None:
+        self.count += 1
+        if self.count > MOST_VALUES:
+            raise SpecError(f"{where[:200]}: the description has more than {MOST_VALUES:,} values, templates filled in")
+        if depth > DEEPEST:
+            raise SpecError(f"{where[:200]}...: the description is nested more than {DEEPEST} deep")
+
+    def items(self, data: Any, where: str, templates: Mapping[str, Template], depth: int) -> Blocks:
+        if not isinstance(data, list | tuple):
+            raise SpecError(f"{where}: {show(data)} is not a list of items")
+        if not data:
+            raise SpecError(f"{where}: the list is empty; it needs at least one item")
+        return tuple(self.item(item, f"{where}[{n}]", templates, depth) for n, item in enumerate(data))
+
+    def item(self, item: Any, where: str, templates: Mapping[str, Template], depth: int) -> Block:
+        self.tick(where, depth)
+        if isinstance(item, Kind | Composite):
+            name, given = item.kind, {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}  # type: ignore[arg-type]
+        elif isinstance(item, str):
+            name, given = item, {}
+        elif isinstance(item, Mapping) and len(item) == 1:
+            [(name, given)] = item.items()
+        else:
+            raise SpecError(f"{where}: {show(item)} is not an item: a name, or a mapping from one name to its fields")
+        where = f"{where}.{name}" if isinstance(name, str) else where
+        if name == "sequence" and isinstance(given, list):
+            return Sequence(self.items(given, where, templates, depth + 1))
+        if not isinstance(given, Mapping):
+            raise SpecError(f"{where}: {show(given)} is not a mapping of fields")
+        if isinstance(name, str) and name in templates:
+            return self.fill(name, given, where, templates, depth)
+        if isinstance(name, str) and name in COMPOSITES:
+            return self.composite(COMPOSITES[name], given, where, templates, depth)
+        return self.layer(name, given, where, templates)
+
+    def layer(self, name: Any, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Kind:
+        if not isinstance(name, str) or name not in self.kinds:
+            raise unknown(f"layer at {where}:", name, item_names(templates))
+        kind = self.kinds[name]
+        if not kind.in_lists:
+            raise SpecError(
+                f"{where}: {name} takes several inputs or indices, or is put in by a setting or an import; "
+                "join paths with branches or residual"
+            )
+        check_names(kind, given, where)
+        return kind(**{field: checked(kind, field, value, where) for field, value in given.items()})
+
+    def composite(
+        self, cls: type[Composite], given: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
+    ) -> Composite:
+        check_names(cls, given, where)
+        fields: dict[str, Any] = {}
+        for field, value in given.items():
+            if field in ("blocks", "body") or (field == "projection" and value is not None):
+                fields[field] = self.items(value, f"{where}.{field}", templates, depth + 1)
+            elif field == "paths":
+                fields[field] = self.paths(value, f"{where}.paths", templates, depth + 1)
+            else:
+                fields[field] = checked(cls, field, value, where)
+        return cls(**fields)
+
+    def paths(self, data: Any, where: str, templates: Mapping[str, Template], depth: int) -> tuple[Blocks, ...]:
+        if not isinstance(data, list | tuple) or len(data) < 2:
+            raise SpecError(f"{where}: {show(data)} is not a list of at least two paths, each a list of items")
+        paths: list[Blocks] = []
+        for n, path in enumerate(data):
+            self.tick(where, depth)
+            empty = isinstance(path, list | tuple) and not path
+            paths.append(() if empty else self.items(path, f"{where}[{n}]", templates, depth))
+        return tuple(paths)
+
+    def fill(
+        self, name: str, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template], depth: int
+    ) -> Sequence:
+        template = templates[name]
+        for field in given:
+            if field not in template.takes:
+                raise unknown(f"field of {where}", field, template.takes)
+        if missing := [field for field in template.takes if field not in given]:
+            raise SpecError(f"{where}: field {missing[0]} is missing")
+        body = self.replaced(template.blocks, given, f"{where}.blocks", 0)
+        return Sequence(self.items(body, f"{where}.blocks", template.earlier, depth + 1), name)
+
+    def replaced(self, data: Any, values: Mapping[str, Any], where: str, depth: int) -> Any:
+        self.tick(where, depth)
+        if isinstance(data, Mapping):
+            return {key: self.replaced(value, values, where, depth + 1) for key, value in data.items()}
+        if isinstance(data, list):
+            return [self.replaced(value, values, where, depth + 1) for value in data]
+        if isinstance(data, str) and data.startswith("$"):
+            if data[1:] not in values:
+                raise unknown(f"template field in {where}", data, [f"${name}" for name in values])
+            return values[data[1:]]
+        return data
+
+
+def write_blocks(blocks: Blocks) -> list[Any]:
+    """Plain data that `read_blocks` reads back as equal blocks; fields at their defaults are left out."""
+    return [_write(block) for block in blocks]
+
+
+def _write(block: Block) -> Any:
+    if isinstance(block, Sequence) and not block.name:
+        return {"sequence": write_blocks(block.blocks)}
+    fields = {
+        f.name: _plain(getattr(block, f.name))
+        for f in dataclasses.fields(block)  # type: ignore[arg-type]
+        if getattr(block, f.name) != f.default
+    }
+    return {block.kind: fields} if fields else block.kind
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_write(item) if isinstance(item, Kind | Composite) else _plain(item) for item in value]
+    return value
+
+
+class Template(NamedTuple):
+    """A definition: names of its fields, the items that they go into, and the definitions before it."""
+
+    takes: tuple[str, ...]
+    blocks: list[Any]
+    earlier: Mapping[str, Template]
+
+
+def read_templates(define: Any) -> dict[str, Template]:
+    """The section `define`. Raises SpecError or UnknownNameError."""
+    templates: dict[str, Template] = {}
+    if not isinstance(define, Mapping):
+        raise SpecError(f"define: {show(define)} is not a mapping from names to templates")
+    for name, body in define.items():
+        where = f"define.{name}"
+        if not isinstance(name, str) or not name.isidentifier():
+            raise SpecError(f"define: {show(name)} is not a name: use letters, digits and underscores")
+        if name in item_names(()):
+            raise SpecError(f"{where}: there is a layer kind of that name; choose another")
+        if not isinstance(body, Mapping) or not {"blocks"} <= {*body} <= {"takes", "blocks"}:
+            raise SpecError(
+                f"{where}: a template is a mapping with takes (a list of names) and blocks, not {show(body)}"
+            )
+        takes = body.get("takes", [])
+        if not isinstance(takes, list) or not all(isinstance(t, str) and t.isidentifier() for t in takes):
+            raise SpecError(f"{where}.takes: {show(takes)} is not a list of names")
+        _check_items(body["blocks"], f"{where}.blocks", templates, 0)
+        templates[name] = Template(tuple(takes), body["blocks"], dict(templates))
+    return templates
+
+
+def item_names(templates: Collection[str]) -> set[str]:
+    """Everything that an item can be called."""
+    return {name for name, kind in load_all().items() if kind.in_lists} | {*COMPOSITES, *templates}
+
+
+def _check_items(items: Any, where: str, templates: Mapping[str, Template], depth: int) -> None:
+    """Raise an error for an item of a name that is not known; what else is wrong shows when the template is used."""
+    if depth > DEEPEST:
+        raise SpecError(f"{where[:200]}...: the description is nested more than {DEEPEST} deep")
+    for n, item in enumerate(items if isinstance(items, list | tuple) else ()):
+        name, given = next(iter(item.items())) if isinstance(item, Mapping) and len(item) == 1 else (item, {})
+        if not isinstance(name, str) or name.startswith("$"):
+            continue
+        place = f"{where}[{n}].{name}"
+        if name not in (known := item_names(templates)):
+            raise unknown(f"layer at {place}:", name, known)
+        if name not in COMPOSITES:
+            if name not in templates and isinstance(given, Mapping):
+                check_names(load_all()[name], given, place)
+            continue
+        for field, inner in _lists_in(given):
+            _check_items(inner, f"{place}{field}", templates, depth + 1)
+
+
+def _lists_in(given: Any) -> Iterator[tuple[str, Any]]:
+    """Lists of items within a composite, each with its place there."""
+    if not isinstance(given, Mapping):
+        yield "", given
+        return
+    for field in ("blocks", "body", "projection"):
+        if field in given:
+            yield f".{field}", given[field]
+    paths = given.get("paths")
+    for n, path in enumerate(paths if isinstance(paths, list | tuple) else ()):
+        yield f".paths[{n}]", path

@@ -7,13 +7,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.architectures.activations import ActivationName, activation
-from costmodel.architectures.base import Architecture, Definition, Extent, Probability, Size, as_tuple, refuse
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    BatchShape,
+    Definition,
+    Probability,
+    Size,
+    activation,
+    as_tuple,
+    refuse,
+)
+from costmodel.graph.run import MOST_CALLS, Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
-from costmodel.run import MOST_CALLS, Run
-from costmodel.tensor import Tensor
 
 NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
 
@@ -46,16 +55,16 @@ class MLP(Architecture):
             )
         return self
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of rows."""
         refuse("seq", seq, self, "only batch")
         refuse("image", image, self, "only batch")
-        return Extent(batch)
+        return BatchShape(batch)
 
-    def forward(self, run: Run, extent: Extent, attention: Any) -> Tensor:
+    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, n_0) → (batch, n_last). Consecutive hidden layers of one size are a repeated block."""
         first, *hidden, last = self.sizes
-        x = run.input((extent.batch, first))
+        x = run.input((shape.batch, first))
         for number, (width, group) in enumerate(groupby(hidden), start=1):
             times = len(list(group))
             x = run.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")

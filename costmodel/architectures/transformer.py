@@ -2,274 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
-
-from pydantic import BeforeValidator, Field, model_validator
-
-from costmodel.architectures.activations import ActivationName
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import (
-    Architecture,
-    Extent,
-    Factor,
-    LossName,
-    Probability,
-    Size,
-    as_tuple,
-    nearest_divisor,
-    refuse,
-)
-from costmodel.architectures.ends import embedded, logits
-from costmodel.architectures.latent import check_latent
-from costmodel.architectures.mixture import assumptions, check_experts
-from costmodel.architectures.stack import Variant, variants
-from costmodel.architectures.sublayers import body
-from costmodel.architectures.summary import check_summary, summarised
+from costmodel.architectures.base import BatchShape, LossName, refuse
+from costmodel.architectures.blocks import body
+from costmodel.architectures.embedding_and_head import embedded, logits
+from costmodel.architectures.moe import assumptions
+from costmodel.architectures.pooler import summarised
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
-from costmodel.run import Run
-from costmodel.sizes import exact_div
-from costmodel.tensor import Tensor
-
-MOST_PATTERN = 1_000
-Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
 
 
-class Transformer(Architecture):
+class Transformer(TransformerSpec):
     """Token embedding, `layers` equal blocks of attention and MLP, and a head over the vocabulary.
 
     The defaults are those of GPT-2 (Vaswani et al. 2017; Radford et al. 2019).
     """
 
-    HAS_ATTENTION: ClassVar[bool] = True
-    EXTENT: ClassVar[tuple[str, ...]] = ("seq",)
-    LETTERS: ClassVar[dict[str, str]] = {
-        "vocab": "V",
-        "context": "n_ctx",
-        "layers": "L",
-        "width": "d",
-        "heads": "h",
-        "kv_heads": "h_kv",
-        "head_size": "d_h",
-        "mlp_width": "d_ff",
-        "rotary_size": "d_rot",
-        "window": "w",
-        "position_rows": "n_pos",
-        "relative_buckets": "n_b",
-        "embedding_width": "d_e",
-        "segments": "n_seg",
-        "classes": "C",
-        "experts": "E",
-        "experts_per_token": "k",
-        "expert_width": "d_x",
-        "shared_width": "d_s",
-        "latent_width": "d_c",
-        "query_latent_width": "d_q",
-        "value_head_size": "d_v",
-        "dense_layers": "L_0",
-    }
-
-    vocab: Size = Field(description="vocabulary size")
-    context: Size = Field(description="longest sequence")
-    layers: Size = Field(description="number of blocks")
-    width: Size = Field(description="model width")
-    heads: Size = Field(description="query heads")
-    kv_heads: Size | None = Field(default=None, description="key and value heads (default: as many as query heads)")
-    head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
-    causal: bool = Field(default=True, description="decoder (each token sees those before it) or encoder")
-    window: Size | None = Field(default=None, description="keys that a token sees, itself included (default: all)")
-    window_pattern: Pattern = Field(
-        default=(), description="which blocks have the window, over and over (default: all)"
-    )
-    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
-        default="learned", description="positions; relative: trained biases of the scores, by distance"
-    )
-    relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
-    position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
-    rotary_size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
-    rotary_pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
-    latent_width: Size | None = Field(
-        default=None, description="features that keys and values of all heads are made from (default: no such latent)"
-    )
-    query_latent_width: Size | None = Field(default=None, description="as above, of queries (default: no such latent)")
-    value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
-    fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
-    qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
-    key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
-    qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
-    query_key_norm: Literal["head", "heads", "width"] | None = Field(
-        default=None,
-        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
-    )
-    score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
-    score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
-    sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
-    attention_bias: bool = Field(default=True, description="bias in attention's output projection")
-
-    mlp: Literal["plain", "gated", "clamped"] = Field(
-        default="plain",
-        description="gated: act(x W_g) ⊙ x W_u; clamped: g·act(α g) ⊙ (x W_u + 1), both within a bound",
-    )
-    mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
-    mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
-    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
-    activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
-
-    experts: Size | None = Field(default=None, description="MLPs among which a router chooses (default: one, for all)")
-    experts_per_token: Size | None = Field(default=None, description="experts that each token chooses (default: 2)")
-    expert_width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
-    expert_pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
-    expert_bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
-    dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
-    expert_weights: Literal["chosen", "all", "sigmoid"] = Field(
-        default="chosen",
-        description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
-    )
-    expert_shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
-    expert_scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
-    expert_groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
-    chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
-    choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
-    capacity_factor: Factor | None = Field(
-        default=None, description="rows that each expert computes over its even share (default: as many as come)"
-    )
-    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
-    shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
-    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
-    router_bias: bool = Field(default=False, description="bias in the router")
-
-    norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
-    norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
-    norm_bias: bool = Field(default=True, description="bias in layer norms")
-    norm_placement: Literal["pre", "post", "output", "both"] = Field(
-        default="pre",
-        description="norm before each sublayer, after it is added, of its output before that, or before and of it",
-    )
-    parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
-    shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
-    embedding_norm: bool = Field(default=False, description="norm after the embeddings")
-    final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
-
-    embedding_width: Size | None = Field(default=None, description="width of embeddings and head, if another")
-    segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
-    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
-    residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
-    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
-    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
-    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
-    mixed_dropout: Probability | None = Field(default=None, description="that of attention's output, if another")
-
-    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
-
-    head: bool = Field(default=True, description="whether the model ends in logits over the vocabulary")
-    tied: bool = Field(default=True, description="the head's weight is the token embedding")
-    head_bias: bool = Field(default=False, description="bias in the head")
-    head_transform: ActivationName | None = Field(
-        default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
-    )
-    output_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
-    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
-    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
-
-    pooler: ActivationName | None = Field(
-        default=None, description="activation of a linear layer over the first token (default: no such layer)"
-    )
-    classes: Size | None = Field(
-        default=None, description="classes that the first token's features tell (default: none)"
-    )
-    pooler_dropout: Probability = Field(default=0.0, description="dropout before the pooler")
-    class_dropout: Probability = Field(default=0.0, description="dropout before the classes")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.head_size is None and self.width % self.heads:
-            raise ValueError(
-                f"heads {self.heads} does not divide width {self.width}: use a divisor such as "
-                f"{nearest_divisor(self.width, self.heads)}, or give head_size"
-            )
-        if self.heads % self.key_heads:
-            raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
-        if self.rotary_size is not None and self.positions != "rotary":
-            raise ValueError(f"rotary_size {self.rotary_size} needs positions 'rotary', not {self.positions!r}")
-        if self.positions == "rotary" and (self.rotated % 2 or self.rotated > self.head_features):
-            raise ValueError(f"rotary_size {self.rotated} must be even and at most the head size {self.head_features}")
-        if self.query_key_norm == "heads" and self.norm != "layernorm":
-            raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
-        if self.shared_norm and not self.parallel:
-            raise ValueError("shared_norm needs parallel: true")
-        if self.parallel and self.norm_placement != "pre":
-            raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
-        for field in ("head_bias", "head_transform", "output_scale", "logit_scale", "logit_cap"):
-            if getattr(self, field) and not self.head:
-                raise ValueError(f"{field} needs head: true")
-        check_summary(self)
-        check_latent(self)
-        check_experts(self)
-        if self.relative_buckets is not None and self.positions != "relative":
-            raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
-        if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
-            raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
-        if self.window_pattern and self.window is None:
-            raise ValueError("window_pattern needs a window")
-        if self.rotary_pattern and self.positions != "rotary":
-            raise ValueError(f"rotary_pattern needs positions 'rotary', not {self.positions!r}")
-        if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
-            raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
-        return self
-
-    @property
-    def head_features(self) -> int:
-        """Features of one head, d_h."""
-        return exact_div(self.width, self.heads) if self.head_size is None else self.head_size
-
-    @property
-    def key_heads(self) -> int:
-        """Key and value heads, h_kv."""
-        return self.heads if self.kv_heads is None else self.kv_heads
-
-    @property
-    def rotated(self) -> int:
-        """Features of a head that rotary positions turn."""
-        return self.head_features if self.rotary_size is None else self.rotary_size
-
-    @property
-    def value_features(self) -> int:
-        """Features of one value, d_v."""
-        return self.head_features if self.value_head_size is None else self.value_head_size
-
-    @property
-    def pattern(self) -> list[Variant]:
-        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
-        routed = (self.expert_pattern or (True,)) if self.experts is not None else (False,)
-        patterns = (self.window_pattern or (True,), self.rotary_pattern or (True,), routed)
-        return variants(patterns, self.layers, dense=self.dense_layers or 0)
-
-    @property
-    def hidden(self) -> int:
-        """Hidden features of the MLP, d_ff."""
-        return 4 * self.width if self.mlp_width is None else self.mlp_width
-
-    @property
-    def buckets(self) -> int:
-        """Distances that relative positions tell apart."""
-        return 32 if self.relative_buckets is None else self.relative_buckets
-
-    @property
-    def chosen(self) -> int:
-        """Experts that each token chooses, k."""
-        return 2 if self.experts_per_token is None else self.experts_per_token
-
     @property
     def default_loss(self) -> LossName | None:
         """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
-        return "cross_entropy" if self.head or self.classes else None
+        return None if self.head is None and self.classes is None else "cross_entropy"
 
-    def assumptions(self, extent: Extent) -> list[tuple[str, str]]:
+    def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
         """Of the tokens' choice of experts."""
-        return assumptions(self, extent.batch * (extent.seq or 1))
+        return [] if self.experts is None else [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1)))]
 
-    def extent(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> Extent:
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences, the whole context unless `seq` says less."""
         refuse("image", image, self, "batch and seq")
         seq = self.context if seq is None else seq
@@ -277,21 +39,21 @@ class Transformer(Architecture):
             raise SettingError(
                 f"seq {seq} is beyond the learned position table of {self.title}: use at most {self.context}"
             )
-        return Extent(batch, seq)
+        return BatchShape(batch, seq)
 
-    def forward(self, run: Run, extent: Extent, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
-        assert extent.seq is not None
-        tokens = run.input((extent.batch, extent.seq), "index", "tokens")
+        assert shape.seq is not None
+        tokens = run.input((shape.batch, shape.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
         x = body(self, run, embedded(self, x, tokens), attention)
         if self.embedding_width is not None:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
-        y = logits(self, x, table) if self.head else x
+        y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
-        rows = y.view((extent.batch * extent.seq, y.shape[-1]), None)
+        rows = y.view((shape.batch * shape.seq, y.shape[-1]), None)
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)
-        return (rows, told) if self.head else told
+        return told if self.head is None else (rows, told)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
-from costmodel.layers.base import Gradient, Unary, Work, layer
-from costmodel.tensor import Storage, Tensor
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.layers.base import Gradient, Unary, Weights, Work, layer
+from costmodel.layers.shape import Moving
 
 
 class Activation(Unary):
@@ -145,3 +145,56 @@ class Relu6(KeepsInput):
     source = "min(max(x, 0), 6) (torch.nn.ReLU6; Howard et al. 2017); PyTorch's hardtanh_backward on the input"
     forward_ops = 2
     backward_ops = 3
+
+
+@layer
+class Prelu(Unary):
+    """y = x where positive, a·x elsewhere, with a trained slope for all or for each channel."""
+
+    source = "max(0, x) + a·min(0, x) (torch.nn.PReLU; He et al. 2015, eq. 1)"
+    in_lists = False
+
+    slopes: tuple[int, ...]
+
+    def weights(self, call: Call) -> Weights:
+        """The slopes."""
+        return {"weight": self.slopes}
+
+    def forward(self, call: Call) -> Work:
+        """A comparison, a choice and a product per element."""
+        return Work(0, 3 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The same; for the slopes a product, a choice and an addition, and the comparison if x has not made it."""
+        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        yield Gradient(call.weights["weight"], Work(0, (3 if call.x.requires_grad else 4) * call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and slopes."""
+        yield call.x
+        yield call.weights["weight"]
+
+
+@layer
+class Gated(Moving):
+    """One half of an axis times the sigmoid of the other."""
+
+    source = "a·σ(b) (torch.nn.GLU; Dauphin et al. 2017, eq. 1); keeps the input"
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape:
+        """Half of the input."""
+        return self.shape
+
+    def forward(self, call: Call) -> Work:
+        """A sigmoid and a product."""
+        return Work(0, 5 * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g·σ and g·a·σ·(1 − σ), from σ made again."""
+        yield Gradient(call.x, Work(0, 9 * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input."""
+        yield call.x

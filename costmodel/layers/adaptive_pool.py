@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isqrt
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Work, layer
-from costmodel.layers.fields import Pair, pair
 from costmodel.layers.pool import Pool
 from costmodel.layers.spatial import arranged
-from costmodel.sizes import minimum
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import minimum
+from costmodel.training.fields import Pair, pair
 
 
 class Adaptive(Pool):

@@ -1,13 +1,12 @@
-"""Elementwise arithmetic of activations, and dropout."""
+"""Elementwise arithmetic and choices between activations, and dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
-from costmodel.layers.fields import Probability
-from costmodel.tensor import Role, Storage, Tensor, broadcast, dense_strides
+from costmodel.training.fields import Constant, Probability
 
 
 class Elementwise(Weightless):
@@ -80,9 +79,11 @@ class Multiply(Elementwise):
 
 @layer
 class Scale(Unary):
-    """y = c·x with a constant c that costs nothing to know, such as 1/√d_h."""
+    """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
+
+    factor: Constant
 
     def forward(self, call: Call) -> Work:
         """One product per element."""
@@ -102,6 +103,8 @@ class Shift(Unary):
     """y = x + c with a constant c."""
 
     source = "y = x + c (torch.add of a number); dx = g"
+
+    constant: Constant
 
     def forward(self, call: Call) -> Work:
         """One addition per element."""
@@ -233,3 +236,124 @@ class Identity(Unary):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
+
+
+@layer
+class Divide(Elementwise):
+    """y = a/b."""
+
+    source = "torch.div; da = g/b, db = −g·a/b²"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g/b, and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
+        a, b = call.inputs
+        for x, work in ((a, 1), (b, 3 if a.requires_grad else 4)):
+            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The divisor, and for its own gradient the dividend."""
+        yield call.inputs[1]
+        if call.inputs[1].requires_grad:
+            yield call.inputs[0]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Power(Elementwise):
+    """y = a^b."""
+
+    source = "torch.pow; da = g·b·a^(b − 1), db = g·y·log a"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A power and two products per element, two products; b − 1 and log a are of the operand's own size."""
+        for x, other, work in zip(call.inputs, reversed(call.inputs), (3, 2), strict=True):
+            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Both, and the result for the exponent's gradient."""
+        yield from call.inputs
+        if call.inputs[1].requires_grad:
+            yield call.y
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Extreme(Elementwise):
+    """y = max(a, b), or min."""
+
+    source = "torch.maximum, torch.minimum; the gradient goes to the larger, or smaller"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A comparison and a choice per element; a broadcast operand sums."""
+        for x in call.inputs:
+            yield Gradient(x, Work(0, (2 + (not x.has(call.y.shape))) * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Both."""
+        yield from call.inputs
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Subtract(Elementwise):
+    """y = a − b."""
+
+    source = "torch.sub; da = g, db = −g, summed over broadcast axes"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient, and a negation; a broadcast operand sums."""
+        for x, work in zip(call.inputs, (0, 1), strict=True):
+            whole = x.has(call.y.shape)
+            yield Gradient(x, Work(0, (work + (not whole)) * call.y.size), shared=whole and not work)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Choose(Weightless):
+    """y = a where the condition holds, b elsewhere; all three broadcast."""
+
+    source = "torch.where; the gradient goes where the number came from"
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Shapes meet."""
+        takes(call, 3)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape."""
+        condition, a, b = (x.shape for x in call.inputs)
+        role = "activation" if call.inputs[1].storage.role == "weight" else call.inputs[1].storage.role
+        return call.run.tensor(broadcast(condition, broadcast(a, b, call.name), call.name), role)
+
+    def forward(self, call: Call) -> Work:
+        """A choice per element."""
+        return Work(0, call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A choice per element; a broadcast operand sums."""
+        for x in call.inputs[1:]:
+            yield Gradient(x, Work(0, (1 + (not x.has(call.y.shape))) * call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The condition."""
+        yield call.inputs[0]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH

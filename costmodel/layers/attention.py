@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
 from costmodel.layers.base import (
     NO_SCRATCH,
     Buffers,
@@ -20,8 +20,8 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.sizes import ceil_div, exact_div, minimum
-from costmodel.tensor import Shape, Storage, Tensor, broadcast, show_shape
+from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
+from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
 
@@ -131,7 +131,7 @@ class Sink(Kind):
 
 @layer
 class FusedAttention(Weightless):
-    """softmax(q kᵀ/√d_h) v in one kernel that never stores the scores.
+    """softmax(scale·q kᵀ) v in one kernel that never stores the scores; scale: 1/√d_h unless given.
 
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
     takes values of another size, d_v, and as a fourth input a bias of the scores, (h, T, T), whose gradient is made for
@@ -149,6 +149,7 @@ class FusedAttention(Weightless):
     kernel: FusedKernel = "flash"
     dropout: float = 0.0
     pairs: int | None = None
+    scale: Constant | None = None
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""
@@ -261,3 +262,31 @@ def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
         behind = exact_div(seen * (2 * t - seen + 1), 2)
         return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t
+
+
+@layer
+class SoftmaxAlong(Unary):
+    """Softmax along any axis, or its logarithm; `length`: of that axis."""
+
+    source = "torch.softmax, torch.log_softmax; keeps the result"
+    in_lists = False
+
+    length: int
+    logarithm: bool = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous."""
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> Work:
+        """Of n numbers: maximum n − 1, subtraction n, exp n, sum n − 1, division or subtraction n."""
+        rows = exact_div(call.x.size, self.length)
+        return Work(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
+        yield Gradient(call.x, Work(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The result."""
+        yield call.y

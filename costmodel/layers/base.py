@@ -16,60 +16,25 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from costmodel.graph import Call
-from costmodel.layers.fields import check_fields, plainly_right
+from costmodel.graph.tensor import Buffers, Call, Gradient, Layer, Scratch, Storage, Tensor, Weights, Work
 from costmodel.layers.frozen import Frozen
-from costmodel.sizes import LARGEST_SIZE
-from costmodel.tensor import Role, Shape, Storage, Tensor
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.fields import check_fields, plainly_right
 
 if TYPE_CHECKING:
     Kept = Iterable[Tensor | Storage]
 
-Weights = dict[str, Shape]
-Buffers = dict[str, tuple[Shape, Role]]
-
-
-class Work(NamedTuple):
-    """FLOPs of one pass. `counted` is what PyTorch's FlopCounterMode reports where that is not `contractions`."""
-
-    contractions: int
-    pointwise: int
-    counted: int | None = None
-
-
-class Gradient(NamedTuple):
-    """The backward work for one operand; `shared` if its gradient is the incoming one, in the same memory."""
-
-    operand: Tensor
-    work: Work
-    shared: bool = False
-
-
-class Scratch(NamedTuple):
-    """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
-
-    forward: int
-    backward: int
-
-
 NO_SCRATCH = Scratch(0, 0)
 
 
-class Kind(Frozen, ABC):
+class Kind(Frozen, Layer):
     """Abstract base of all layer kinds; `x` and `y` in the docstrings are the first input and the output."""
 
-    kind: ClassVar[str]
-    """Name in files, reports and errors: the class name in snake case."""
-    source: ClassVar[str]
-    """Where the formulas come from; printed to whoever asks for an explanation."""
     largest: ClassVar[int] = LARGEST_SIZE**2
     """The largest whole number in a field: a model's own layers may be of products of its sizes."""
-    fixed: ClassVar[bool] = False
-    """Whether its weights are never trained."""
     in_lists: ClassVar[bool] = True
     """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
 
@@ -86,38 +51,6 @@ class Kind(Frozen, ABC):
         """
         return inputs[0].run.record(self, inputs, name, tied)
 
-    @abstractmethod
-    def check(self, call: Call) -> None:
-        """Raise ``call.fail(...)`` if the inputs do not fit."""
-
-    @abstractmethod
-    def weights(self, call: Call) -> Weights:
-        """Trained weights by name, with their shapes."""
-
-    @abstractmethod
-    def buffers(self, call: Call) -> Buffers:
-        """Constants stored beside the weights, with their shapes and roles."""
-
-    @abstractmethod
-    def output(self, call: Call) -> Shape | Tensor:
-        """The output: a shape (new memory), or a tensor (a view, or memory in a certain order)."""
-
-    @abstractmethod
-    def forward(self, call: Call) -> Work:
-        """FLOPs of the forward pass."""
-
-    @abstractmethod
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
-
-    @abstractmethod
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """What autograd saves for backward; weights and buffers may be named, they are charged elsewhere."""
-
-    @abstractmethod
-    def scratch(self, call: Call) -> Scratch:
-        """Working memory."""
-
 
 KINDS: dict[str, type[Kind]] = {}
 """Every kind defined so far, by name."""
@@ -127,24 +60,18 @@ K = TypeVar("K", bound=type[Kind])
 
 @dataclass_transform(frozen_default=True)
 def layer(cls: K) -> K:
-    """Make `cls` a layer kind that model files can name: see `unlisted`, which this adds to `KINDS`."""
-    made = unlisted(cls)
-    if cls.kind in KINDS:
-        raise TypeError(f"two layer kinds are called {cls.kind}")
-    KINDS[cls.kind] = made
-    return made
-
-
-@dataclass_transform(frozen_default=True)
-def unlisted(cls: K) -> K:
-    """Make `cls` a layer kind: a frozen dataclass, final, with a name. Checked here, when it is defined."""
+    """Make `cls` a layer kind: a frozen dataclass, final, named, listed in `KINDS`. Checked when it is defined."""
     if missing := getattr(cls, "__abstractmethods__", None):
         raise TypeError(f"layer kind {cls.__name__} does not say: {', '.join(sorted(missing))}")
     if not getattr(cls, "source", "").strip():
         raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
     cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
-    return dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
+    made = dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
+    if cls.kind in KINDS:
+        raise TypeError(f"two layer kinds are called {cls.kind}")
+    KINDS[cls.kind] = made
+    return made
 
 
 def _refuse_subclass(cls: type, **_: Any) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.dtypes import Dtype
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
 from costmodel.layers.base import Gradient, Unary, Work, layer
-from costmodel.tensor import Storage, Tensor, dense_strides
+from costmodel.training.dtypes import Dtype
 
 
 @layer

@@ -1,16 +1,15 @@
-"""Convolutions over images."""
+"""Convolutions over images, and over any number of axes."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph import Call
-from costmodel.layers.base import Buffers, Gradient, Weights, Work, layer
-from costmodel.layers.fields import Pair, pair
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
 from costmodel.layers.spatial import Spatial, check_window, slide
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div, product
+from costmodel.training.fields import Pair, pair
 
 
 class Convolution(Spatial):
@@ -158,3 +157,58 @@ class ConvTranspose(Convolution):
         """Each input meets its window and the output channels of its group."""
         kh, kw = pair(self.kernel)
         return call.x.size * exact_div(self.channels, self.groups) * (kh * kw)
+
+
+@layer
+class Convolve(Kind):
+    """A convolution over any number of axes, or its transpose. `shape`: of the output; `weight`: of the weight."""
+
+    source = "cross-correlation (torch.nn.Conv1d, Conv3d, ConvTranspose1d; Dumoulin & Visin 2016, rel. 14 and 15)"
+    in_lists = False
+
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    bias: bool = True
+    groups: int = 1
+    transposed: bool = False
+
+    def check(self, call: Call) -> None:
+        """Takes one input."""
+        takes(call, 1)
+
+    def weights(self, call: Call) -> Weights:
+        """One per pair of channels and place in the window; a bias per channel."""
+        return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def output(self, call: Call) -> Shape:
+        """See the class."""
+        return self.shape
+
+    def _flops(self, call: Call) -> int:
+        """Each output, or in the transpose each input, meets its window and the channels of its group."""
+        return 2 * (call.x.size if self.transposed else call.y.size) * product(self.weight[1:])
+
+    def forward(self, call: Call) -> Work:
+        """See the class; the bias is an addition per element."""
+        return Work(self._flops(call), call.y.size if self.bias else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two contractions of the forward one's size; the bias sums over positions."""
+        flops = self._flops(call)
+        yield Gradient(call.x, Work(flops, 0))
+        yield Gradient(call.weights["weight"], Work(flops, 0, counted=self.groups * flops))
+        if self.bias:
+            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and weight, whichever of the gradients is needed."""
+        yield call.x
+        yield call.weights["weight"]
+
+    def scratch(self, call: Call) -> Scratch:
+        """None, as for images."""
+        return NO_SCRATCH

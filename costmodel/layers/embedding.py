@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
-from costmodel.tensor import Shape, Storage, Tensor
 
 
 class Table(Kind):

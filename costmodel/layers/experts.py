@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_SCRATCH,
     Buffers,
@@ -21,8 +21,7 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div
 
 
 @layer

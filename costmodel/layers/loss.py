@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
-from costmodel.graph import Call
-from costmodel.layers.base import Buffers, Gradient, Kind, Scratch, Weightless, Weights, Work, layer, takes
-from costmodel.sizes import ceil_div
-from costmodel.tensor import Shape, Storage, Tensor, show_shape, viewed_strides
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
+from costmodel.layers.base import (
+    NO_SCRATCH,
+    Buffers,
+    Gradient,
+    Kind,
+    Scratch,
+    Weightless,
+    Weights,
+    Work,
+    layer,
+    takes,
+)
+from costmodel.symbolic.sizes import ceil_div
 
 
 class Loss(Kind):
@@ -148,3 +159,100 @@ class FusedLinearCrossEntropy(Loss):
         viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
         logits = ceil_div(x.rows, self.chunks) * self.features
         return Scratch(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)
+
+
+class Comparison(NamedTuple):
+    """Operations per element of a loss, of the gradient of what is compared, and of that of its target.
+
+    The gradients' include the product with the incoming one.
+    """
+
+    forward: int
+    backward: int
+    target: int
+
+
+LOSSES = {
+    "binary_cross_entropy": Comparison(7, 5, 5),
+    "binary_cross_entropy_with_logits": Comparison(7, 6, 2),
+    "huber_loss": Comparison(8, 4, 4),
+    "kl_div": Comparison(3, 2, 4),
+    "mse_loss": Comparison(2, 3, 3),
+    "smooth_l1_loss": Comparison(7, 5, 5),
+}
+"""Losses between two tensors, by name.
+
+Their definitions: (t − 1)·log(1 − x) − t·log x; (1 − t)·x + log(1 + e⁻ˣ); |d| ≤ δ ? d²/2 : δ·(|d| − δ/2);
+t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
+"""
+
+
+class InnerLoss(Weightless):
+    """Abstract: a loss that a module takes within itself, so that its gradient is not the constant 1."""
+
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Takes prediction and target."""
+        takes(call, 2)
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Compared(InnerLoss):
+    """A loss between two tensors of one shape: of each element, or the mean or sum of those."""
+
+    source = "torch.nn.functional's losses; both are kept"
+
+    function: str
+    reduction: Literal["none", "mean", "sum"]
+
+    def output(self, call: Call) -> Shape:
+        """A scalar, or the shape of the input."""
+        return call.x.shape if self.reduction == "none" else ()
+
+    def forward(self, call: Call) -> Work:
+        """See `LOSSES`; a sum is an addition less than there are elements, a mean has a quotient more."""
+        each = LOSSES[self.function].forward * call.x.size
+        return Work(0, each + {"none": 0, "mean": call.x.size, "sum": call.x.size - 1}[self.reduction])
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """See `LOSSES`; of a mean the incoming gradient is divided first."""
+        share = int(self.reduction == "mean")
+        x, target = call.inputs
+        yield Gradient(x, Work(0, LOSSES[self.function].backward * x.size + share))
+        again = 0 if x.requires_grad else share
+        yield Gradient(target, Work(0, LOSSES[self.function].target * x.size + again))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Prediction and target."""
+        yield from call.inputs
+
+
+@layer
+class Picked(InnerLoss):
+    """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
+
+    source = "torch.nn.functional.nll_loss; keeps x, the target and the total weight"
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape:
+        """See the class."""
+        return self.shape
+
+    def forward(self, call: Call) -> Work:
+        """A negation a row, or an addition and at the end a quotient or a negation."""
+        return Work(0, call.inputs[1].size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product a row."""
+        yield Gradient(call.x, Work(0, call.inputs[1].size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """See the source."""
+        yield from call.inputs
+        yield call.fresh("activation", 1)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Unary, Work, layer, takes
-from costmodel.layers.fields import Probability
-from costmodel.sizes import product
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import product
+from costmodel.training.fields import Probability
 
 
 class Noise(Unary):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph import Call
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Unary, Weights, Work, layer, takes
 
 
 class Norm(Kind):
@@ -200,3 +199,67 @@ class Rmsnorm(Norm):
         if composed and any(weight.requires_grad for weight in call.weights.values()):
             yield call.fresh("statistic", *call.x.shape)
         yield from call.weights.values()
+
+
+@layer
+class BatchnormUntracked(PerChannel):
+    """Batch norm by the batch's statistics, which nothing keeps running ones of."""
+
+    source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm, track_running_stats=False; Ioffe & Szegedy 2015)"
+    in_lists = False
+
+    affine: bool = True
+
+    def groups_of(self, call: Call) -> int:
+        """One a channel."""
+        return call.x.shape[1]
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
+        yield from (kept for kept in super().kept(call) if kept is not call.weights.get("bias"))
+
+
+@layer
+class BatchnormFixed(Unary):
+    """Batch norm by running statistics that are no longer updated: y = (x − μ)/√(σ² + ε)·w + b per channel."""
+
+    source = "torch.nn.BatchNorm2d in evaluation mode; dx = g·w/√(σ² + ε)"
+    in_lists = False
+
+    affine: bool = True
+
+    def weights(self, call: Call) -> Weights:
+        """Scale and shift per channel."""
+        channels = (call.x.shape[1],)
+        return {"weight": channels, "bias": channels} if self.affine else {}
+
+    def buffers(self, call: Call) -> Buffers:
+        """Running mean and variance per channel, and an int64 count of batches."""
+        channels = (call.x.shape[1],)
+        return {
+            "running_mean": (channels, "statistic"),
+            "running_var": (channels, "statistic"),
+            "num_batches_tracked": ((), "index"),
+        }
+
+    def forward(self, call: Call) -> Work:
+        """Centring and scaling."""
+        return Work(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""
+        n, roots = call.x.size, 3 * call.x.shape[1]
+        yield Gradient(call.x, Work(0, (1 + self.affine) * n + roots))
+        for name, weight in call.weights.items():
+            alone = name == "weight" and not call.x.requires_grad
+            yield Gradient(weight, Work(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
+        yield call.x
+        for _ in ("mean", "inverse deviation") if call.run.device == "gpu" else ():
+            yield call.fresh("statistic", call.x.shape[1])

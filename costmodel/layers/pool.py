@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Weightless, Work, layer
-from costmodel.layers.fields import Pair, pair
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.training.fields import Pair, pair
 
 
 class Pool(Spatial, Weightless):

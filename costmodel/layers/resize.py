@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Weightless, Work, layer
-from costmodel.layers.fields import Pair, pair
+from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div
+from costmodel.training.fields import Pair, pair
 
 
 class Moves(Spatial, Weightless):
@@ -114,3 +114,70 @@ class Pad(Moves):
         b, c, h, w = call.x.shape
         left, right, top, bottom = self.sides if isinstance(self.sides, tuple) else (self.sides,) * 4
         return arranged(call, (b, c, h + (top + bottom), w + (left + right)))
+
+
+@layer
+class Padded(Moving):
+    """The same numbers with a rim, of one constant or of the input's own numbers; `keeps`: those, and the input."""
+
+    source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
+
+    shape: tuple[int, ...]
+    keeps: bool = False
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory."""
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition per element where numbers are seen several times."""
+        yield Gradient(call.x, Work(0, call.y.size if self.keeps else 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input, if the rim is of its own numbers."""
+        if self.keeps:
+            yield call.x
+
+
+@layer
+class Columns(Moving):
+    """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
+
+    source = "torch.nn.functional.unfold, fold; each is the other's gradient"
+
+    shape: tuple[int, ...]
+    back: bool = False
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory."""
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+    def forward(self, call: Call) -> Work:
+        """An addition for each number that goes back."""
+        return Work(0, call.x.size if self.back else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition for each number whose gradient goes back."""
+        yield Gradient(call.x, Work(0, 0 if self.back else call.y.size))
+
+
+@layer
+class Resized(Moving):
+    """Another size, each pixel a mean of `among` neighbours."""
+
+    source = "torch.nn.functional.interpolate; keeps nothing"
+
+    shape: tuple[int, ...]
+    among: int
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory; channels are last in it if they are so in the input."""
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+    def forward(self, call: Call) -> Work:
+        """A product for each neighbour, and the sum of them; nearest copies."""
+        return Work(0, (2 * self.among - 1) * call.y.size if self.among > 1 else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Each pixel's gradient is weighed and added to its neighbours."""
+        yield Gradient(call.x, Work(0, (2 * self.among if self.among > 1 else 1) * call.y.size))

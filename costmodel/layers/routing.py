@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Buffers, Gradient, Scratch, Unary, Weightless, Work, layer, takes
-from costmodel.sizes import exact_div
-from costmodel.tensor import Shape, Storage, Tensor
+from costmodel.symbolic.sizes import exact_div
 
 
 @layer

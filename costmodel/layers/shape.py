@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call, transposed
+from costmodel.graph.tensor import (
+    Call,
+    Role,
+    Shape,
+    Storage,
+    Tensor,
+    contiguous_strides,
+    show_shape,
+    transposed,
+    viewed_strides,
+)
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer, takes_rank
 from costmodel.layers.spatial import arranged, channels_last
-from costmodel.sizes import exact_div, product
-from costmodel.tensor import Shape, Storage, Tensor, contiguous_strides, show_shape, viewed_strides
+from costmodel.symbolic.sizes import exact_div, product
 
 
 def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
@@ -229,3 +238,101 @@ class Join(Joining):
     def output(self, call: Call) -> Shape:
         """New memory, contiguous."""
         return (*call.x.shape[:-1], sum(x.shape[-1] for x in call.inputs))
+
+
+class Moving(Weightless):
+    """Abstract: inputs of any number and shape; no arithmetic."""
+
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """The operator that it stands for has checked."""
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Part(View):
+    """A part of a tensor along one axis, or one seen several times: other sizes over the same memory."""
+
+    source = "torch.Tensor.as_strided, as slices, selections and expansions are; backward of an expansion sums"
+    in_lists = False
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def output(self, call: Call) -> Tensor:
+        """The same memory."""
+        return call.x.view(self.shape, self.strides)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A place in the whole's gradient; what is seen several times is summed."""
+        x, y = call.x, call.y
+        several = y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
+        yield Gradient(x, Work(0, y.size if several else 0), shared=not several)
+
+
+def _overlaps(shape: Shape, strides: Shape | None) -> bool:
+    """Whether an element is seen several times: by an axis that does not move, or by two that interleave."""
+    axes = [(n, step) for n, step in zip(shape, strides or (), strict=strides is not None) if n > 1]
+    return any(step == 0 for _, step in axes) or any(
+        s <= (n - 1) * step and step <= (m - 1) * s for at, (m, s) in enumerate(axes) for n, step in axes[:at]
+    )
+
+
+@layer
+class Copied(Moving):
+    """The same numbers in memory of their own, contiguous or in the input's order."""
+
+    source = "torch.clone, contiguous, repeat and roll; backward copies, or sums what was repeated"
+
+    shape: tuple[int, ...]
+    ordered: bool = False
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory."""
+        role = call.x.storage.role
+        role = "activation" if role == "weight" else role
+        return call.like(call.x, role) if self.ordered else call.run.tensor(self.shape, role, dtype=call.x.dtype)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient, summed where numbers were repeated."""
+        more = call.y.size > call.x.size
+        yield Gradient(call.x, Work(0, call.y.size if more else 0), shared=not more)
+
+
+@layer
+class Joined(Moving):
+    """Tensors one after another along an axis."""
+
+    source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory; channels are last in it if they are so in all."""
+        last = all(channels_last(x) for x in call.inputs)
+        if last and len(self.shape) == 4:
+            return arranged(call, self.shape)
+        return call.run.tensor(self.shape, joint_role(call.inputs))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Slices."""
+        for x in call.inputs:
+            yield Gradient(x, Work(0, 0), shared=True)
+
+
+def joint_role(inputs: Iterable[Tensor]) -> Role:
+    """What a joint of these holds: activations where weights are among them."""
+    roles: list[Role] = [x.storage.role for x in inputs]
+    return "activation" if not roles or "weight" in roles or "activation" in roles else roles[0]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Tensor
 from costmodel.layers.base import NO_SCRATCH, Kind, Scratch, takes_rank
-from costmodel.sizes import LARGEST_SIZE, ceil_div, decided, minimum
-from costmodel.tensor import Shape, Tensor
+from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, decided, minimum
 
 
 class Spatial(Kind):

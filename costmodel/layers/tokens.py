@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes_rank
-from costmodel.tensor import Shape, Storage, Tensor
 
 
 class OfTokens(Kind):

@@ -11,17 +11,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from costmodel.drawings import write
+from costmodel.cost.report import printable
+from costmodel.display.figures import write
+from costmodel.display.table import Table
+from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError
-from costmodel.report import printable
 from costmodel.roofline.comparison import speedup_interval
 from costmodel.roofline.findings import Check
 from costmodel.roofline.machine import Machine
 from costmodel.roofline.profiling import Profile
 from costmodel.roofline.sheet import headline
 from costmodel.roofline.timing import Statistic, Timing
-from costmodel.table import Table
-from costmodel.units import show_seconds
 
 FORMAT = 1
 LARGEST_FILE = 50_000_000

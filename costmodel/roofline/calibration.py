@@ -11,6 +11,7 @@ from time import perf_counter
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from costmodel.display.units import show_bytes
 from costmodel.roofline.arena import Workbench
 from costmodel.roofline.machine import Machine, this_machine
 from costmodel.roofline.measurement import measure, runner
@@ -18,7 +19,6 @@ from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES,
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.surrogates import surrogates
 from costmodel.roofline.timing import Protocol, Timing, conditions, time_calls
-from costmodel.units import show_bytes
 
 FORMAT = 3
 """Of the file; another number is another version's."""

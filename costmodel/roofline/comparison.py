@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.cost.prediction import Prediction
+from costmodel.cost.report import headline
+from costmodel.display.table import Table
+from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.prediction import Prediction
-from costmodel.report import headline
 from costmodel.roofline.inspection import asked, with_rounds
 from costmodel.roofline.measurement import measure
 from costmodel.roofline.profiling import PROTOCOL, Profile, whole_program
 from costmodel.roofline.program import Program
 from costmodel.roofline.storage import Progress, bar
 from costmodel.roofline.timing import Statistic, Timing
-from costmodel.table import Table
-from costmodel.units import show_seconds
 
 RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str

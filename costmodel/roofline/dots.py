@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log10
 
-from costmodel.report import printable
+from costmodel.cost.report import printable
+from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
 from costmodel.roofline.classification import BOUNDS, Bound
 from costmodel.roofline.findings import Check, Finding
-from costmodel.units import show_bytes, show_count, show_rate, show_seconds
 
 COLOURS: dict[Bound, str] = {"compute": "#3b8fd1", "memory": "#e0702a", "overhead": "#2aa876"}
 """Told apart by colour-blind readers, and read on white as on black; markers differ too, for print in grey."""

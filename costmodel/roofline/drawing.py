@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from costmodel.architectures.base import Architecture
-from costmodel.drawings import check_writable, ending_of, save
+from costmodel.cost.prediction import Prediction
+from costmodel.display.figures import check_writable, ending_of, figure_class, save
 from costmodel.errors import unknown
-from costmodel.pictures import figure_class
-from costmodel.prediction import Prediction
 from costmodel.roofline.findings import Check
 from costmodel.roofline.inspection import check as checked
 from costmodel.roofline.interactive import require

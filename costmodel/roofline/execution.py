@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import SettingError, ShapeError, shown, unknown
-from costmodel.prediction import Prediction, predict
+from costmodel.graph.tensor import show_shape
 from costmodel.roofline.footprint import check_fits, peak_bytes
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import Network, check_runs, network_of
 from costmodel.roofline.positions import TABLES
 from costmodel.roofline.program import Program
 from costmodel.roofline.reference import Ref
-from costmodel.tensor import show_shape
 
 if TYPE_CHECKING:
     import numpy
@@ -31,16 +31,21 @@ Arrays = Mapping[str, Any]
 class Execution:
     """What one run gave, by name; of a step of training the weights are those after it.
 
-    output: what the loss sees, (rows, classes, ...). loss: None if there is none; gradients are those of the output's
+    outputs: what each loss sees, (rows, classes, ...). loss: None if there is none; gradients are those of the outputs'
     sum then. gradients: empty in inference, and after an update.
     """
 
-    output: numpy.ndarray
+    outputs: tuple[numpy.ndarray, ...]
     loss: float | None
     gradients: dict[str, numpy.ndarray]
     weights: dict[str, numpy.ndarray]
     inputs: dict[str, numpy.ndarray]
     program: Program
+
+    @property
+    def output(self) -> numpy.ndarray:
+        """The first output, and the only one of most models."""
+        return self.outputs[0]
 
 
 def execute(
@@ -91,9 +96,8 @@ def _found(network: Network, memory: Memory) -> Execution:
 
     loss = None if network.loss is None else float(memory.array(network.loss))
     gradients = arrays(network.gradients) if not network.states else {}
-    return Execution(
-        memory.array(network.output), loss, gradients, arrays(network.weights), arrays(network.inputs), network.program
-    )
+    outputs = tuple(map(memory.array, network.outputs))
+    return Execution(outputs, loss, gradients, arrays(network.weights), arrays(network.inputs), network.program)
 
 
 def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:

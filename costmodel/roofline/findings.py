@@ -21,7 +21,7 @@ from costmodel.roofline.validation import Errors
 if TYPE_CHECKING:
     import pandas
 
-    from costmodel.prediction import Prediction
+    from costmodel.cost.prediction import Prediction
 
 DTYPE = "float32"
 """What layers are run in."""
@@ -242,7 +242,7 @@ class Check:
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
-        from costmodel.drawings import write
+        from costmodel.display.figures import write
         from costmodel.roofline.page import page
 
         text = page(self)

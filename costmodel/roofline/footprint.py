@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
+from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError
 from costmodel.roofline.buffering import buffer_bytes
 from costmodel.roofline.program import Program
-from costmodel.units import show_bytes
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux tells a container's limit."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.architectures.base import Architecture
-from costmodel.budget import read_budget
-from costmodel.cost import traffic
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.rows import traffic
+from costmodel.display.units import read_budget
 from costmodel.errors import SettingError, shown
-from costmodel.graph import Call
-from costmodel.prediction import Prediction, predict
+from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict, classify, naive, predicted
 from costmodel.roofline.findings import DTYPE, Check, Finding

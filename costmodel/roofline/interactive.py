@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import atan2, degrees, log10
 from typing import TYPE_CHECKING, Any
 
+from costmodel.display.units import show_rate, show_seconds
 from costmodel.errors import CostModelError
 from costmodel.roofline.ceilings import Ceiling
 from costmodel.roofline.classification import BOUNDS, Bound
 from costmodel.roofline.dots import COLOURS, LEGEND, Dot, described, dots_of, drawn_dots, intensity_title, spread
 from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
-from costmodel.units import show_rate, show_seconds
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

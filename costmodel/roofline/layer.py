@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from costmodel.errors import CostModelError
-from costmodel.graph import Call
+from costmodel.graph.tensor import Call, Tensor
 from costmodel.roofline.kernels import kernel_of
 from costmodel.roofline.kernels.kernel import Site
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.roofline.tape import Tape
-from costmodel.tensor import Tensor
 
 NUMBERS = {"index": "int64", "mask": "bool"}
 """NumPy's types of what is no floating number, by role; all floating numbers have the tape's type."""

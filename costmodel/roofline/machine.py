@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError
-from costmodel.units import show_bytes
 
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

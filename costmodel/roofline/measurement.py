@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError
 from costmodel.roofline.arena import aligned
 from costmodel.roofline.machine import require
@@ -12,7 +13,6 @@ from costmodel.roofline.operation import Thunk
 from costmodel.roofline.placement import Placement, place
 from costmodel.roofline.program import Program
 from costmodel.roofline.timing import Protocol, Statistic, Timing, time_calls
-from costmodel.units import show_bytes
 
 Run = Callable[[], None]
 

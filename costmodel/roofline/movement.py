@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from costmodel.architectures.base import Architecture
-from costmodel.cost import traffic
-from costmodel.prediction import Prediction, predict
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.rows import traffic
+from costmodel.display.table import Table
+from costmodel.display.units import show_bytes
 from costmodel.roofline.layer import forward_program
-from costmodel.table import Table
-from costmodel.units import show_bytes
 
 
 class LayerPasses(NamedTuple):

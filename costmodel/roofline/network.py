@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError
-from costmodel.prediction import Prediction
+from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.recorder import ROLES, Recorder
@@ -20,11 +21,12 @@ MOST_LAYERS = 20_000
 class Network:
     """One program, and where its operands lie in it. Weights and what belongs to them go by name.
 
+    outputs: what the losses see, one after another, or the model's outputs if there is no loss.
     The layers of round i of a repeated block have names that end in ``[i]``.
     """
 
     program: Program
-    output: Ref
+    outputs: list[Ref]
     loss: Ref | None
     inputs: dict[str, Ref]
     weights: dict[str, Ref]
@@ -39,28 +41,30 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     optimize: with the optimizer's step, the `step`-th. Raises SettingError for what NumPy does not do.
     """
     check_runs(prediction)
-    recorder = Recorder(Tape(dtype), getattr(prediction.model, "head_features", None))
+    recorder = Recorder(Tape(dtype))
     recorder.walk(prediction.run.root)
-    output, loss = _ends(recorder, prediction)
+    outputs, loss = _ends(recorder, prediction)
     found = {role: recorder.standing(role) for role in ROLES.values()}
     weights = found["weight"]
-    pulled = recorder.pull(recorder.steps[-1].y) if prediction.settings.training else {}
+    pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
     states = _optimized(recorder.tape, prediction, weights, gradients, step) if optimize and gradients else {}
-    outputs = [output, *([] if loss is None else [loss]), *([] if states else gradients.values())]
-    program = program_of(recorder.tape.ops, outputs, (), prediction.model.title, recorder.given.values())
-    return Network(program, output, loss, found["input"], weights, found["state"], gradients, states)
+    ends = [*outputs, *([] if loss is None else [loss]), *([] if states else gradients.values())]
+    program = program_of(recorder.tape.ops, ends, (), prediction.model.title, recorder.given.values())
+    return Network(program, outputs, loss, found["input"], weights, found["state"], gradients, states)
 
 
-def _ends(recorder: Recorder, prediction: Prediction) -> tuple[Ref, Ref | None]:
-    """What the loss sees, and the loss if there is one."""
+def _ends(recorder: Recorder, prediction: Prediction) -> tuple[list[Ref], Ref | None]:
+    """What the losses see, and their sum if there is one."""
     final = recorder.steps[-1]
-    if prediction.settings.training and final.y.shape == () and final.site is not None:
-        seen = final.site.x
-        while seen.shape == ():  # losses are added up: the first of them
-            seen = next(step.site.x for step in recorder.steps if step.y is seen and step.site is not None)
-        return seen, final.y
-    return recorder.tape.reshape(final.y, -1, final.y.shape[-1]) if prediction.model.HAS_ATTENTION else final.y, None
+    losses = [s.site.x for s in recorder.steps if s.site is not None and isinstance(s.site.kind, Loss)]
+    if losses:
+        return losses, final.y
+    if prediction.run.outputs:
+        return [recorder.ref(y) for y in prediction.run.outputs], None
+    if not prediction.model.HAS_ATTENTION:
+        return [final.y], None
+    return [recorder.viewed(final.y, (final.y.size // final.y.shape[-1], final.y.shape[-1]))], None
 
 
 def _optimized(

@@ -7,7 +7,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from costmodel.drawings import write
+from costmodel.display.figures import write
 from costmodel.roofline.findings import Check
 from costmodel.roofline.sheet import headline, html
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from costmodel.display.figures import DARK, LIGHT, Theme, canvas
+from costmodel.display.units import show_rate, show_seconds, show_tick
 from costmodel.errors import CostModelError
 from costmodel.roofline.ceilings import Ceiling
 from costmodel.roofline.classification import BOUNDS, Bound
@@ -11,8 +13,6 @@ from costmodel.roofline.dots import COLOURS, LEGEND, Dot, dots_of, drawn_dots, i
 from costmodel.roofline.findings import Check
 from costmodel.roofline.labels import Box, around, placed
 from costmodel.roofline.sheet import headline
-from costmodel.themes import DARK, LIGHT, Theme, canvas
-from costmodel.units import show_rate, show_seconds, show_tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,13 @@ def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     import numpy
 
     behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
-    window = shape[1] if model.window is None else model.window
+    window = shape[1] if model.window is None else model.window.size
     return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
+
+
+def _visible_beyond(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Which keys each query of a block without the window sees."""
+    return _visible(model.model_copy(update={"window": None}), shape)
 
 
 def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
@@ -69,6 +74,7 @@ def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
 
 TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
     "attention_mask": _visible,
+    "global_attention_mask": _visible_beyond,
     "alibi": _slopes,
     "cos": _cosines,
     "sin": _sines,

@@ -9,10 +9,12 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from costmodel.applicability import OF_TRAINING
+from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
-from costmodel.prediction import Prediction
-from costmodel.report import headline, printable
+from costmodel.cost.prediction import Prediction
+from costmodel.cost.report import headline, printable
+from costmodel.display.table import Cells, Table
+from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict, predicted
 from costmodel.roofline.findings import DTYPE
@@ -25,8 +27,6 @@ from costmodel.roofline.network import network_of
 from costmodel.roofline.program import Program
 from costmodel.roofline.storage import Progress, Say, bar
 from costmodel.roofline.timing import Protocol, Timing
-from costmodel.table import Cells, Table
-from costmodel.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
 """Of whole programs: one sample a turn, so that samples of several are taken side by side."""
@@ -59,12 +59,12 @@ class Pass:
     @property
     def samples_per_second(self) -> float:
         """Throughput."""
-        return int(self.prediction.extent.batch) / self.seconds
+        return int(self.prediction.batch_shape.batch) / self.seconds
 
     @property
     def tokens_per_second(self) -> float | None:
         """Throughput of a model of sequences; None for others."""
-        seq = self.prediction.extent.seq
+        seq = self.prediction.batch_shape.seq
         return None if seq is None else int(seq) * self.samples_per_second
 
     @property

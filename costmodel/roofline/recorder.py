@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from costmodel.graph import Block, Call
-from costmodel.layers.arithmetic import Scale
+from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.roofline.kernels import kernel_of
 from costmodel.roofline.kernels.kernel import Kernel, Site
 from costmodel.roofline.layer import NUMBERS
 from costmodel.roofline.reference import BufferRole, Ref
 from costmodel.roofline.tape import Tape
-from costmodel.tensor import Storage, Tensor
 
 ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
 """Whose memory a paper tensor is that no layer makes."""
@@ -34,7 +32,6 @@ class Recorder:
     """Walks a graph, round by round, and records the kernels of its calls."""
 
     tape: Tape
-    head_features: int | None = None
     arrays: dict[Tensor, Ref] = field(default_factory=dict)
     by_storage: dict[Storage, Ref] = field(default_factory=dict)
     given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
@@ -81,19 +78,8 @@ class Recorder:
         weights = {name: self.ref(w) for name, w in call.weights.items()}
         buffers = {name: self.ref(b) for name, b in call.buffers.items()}
         pairs = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
-        site = Site(
-            call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in pairs if x.requires_grad]
-        )
-        if isinstance(call.kind, Scale):
-            site.factor = self.factor(call.name)
-        return site
-
-    def factor(self, name: str) -> float:
-        """The constant of a `scale`: 1/√d_h of attention's scores or its root on either side, 1 of an adapter."""
-        *path, own = name.split(".")
-        if self.head_features is None or not path or path[-1].endswith("_adapter"):
-            return 1.0
-        return self.head_features ** (-0.5 if own == "scale" else -0.25)
+        wanted = [ref for x, ref in pairs if x.requires_grad]
+        return Site(call.kind, inputs, weights, buffers, call.run.training, wanted)
 
     def ref(self, x: Tensor) -> Ref:
         """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
@@ -130,10 +116,10 @@ class Recorder:
             block = block.parent
         return found
 
-    def pull(self, end: Ref) -> dict[Ref, Ref]:
-        """Run back from the loss, or from a sum of the output; returns the gradients of weights."""
+    def pull(self, ends: Iterable[Ref]) -> dict[Ref, Ref]:
+        """Run back from the loss, or from a sum of the outputs; returns the gradients of weights."""
         self.tape.phase = "backward"
-        gradients = {end: self.tape.full(end.shape, 1.0)}
+        gradients = {end: self.tape.full(end.shape, 1.0) for end in ends}
         for step in reversed(self.steps):
             g = gradients.pop(step.y, None)
             if g is None:

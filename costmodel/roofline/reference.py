@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from costmodel.errors import ShapeError
-from costmodel.tensor import contiguous_strides, is_contiguous, show_shape, viewed_strides
+from costmodel.graph.tensor import contiguous_strides, is_contiguous, show_shape, viewed_strides
 
 ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "int64": 8}
 """Size of an element [bytes], by NumPy's name of its type."""

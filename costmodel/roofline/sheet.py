@@ -6,11 +6,11 @@ from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from costmodel.report import WIDTH, printable
-from costmodel.report import headline as question
+from costmodel.cost.report import WIDTH, printable
+from costmodel.cost.report import headline as question
+from costmodel.display.table import Cells, Table
+from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds, show_share
 from costmodel.roofline.hosttime import LEVELS
-from costmodel.table import Cells, Table
-from costmodel.units import show_bytes, show_count, show_rate, show_seconds, show_share
 
 if TYPE_CHECKING:
     from costmodel.roofline.findings import Check, Finding

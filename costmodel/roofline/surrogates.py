@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import Prediction, predict
+from costmodel.cost.prediction import Prediction, predict
 from costmodel.roofline.network import network_of
 from costmodel.roofline.program import Program
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from costmodel.graph.tensor import broadcast, dense_strides
 from costmodel.roofline.operation import Op, Phase
 from costmodel.roofline.reference import Buffer, BufferRole, Ref, Shape
-from costmodel.tensor import broadcast, dense_strides
 
 COMPARISONS = frozenset(
     ["greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not"]

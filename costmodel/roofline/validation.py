@@ -12,7 +12,8 @@ from math import log
 from time import perf_counter
 from typing import Any
 
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
+from costmodel.display.table import Table
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Agreement, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.forecast import predict_seconds
@@ -24,7 +25,6 @@ from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol
-from costmodel.table import Table
 
 Case = tuple[str, dict[str, Any]]
 

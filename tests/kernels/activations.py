@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, erf
+from tests.kernels.counting import Array, accumulated, erf
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 
@@ -156,3 +156,42 @@ class Relu6(Activation):
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return x.clip(0, 6)
+
+
+class Prelu(Activation):
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(sizes, sizes))
+        return Case(self.layer(slopes=shape[1:] if draw(st.booleans()) else (1,)), [Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        return np.where(p.x > 0, p.x, p.x * p.weights["weight"])
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        positive, slopes = p.x > 0, p.weights["weight"]
+        if p.input_needs_gradient:
+            yield p.x, g * np.where(positive, 1, slopes)
+        yield slopes, accumulated(np.where(positive, 0, g * p.x), slopes.shape)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x.clip(0) + weight * x.clip(max=0)
+
+
+class Gated(Activation):
+    """Halves of the last axis."""
+
+    def case(self, draw: Draw) -> Case:
+        *rest, half = draw(st.lists(sizes, min_size=1, max_size=3))
+        return Case(self.layer(shape=(*rest, half)), [Operand((*rest, 2 * half))])
+
+    def forward(self, p: Pass) -> Array:
+        half = p.kind.shape[-1]
+        return p.x[..., :half] * _sigmoid(p.x[..., half:])
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        half = p.kind.shape[-1]
+        a, gate = p.x[..., :half], _sigmoid(p.x[..., half:])
+        yield p.x, np.concatenate([g * gate, g * a * gate * (1 - gate)], -1)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        a, b = np.split(x, 2, axis=-1)
+        return a / 2 * (1 + np.tanh(b / 2))

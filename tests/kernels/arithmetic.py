@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from costmodel.layers.base import Kind
 from tests.kernels.counting import Array, accumulated
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
@@ -47,34 +48,39 @@ class Multiply(Elementwise):
 
 
 class Unary(Kernel, abstract=True):
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer()
+
     def case(self, draw: Draw) -> Case:
-        return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
+        return Case(self.layer_of(draw), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
 
 
 class Scale(Unary):
-    """The constant is the one of attention, for heads of 4 features."""
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer(factor=draw(st.floats(-3, 3)))
 
     def forward(self, p: Pass) -> Array:
-        return p.x * (1 / 2)
+        return p.x * p.kind.factor
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * (1 / 2)
+        yield p.x, g * p.kind.factor
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x - x / 2
+        return x - x * (1 - p.kind.factor)
 
 
 class Shift(Unary):
-    """The constant is 1, as in gpt-oss."""
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer(constant=draw(st.floats(-3, 3)))
 
     def forward(self, p: Pass) -> Array:
-        return p.x + 1
+        return p.x + p.kind.constant
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         yield p.x, g
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x - (-1)
+        return x - (-p.kind.constant)
 
 
 class Identity(Unary):
@@ -164,3 +170,94 @@ class ChannelDropout(Noise):
 class StochasticDepth(Noise):
     def mask_shape(self, p: Pass) -> tuple[int, ...]:
         return (p.x.shape[0], *(1 for _ in p.x.shape[1:]))
+
+
+class Subtract(Elementwise):
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[0] - p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        yield a, _back(g, a)
+        yield b, _back(-g, b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return -b + a
+
+
+class Positive(Elementwise, abstract=True):
+    """Of numbers that have a quotient and a logarithm; the first may be a constant."""
+
+    def case(self, draw: Draw) -> Case:
+        constant, operands = draw(st.booleans()), super().case(draw).inputs
+        return Case(
+            self.layer(), [x._replace(within=(0.5, 2)) for x in (operands[0]._replace(constant=constant), operands[1])]
+        )
+
+
+class Divide(Positive):
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[0] / p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        share = g / b
+        if p.needs(a):
+            yield a, _back(share, a)
+        yield b, _back(-share * (a / b), b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(np.log(a) - np.log(b))
+
+
+class Power(Positive):
+    def forward(self, p: Pass) -> Array:
+        return p.inputs[0] ** p.inputs[1]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        if p.needs(a):
+            yield a, _back(g * b * a ** (b - 1), a)
+        yield b, _back(g * p.y * np.log(a), b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(b * np.log(a))
+
+
+class Extreme(Elementwise):
+    """The larger one."""
+
+    def case(self, draw: Draw) -> Case:
+        """Numbers of which no two are equal."""
+        a, b = super().case(draw).inputs
+        return Case(self.layer(), [a._replace(within=(-8, 8)), b._replace(within=(-7.9, 8.3))])
+
+    def forward(self, p: Pass) -> Array:
+        return np.maximum(*p.inputs)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b = p.inputs
+        yield a, _back(g * (a > b), a)
+        yield b, _back(g * (b > a), b)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a + b + abs(a - b)) / 2
+
+
+class Choose(Elementwise):
+    def case(self, draw: Draw) -> Case:
+        case = super().case(draw)
+        shape = np.broadcast_shapes(*(x.shape for x in case.inputs))
+        condition = tuple(1 if draw(st.booleans()) else n for n in shape)
+        return case._replace(inputs=[Operand(condition, "mask"), *case.inputs])
+
+    def forward(self, p: Pass) -> Array:
+        return np.where(*p.inputs)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        condition, a, b = p.inputs
+        yield a, _back(np.where(condition, g, 0), a)
+        yield b, _back(np.where(condition, 0, g), b)
+
+    def reference(self, p: Pass, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a * condition + b * ~condition

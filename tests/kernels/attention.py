@@ -106,7 +106,12 @@ class FusedAttention(Kernel):
         masked = draw(st.booleans())
         keys, pairs = draw_keys(draw, t) if masked else ([slice(None)] * t, None)
         length = t if masked else draw(sizes)
-        layer = self.layer(kernel=draw(st.sampled_from(["flash", "efficient"])), dropout=dropout, pairs=pairs)
+        layer = self.layer(
+            kernel=draw(st.sampled_from(["flash", "efficient"])),
+            dropout=dropout,
+            pairs=pairs,
+            scale=draw(st.none() | st.floats(0.1, 2)),
+        )
         key = Operand((b, heads, length, features))
         value = Operand((b, heads, length, draw(sizes))) if layer.kernel == "efficient" else key  # type: ignore[attr-defined]
         return Case(layer, [Operand((b, heads * times, t, features)), key, value], Visible(keys, "columns"))
@@ -115,6 +120,9 @@ class FusedAttention(Kernel):
         """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
         b, _, t, features = x.shape
         return x.reshape(b, p.inputs[1].shape[1], -1, t, features)
+
+    def scale(self, p: Pass) -> float:
+        return 1 / math.sqrt(p.x.shape[-1]) if p.kind.scale is None else p.kind.scale
 
     def kept_share(self, p: Pass, scores: Array, row: int) -> Array | None:
         """Dropout's mask over 1 − p, made anew from the random state."""
@@ -127,7 +135,7 @@ class FusedAttention(Kernel):
         q, (_, k, v) = self.by_key_head(p, p.x), p.inputs
         y, p.kept["log_sum"] = zeros((*q.shape[:-1], v.shape[-1]), p.tally), []
         for row, keys, _ in p.visible.rows():
-            scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * (1 / math.sqrt(q.shape[-1]))
+            scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * self.scale(p)
             largest = scores.max(-1)
             powers = np.exp(scores - largest)
             total = powers.sum(-1)
@@ -143,7 +151,7 @@ class FusedAttention(Kernel):
         y = self.by_key_head(p, p.y)
         dq, dk, dv = (zeros(x.shape, p.tally) for x in (q, k, v))
         projections = (g * y).sum(-1)
-        factor = 1 / math.sqrt(q.shape[-1])
+        factor = self.scale(p)
         for row, keys, _ in p.visible.rows():
             scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * factor
             weights = np.exp(scores - p.kept["log_sum"][row.start])
@@ -167,7 +175,7 @@ class FusedAttention(Kernel):
     def reference(self, p: Pass, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         times = q.shape[1] // k.shape[1]
         k, v = (np.repeat(x, times, axis=1) for x in (k, v))
-        scores = np.einsum("bhtd,bhsd->bhts", q, k) / math.sqrt(q.shape[-1])
+        scores = np.einsum("bhtd,bhsd->bhts", q, k) * self.scale(p)
         if p.kind.pairs is not None:
             scores = np.where(p.visible.mask(), scores, -math.inf)
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)

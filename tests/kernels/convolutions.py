@@ -7,23 +7,33 @@ in either direction; the weight is (narrow channels, wide channels of a group, k
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodel.layers.fields import pair
+from costmodel.layers import conv as kinds
+from costmodel.training.fields import pair
 from tests.kernels.counting import Array, accumulated, add_product, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-def places(p: Pass, positions: tuple[int, ...]) -> Iterator[tuple[int, int, slice, slice]]:
-    """Each place (i, j) of the window, with the rows and columns of the wide image that meet it."""
-    (kh, kw), (sh, sw), (dh, dw) = (pair(x) for x in (p.kind.kernel, p.kind.stride, p.kind.dilation))
-    for i, j in np.ndindex(kh, kw):
-        rows = slice(i * dh, i * dh + sh * (positions[0] - 1) + 1, sh)
-        yield i, j, rows, slice(j * dw, j * dw + sw * (positions[1] - 1) + 1, sw)
+def window(p: Pass) -> tuple[tuple[int, ...], ...]:
+    """Its size, its stride and its dilation."""
+    if isinstance(p.kind, kinds.Convolve):
+        size = p.kind.weight[2:]
+        return size, p.visible, tuple(1 for _ in size)
+    return pair(p.kind.kernel), pair(p.kind.stride), pair(p.kind.dilation)
+
+
+def places(p: Pass, positions: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+    """Each place of the window, and where in the wide image it meets it; both are indices of all axes."""
+    every = (slice(None), slice(None))
+    for at in np.ndindex(*(axes := window(p))[0]):
+        starts = [(i * d, s, n) for i, n, _, s, d in zip(at, positions, *axes, strict=True)]
+        yield (*every, *at), (*every, *(slice(start, start + s * (n - 1) + 1, s) for start, s, n in starts))
 
 
 def grouped(p: Pass, x: Array, axis: int) -> Array:
@@ -37,8 +47,8 @@ def to_narrow(p: Pass, wide: Array, positions: tuple[int, ...]) -> Array:
     """Every window of `wide` with the weight."""
     weight = p.weights["weight"]
     narrow = zeros((wide.shape[0], weight.shape[0], *positions), p.tally)
-    for i, j, rows, columns in places(p, positions):
-        add_product(narrow, grouped(p, weight[:, :, i, j], 0), grouped(p, wide[:, :, rows, columns], 1))
+    for at, within in places(p, positions):
+        add_product(narrow, grouped(p, weight[at], 0), grouped(p, wide[within], 1))
     return narrow
 
 
@@ -46,9 +56,9 @@ def to_wide(p: Pass, narrow: Array, size: tuple[int, ...]) -> Array:
     """A window of the weight for every number of `narrow`, added up where they overlap."""
     weight = p.weights["weight"]
     wide = zeros((narrow.shape[0], weight.shape[1] * p.kind.groups, *size), p.tally)
-    for i, j, rows, columns in places(p, narrow.shape[2:]):
-        turned = np.swapaxes(grouped(p, weight[:, :, i, j], 0), 1, 2)
-        add_product(wide[:, :, rows, columns], turned, grouped(p, narrow, 1))
+    for at, within in places(p, narrow.shape[2:]):
+        turned = np.swapaxes(grouped(p, weight[at], 0), 1, 2)
+        add_product(wide[within], turned, grouped(p, narrow, 1))
     return wide
 
 
@@ -56,10 +66,10 @@ def weight_gradient(p: Pass, narrow: Array, wide: Array) -> Array:
     """Every number of `narrow` with its window, summed over batch and positions."""
     total = zeros(p.weights["weight"].shape, p.tally)
     by_channel = np.moveaxis(grouped(p, narrow, 1), 0, 2)
-    for i, j, rows, columns in places(p, narrow.shape[2:]):
-        window = np.moveaxis(grouped(p, wide[:, :, rows, columns], 1), 0, 2)
-        left, right = (x.reshape(*x.shape[:2], -1) for x in (by_channel, window))
-        add_product(total[:, :, i, j], left, np.swapaxes(right, 1, 2))
+    for at, within in places(p, narrow.shape[2:]):
+        met = np.moveaxis(grouped(p, wide[within], 1), 0, 2)
+        left, right = (x.reshape(*x.shape[:2], -1) for x in (by_channel, met))
+        add_product(total[at], left, np.swapaxes(right, 1, 2))
     return total
 
 
@@ -77,12 +87,12 @@ class Convolution(Kernel, abstract=True):
 
     def biased(self, p: Pass, y: Array) -> Array:
         """y with the bias of each channel, if there is one."""
-        return y + p.weights["bias"].reshape(-1, 1, 1) if p.kind.bias else y
+        return y + p.weights["bias"].reshape(-1, *(1 for _ in y.shape[2:])) if p.kind.bias else y
 
     def bias_gradient(self, p: Pass, g: Array) -> Gradients:
         """The sum over batch and positions."""
         if p.kind.bias:
-            yield p.weights["bias"], accumulated(g, (g.shape[1], 1, 1)).reshape(-1)
+            yield p.weights["bias"], accumulated(g, (g.shape[1], *(1 for _ in g.shape[2:]))).reshape(-1)
 
 
 class Conv(Convolution):
@@ -165,4 +175,45 @@ class ConvTranspose(Convolution):
                 row, column = r * sh + u * dh - top, c * sw + v * dw - left
                 if 0 <= row < y.shape[2] and 0 <= column < y.shape[3]:
                     channel[:, row, column] += weight[i, o, u, v] * x[:, i, r, c]
+        return y
+
+
+class Convolve(Convolution):
+    """Along one axis or three, by any stride, without padding or dilation."""
+
+    def case(self, draw: Draw) -> Case:
+        groups, axes, transposed = draw(st.integers(1, 2)), draw(st.sampled_from([1, 3])), draw(st.booleans())
+        counts = [tuple(draw(st.integers(1, 2)) for _ in range(axes)) for _ in range(3)]
+        size, stride, positions = counts
+        reach = tuple(s * (n - 1) + k for k, s, n in zip(*counts, strict=True))
+        narrow, wide = (groups * draw(st.integers(1, 2)) for _ in range(2))
+        batch, weight = draw(st.integers(1, 2)), (narrow, wide // groups, *size)
+        shapes = ((batch, wide, *reach), (batch, narrow, *positions))
+        x, y = reversed(shapes) if transposed else shapes
+        layer = self.layer(shape=y, weight=weight, bias=draw(st.booleans()), groups=groups, transposed=transposed)
+        return Case(layer, [Operand(x)], stride)
+
+    def forward(self, p: Pass) -> Array:
+        map_ = to_wide if p.kind.transposed else to_narrow
+        return self.biased(p, map_(p, p.x, p.kind.shape[2:]))
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.input_needs_gradient:
+            yield p.x, (to_narrow if p.kind.transposed else to_wide)(p, g, p.x.shape[2:])
+        yield p.weights["weight"], weight_gradient(p, *((p.x, g) if p.kind.transposed else (g, p.x)))
+        yield from self.bias_gradient(p, g)
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+        """Number by number."""
+        y = np.zeros(p.y.shape) + (0 if bias is None else bias.reshape(-1, *(1 for _ in x.shape[2:])))
+        narrow = x if p.kind.transposed else y
+        of_group = weight.shape[0] // p.kind.groups
+        for n, w, *at in np.ndindex(*weight.shape):
+            for place in np.ndindex(*narrow.shape[2:]):
+                met = tuple(r * s + i for r, s, i in zip(place, p.visible, at, strict=True))
+                near, far = (slice(None), n, *place), (slice(None), n // of_group * weight.shape[1] + w, *met)
+                if p.kind.transposed:
+                    y[far] += weight[n, w, *at] * x[near]
+                else:
+                    y[near] += weight[n, w, *at] * x[far]
         return y

@@ -15,9 +15,12 @@ import numpy as np
 POINTWISE = {
     *(np.add, np.subtract, np.multiply, np.divide, np.negative, np.reciprocal),
     *(np.maximum, np.minimum, np.greater, np.greater_equal, np.less, np.less_equal),
-    *(np.exp, np.log, np.tanh, np.sqrt),
+    *(np.equal, np.not_equal, np.isfinite, np.absolute, np.sign, np.floor, np.ceil, np.rint, np.square, np.copysign),
+    *(np.exp, np.exp2, np.log, np.log2, np.log10, np.power, np.tanh, np.sqrt),
+    *(np.sin, np.cos, np.tan, np.arcsin, np.arctan, np.sinh, np.cosh),
 }
-REDUCED = {np.add, np.maximum}
+LOGIC = {np.logical_and, np.logical_or, np.logical_not}
+REDUCED = {np.add, np.maximum, np.minimum, np.multiply}
 MOVING = {
     *(np.reshape, np.swapaxes, np.moveaxis, np.transpose, np.broadcast_to, np.expand_dims, np.squeeze),
     *(np.concatenate, np.stack, np.pad, np.repeat, np.take_along_axis),
@@ -80,7 +83,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             self.tally.contractions += 2 * made.size * inputs[0].shape[-1]
         elif method == "__call__" and ufunc in POINTWISE:
             self.tally.pointwise += np.size(made)
-        elif ufunc is not np.logical_and:
+        elif ufunc not in LOGIC:
             raise TypeError(f"no rule for counting {ufunc.__name__}.{method}")
         return Array(made, self.tally)
 

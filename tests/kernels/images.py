@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodel.layers.fields import pair
+from costmodel.training.fields import pair
 from tests.kernels.counting import Array, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 from tests.kernels.moves import Move
@@ -131,3 +131,102 @@ class Pad(Kernel):
         left, right, top, bottom = self.sides(p)
         high, wide = np.eye(x.shape[2] + top + bottom), np.eye(x.shape[3] + left + right)
         return high[:, top : top + x.shape[2]] @ x @ wide[left : left + x.shape[3]]
+
+
+class Padded(Kernel):
+    """A rim of one number, or of the numbers nearest to it."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, n, before, after = draw(sizes), draw(sizes), draw(sizes) - 1, draw(sizes) - 1
+        return Case(
+            self.layer(shape=(rows, before + n + after), keeps=draw(st.booleans())), [Operand((rows, n))], before
+        )
+
+    def places(self, p: Pass) -> np.ndarray:
+        """Which column each is, or is nearest to."""
+        return np.clip(np.arange(p.kind.shape[1]) - p.visible, 0, p.x.shape[1] - 1)
+
+    def forward(self, p: Pass) -> Array:
+        if p.kind.keeps:
+            return p.x[:, self.places(p)]
+        n, before = p.x.shape[1], p.visible
+        return np.pad(p.x, [(0, 0), (before, p.kind.shape[1] - n - before)])
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if not p.kind.keeps:
+            yield p.x, g[:, p.visible : p.visible + p.x.shape[1]]
+            return
+        total = zeros(p.x.shape, p.tally)
+        np.add.at(total, (slice(None), self.places(p)), g)
+        yield p.x, total
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        sides = [(0, 0), (p.visible, p.kind.shape[1] - x.shape[1] - p.visible)]
+        return np.pad(x, sides, mode="edge") if p.kind.keeps else np.pad(x, sides, mode="constant")
+
+
+class Columns(Kernel):
+    """Windows of a line, one place apart."""
+
+    def case(self, draw: Draw) -> Case:
+        channels, size, windows = draw(sizes), draw(sizes), draw(sizes)
+        line, columns = (channels, size + windows - 1), (channels, size, windows)
+        back = draw(st.booleans())
+        return Case(self.layer(shape=line if back else columns, back=back), [Operand(columns if back else line)])
+
+    def places(self, columns: tuple[int, ...]) -> np.ndarray:
+        """Where each number of a window lies."""
+        return np.arange(columns[1])[:, None] + np.arange(columns[2])
+
+    def gathered(self, columns: Array, line: tuple[int, ...]) -> Array:
+        """Each number of a window added to its place."""
+        total = zeros(line, columns.tally)
+        np.add.at(total, (slice(None), self.places(columns.shape)), columns)
+        return total
+
+    def forward(self, p: Pass) -> Array:
+        return self.gathered(p.x, p.kind.shape) if p.kind.back else p.x[:, self.places(p.kind.shape)]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g[:, self.places(p.x.shape)] if p.kind.back else self.gathered(g, p.x.shape)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        if not p.kind.back:
+            return np.lib.stride_tricks.sliding_window_view(x, p.kind.shape[2], 1)
+        return np.array([[x[c, ::-1].trace(n) for n in range(1 - x.shape[1], x.shape[2])] for c in range(len(x))])
+
+
+class Resized(Kernel):
+    """Each pixel of a line a mean of the `among` nearest, or of as many as there are, with constant weights."""
+
+    def case(self, draw: Draw) -> Case:
+        channels, n, size = draw(sizes), draw(sizes), draw(sizes)
+        layer = self.layer(shape=(channels, size), among=draw(st.sampled_from([1, 2, 4])))
+        return Case(layer, [Operand((channels, n))])
+
+    def sources(self, p: Pass) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Place and weight of each neighbour."""
+        size, n = p.kind.shape[1], p.x.shape[1]
+        for number in range(p.kind.among):
+            yield (np.arange(size) * n // size + number) % n, (1 + number + np.arange(size)) / 10
+
+    def forward(self, p: Pass) -> Array:
+        (place, share), *rest = self.sources(p)
+        if not rest:
+            return p.x[:, place]
+        y = p.x[:, place] * share
+        for place, share in rest:
+            y = y + p.x[:, place] * share
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        total = zeros(p.x.shape, p.tally)
+        for place, share in self.sources(p):
+            np.add.at(total, (slice(None), place), g if p.kind.among == 1 else g * share)
+        yield p.x, total
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        mixing = np.zeros((x.shape[1], p.kind.shape[1]))
+        for place, share in self.sources(p):
+            mixing[place, np.arange(p.kind.shape[1])] += 1 if p.kind.among == 1 else share
+        return x @ mixing

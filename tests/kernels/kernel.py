@@ -15,7 +15,7 @@ from costmodel.layers.base import Kind
 from tests.kernels.counting import Array, Tally
 
 KERNELS: dict[str, Kernel] = {}
-"""Every kernel, by the name of its kind."""
+"""Every kernel, by the name of its kind, and of the row of a table if it has several."""
 
 Draw = Callable[..., Any]
 
@@ -23,12 +23,13 @@ sizes = st.integers(1, 4)
 
 
 class Operand(NamedTuple):
-    """An input to draw: numbers, a bool mask, or indices `below` a bound; constants need no gradient."""
+    """An input to draw: numbers `within` a range, bools, or indices `below` a bound; constants need no gradient."""
 
     shape: tuple[int, ...]
     role: Literal["activation", "mask", "index"] = "activation"
     below: int = 2
     constant: bool = False
+    within: tuple[float, float] = (-8, 8)
 
 
 class Case(NamedTuple):
@@ -51,6 +52,7 @@ class Pass:
     tally: Tally
     visible: Any = None
     input_needs_gradient: bool = True
+    call: Any = None
     kept: dict[str, Any] = field(default_factory=dict)
     y: Any = None
 
@@ -58,6 +60,10 @@ class Pass:
     def x(self) -> Array:
         """The first input."""
         return self.inputs[0]
+
+    def needs(self, operand: Array) -> bool:
+        """Whether the gradient of an input is asked for."""
+        return next(x.requires_grad for x, array in zip(self.call.inputs, self.inputs, strict=True) if array is operand)
 
     def random(self, shape: tuple[int, ...]) -> Array:
         """Uniform random numbers, the same at every call, as when backward seeds the generator again."""
@@ -68,14 +74,18 @@ Gradients = Iterator[tuple[Array, Array]]
 
 
 class Kernel:
-    """Abstract: the kernel of the kind that has the same class name."""
+    """Abstract: the kernel of the kind that has the same class name, or of each row of its table."""
 
     name: str
+    table: tuple[str, ...] = ("",)
+    row: str
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         if not abstract:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-            KERNELS[cls.name] = cls()
+            for row in cls.table:
+                made = KERNELS[f"{cls.name} {row}".strip()] = cls()
+                made.row = row
 
     def layer(self, **settings: Any) -> Kind:
         """The kind, made."""

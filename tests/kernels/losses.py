@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -98,3 +101,134 @@ class FusedLinearCrossEntropy(Kernel):
         logits = np.einsum("...i,oi->...o", x, weight) + (0 if bias is None else bias)
         likelihood = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         return -np.log(np.take_along_axis(likelihood, target[..., None], -1)).mean()
+
+
+EDGE = 0.7
+
+
+class Definition(NamedTuple):
+    """The loss of each element from x and target, gradients of both from g, the loss by another way; where they lie."""
+
+    loss: Callable[[Any, Any], Any]
+    dx: Callable[[Any, Any, Any], Any]
+    dt: Callable[[Any, Any, Any], Any]
+    expected: Callable[[Any, Any], Any]
+    within: tuple[float, float] = (-3, 3)
+
+
+def _huber(x: Array, t: Array) -> Array:
+    d = x - t
+    far = np.absolute(d)
+    return np.where(far <= EDGE, d * d * (1 / 2), EDGE * (far - EDGE / 2))
+
+
+def _smooth(x: Array, t: Array) -> Array:
+    d = x - t
+    far = np.absolute(d)
+    return np.where(far < EDGE, d * d * (1 / (2 * EDGE)), far - EDGE / 2)
+
+
+def _bounded(d: Array, bound: float) -> Array:
+    return np.minimum(np.maximum(d, -bound), bound)
+
+
+def _huber_by_parts(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """The area under min(|d|, δ)."""
+    near = np.minimum(abs(x - t), EDGE)
+    return near**2 / 2 + EDGE * (abs(x - t) - near)
+
+
+DEFINITIONS = {
+    "binary_cross_entropy": Definition(
+        lambda x, t: (t - 1) * np.log(1 - x) - t * np.log(x),
+        lambda g, x, t: g * (x - t) / ((1 - x) * x),
+        lambda g, x, t: g * (np.log(1 - x) - np.log(x)),
+        lambda x, t: -np.log(x**t * (1 - x) ** (1 - t)),
+        (0.05, 0.95),
+    ),
+    "binary_cross_entropy_with_logits": Definition(
+        lambda x, t: (1 - t) * x + np.log(1 + np.exp(-x)),
+        lambda g, x, t: g * (1 / (1 + np.exp(-x)) - t),
+        lambda g, x, t: -x * g,
+        lambda x, t: np.logaddexp(0, x) - t * x,
+    ),
+    "huber_loss": Definition(
+        _huber,
+        lambda g, x, t: g * _bounded(x - t, EDGE),
+        lambda g, x, t: g * _bounded(t - x, EDGE),
+        _huber_by_parts,
+    ),
+    "kl_div": Definition(
+        lambda x, t: t * (np.log(t) - x),
+        lambda g, x, t: -t * g,
+        lambda g, x, t: g * (np.log(t) - x + 1),
+        lambda x, t: np.log(t**t) - t * x,
+        (0.05, 0.95),
+    ),
+    "mse_loss": Definition(
+        lambda x, t: np.square(x - t),
+        lambda g, x, t: g * (2 * (x - t)),
+        lambda g, x, t: g * (2 * (t - x)),
+        lambda x, t: x**2 - 2 * x * t + t**2,
+    ),
+    "smooth_l1_loss": Definition(
+        _smooth,
+        lambda g, x, t: g * _bounded((x - t) / EDGE, 1),
+        lambda g, x, t: g * _bounded((t - x) / EDGE, 1),
+        lambda x, t: _huber_by_parts(x, t) / EDGE,
+    ),
+}
+
+
+class Compared(Kernel):
+    table = tuple(DEFINITIONS)
+
+    def case(self, draw: Draw) -> Case:
+        shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+        layer = self.layer(function=self.row, reduction=draw(st.sampled_from(["none", "mean", "sum"])))
+        x = Operand(shape, within=DEFINITIONS[self.row].within)
+        return Case(
+            layer, draw(st.sampled_from([[x, x], [x, x._replace(constant=True)], [x._replace(constant=True), x]]))
+        )
+
+    def forward(self, p: Pass) -> Array:
+        each = DEFINITIONS[self.row].loss(*p.inputs)
+        if p.kind.reduction == "none":
+            return each
+        return each.mean(None, keepdims=False) if p.kind.reduction == "mean" else each.sum(None, keepdims=False)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.reduction == "mean":
+            g = g / p.x.size
+        for x, slope in zip(p.inputs, DEFINITIONS[self.row][1:3], strict=True):
+            if p.needs(x):
+                yield x, slope(g, *p.inputs)
+
+    def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+        each = DEFINITIONS[self.row].expected(x, target)
+        return {"none": each, "mean": np.average(each), "sum": np.sum(each)}[p.kind.reduction]
+
+
+class Picked(Kernel):
+    """The mean, or each row's."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, classes = draw(sizes), draw(sizes)
+        layer = self.layer(shape=(rows,) if draw(st.booleans()) else ())
+        return Case(layer, [Operand((rows, classes)), Operand((rows,), "index", below=classes)])
+
+    def forward(self, p: Pass) -> Array:
+        chosen = np.take_along_axis(p.x, p.inputs[1].values[:, None], 1).reshape(-1)
+        return -chosen if p.kind.shape else chosen.sum(None, keepdims=False) / -chosen.size
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        """A row's share is a constant that weights of classes may make another."""
+        rows = p.x.shape[0]
+        slopes = g * np.full(rows, -1.0 if p.kind.shape else -1 / rows)
+        dx = zeros(p.x.shape, p.tally)
+        dx[np.arange(rows), p.inputs[1].values] = slopes
+        yield p.x, dx
+
+    def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+        rows = -np.einsum("rc,rc->r", x, np.eye(x.shape[1])[target])
+        return rows if p.kind.shape else rows.mean()

@@ -217,3 +217,74 @@ class Concat(Kernel):
     def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
         channels = [x[:, c] for x in inputs for c in range(x.shape[1])]
         return np.stack(channels, axis=1)
+
+
+class Part(Kernel):
+    """A slice, an expansion of an axis, or windows of the last axis that may overlap."""
+
+    def case(self, draw: Draw) -> Case:
+        rows, n = draw(sizes), draw(st.integers(1, 8))
+        size, step, times = draw(st.integers(1, n)), draw(sizes), draw(sizes)
+        shape, strides = draw(
+            st.sampled_from(
+                [
+                    ((rows, size), (n, 1)),
+                    ((rows, -(-n // step)), (n, step)),
+                    ((times, rows, n), (0, n, 1)),
+                    ((rows, (n - size) // step + 1, size), (n, step, 1)),
+                ]
+            )
+        )
+        return Case(self.layer(shape=shape, strides=strides), [Operand((rows, n))])
+
+    def places(self, p: Pass) -> np.ndarray:
+        """Where in the input each element lies."""
+        return sum(index * step for index, step in zip(np.indices(p.kind.shape), p.kind.strides, strict=True))
+
+    def forward(self, p: Pass) -> Array:
+        return p.x.reshape(-1)[self.places(p)]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        places, total = self.places(p), zeros((p.x.size,), p.tally)
+        if len(np.unique(places)) < places.size:
+            np.add.at(total, places, g)
+        else:
+            total[places] = g
+        yield p.x, total.reshape(*p.x.shape)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        strides = [step * x.itemsize for step in p.kind.strides]
+        return np.lib.stride_tricks.as_strided(x, p.kind.shape, strides)
+
+
+class Copied(Kernel):
+    """As it is, rolled, or repeated."""
+
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(sizes, sizes))
+        times = draw(sizes)
+        layer = self.layer(shape=shape, ordered=True) if times == 1 else self.layer(shape=(times * shape[0], shape[1]))
+        return Case(layer, [Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        index = np.arange(p.kind.shape[0]) % p.x.shape[0]
+        return p.x[np.roll(index, 1)]
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        rolled = g[np.roll(np.arange(g.shape[0]), -1)]
+        if g.shape == p.x.shape:
+            yield p.x, rolled
+        else:
+            yield p.x, accumulated(rolled.reshape(-1, *p.x.shape), p.x.shape)
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.roll(np.tile(x, (p.kind.shape[0] // x.shape[0], 1)), 1, axis=0)
+
+
+class Joined(Concat):
+    """Along the second axis, as `Concat`."""
+
+    def case(self, draw: Draw) -> Case:
+        batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
+        channels = draw(st.lists(sizes, min_size=1, max_size=3))
+        return Case(self.layer(shape=(batch, sum(channels), *rest)), [Operand((batch, c, *rest)) for c in channels])

@@ -140,3 +140,39 @@ class Batchnorm(Centred):
             return super().reference(p, x, **weights)
         mean, variance = (self.spread(p, p.buffers[name].values) for name in ("running_mean", "running_var"))
         return self.affine(p, (x - mean) / np.sqrt(variance + EPSILON), **weights)
+
+
+class BatchnormUntracked(Batchnorm):
+    def statistics(self, p: Pass, x: Array) -> tuple[Array, Array]:
+        return Centred.statistics(self, p, x)
+
+    def reference(self, p: Pass, x: np.ndarray, **weights: np.ndarray) -> np.ndarray:
+        return Centred.reference(self, p, x, **weights)
+
+
+class BatchnormFixed(Batchnorm):
+    """The running statistics, in training too; their root is made again in backward."""
+
+    def running(self, p: Pass) -> tuple[Array, Array]:
+        """μ and 1/√(σ² + ε), shaped to broadcast over x."""
+        mean, variance = (self.spread(p, p.buffers[name]) for name in ("running_mean", "running_var"))
+        return mean, np.reciprocal(np.sqrt(variance + EPSILON))
+
+    def forward(self, p: Pass) -> Array:
+        mean, inverse = self.running(p)
+        y = (p.x - mean) * inverse
+        if "weight" in p.weights:
+            y = y * self.spread(p, p.weights["weight"])
+        return y + self.spread(p, p.weights["bias"]) if "bias" in p.weights else y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        mean, inverse = self.running(p)
+        if p.input_needs_gradient:
+            yield p.x, (g * self.spread(p, p.weights["weight"]) if p.kind.affine else g) * inverse
+        for name, weight in p.weights.items():
+            terms = g * ((p.x - mean) * inverse) if name == "weight" else g
+            yield weight, accumulated(terms, self.spread(p, weight).shape).reshape(*weight.shape)
+
+    def reference(self, p: Pass, x: np.ndarray, **weights: np.ndarray) -> np.ndarray:
+        mean, variance = (self.spread(p, p.buffers[name].values) for name in ("running_mean", "running_var"))
+        return self.affine(p, (x - mean) / np.sqrt(variance + EPSILON), **weights)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodel.layers.fields import pair
+from costmodel.training.fields import pair
 from tests.kernels.counting import Array, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 

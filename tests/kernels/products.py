@@ -77,3 +77,26 @@ class Matmul(Kernel):
         masked = p.visible.side == "terms"
         product = np.einsum("...mk,...kn->...mn", a * mask if masked else a, b)
         return product if masked else product * mask
+
+
+class Product(Kernel):
+    def case(self, draw: Draw) -> Case:
+        rows = tuple(draw(st.lists(sizes, max_size=2)))
+        k, n = draw(sizes), draw(sizes)
+        vector = n == 1 and draw(st.booleans())
+        added = [Operand(draw(st.sampled_from([(*rows, n), (n,), (1,)])))] if draw(st.booleans()) else []
+        return Case(self.layer(vector=vector), [Operand((*rows, k)), Operand((k, n)), *added])
+
+    def forward(self, p: Pass) -> Array:
+        y = p.inputs[0] @ p.inputs[1]
+        return y + p.inputs[2] if len(p.inputs) > 2 else y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b, *added = p.inputs
+        yield a, g @ np.swapaxes(b, 0, 1)
+        yield b, np.swapaxes(a.reshape(-1, a.shape[-1]), 0, 1) @ g.reshape(-1, g.shape[-1])
+        for c in added:
+            yield c, g if c.shape == g.shape else accumulated(g, c.shape)
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, *added: np.ndarray) -> np.ndarray:
+        return np.einsum("...k,kn->...n", a, b) + sum(added)

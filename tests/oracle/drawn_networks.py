@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from costmodel.architectures.activations import NAMES
+from costmodel.architectures.base import NAMES
 
 ACTIVATIONS = (*NAMES, "identity")
 small = st.integers(1, 5)

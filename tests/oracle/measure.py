@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodel.prediction import Prediction
+from costmodel.cost.prediction import Prediction
 
 
 class Cost(NamedTuple):

@@ -152,8 +152,8 @@ class Latent(nn.Module):
 
     def __init__(self, spec: Any, size: int, value_size: int, device: Device) -> None:
         super().__init__()
-        self.heads, self.rank, self.turned = spec.heads, spec.latent_width, spec.rotary_size
-        self.plain, self.value_size, narrow = size - spec.rotary_size, value_size, spec.query_latent_width
+        self.heads, self.rank, self.turned = spec.heads, spec.latent.width, spec.rotary.size
+        self.plain, self.value_size, narrow = size - self.turned, value_size, spec.latent.query_width
         if narrow:
             self.query_down = nn.Linear(spec.width, narrow, bias=spec.qkv_bias)
             self.query_norm = norm_over(spec, narrow, device)
@@ -183,17 +183,17 @@ class Attention(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec, self.kernel = spec, kernel
-        self.turns = spec.positions == "rotary" and (not spec.rotary_pattern or cycled(spec.rotary_pattern, number))
-        windowed = spec.window is not None and (not spec.window_pattern or cycled(spec.window_pattern, number))
+        self.turns = spec.positions == "rotary" and falls_on(spec.value("rotary.pattern"), number)
+        windowed = spec.window is not None and falls_on(spec.window.pattern, number)
         self.masks = not crosses and (spec.causal or windowed)
         self.fuses = spec.fused_qkv and not crosses
         self.size = spec.head_size or spec.width // spec.heads
-        self.value_size = spec.value_head_size or self.size
+        self.value_size = spec.value("latent.value_head_size") or self.size
         self.kv_heads = spec.kv_heads or spec.heads
-        self.rotated = spec.rotary_size or self.size
+        self.rotated = spec.value("rotary.size") or self.size
         widths = [spec.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
         self.widths = widths
-        if spec.latent_width:
+        if spec.latent is not None:
             self.latent = Latent(spec, self.size, self.value_size, device)
         elif self.fuses:
             self.qkv = nn.Linear(spec.width, sum(widths), bias=spec.qkv_bias)
@@ -218,7 +218,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         b, t, _ = x.shape
-        if self.spec.latent_width:
+        if self.spec.latent is not None:
             q, k, v = self.latent(x, (self.cos, self.sin) if self.turns else None)
         else:
             q, k, v = self.heads_of(x, x if memory is None else memory)
@@ -281,8 +281,9 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
 
 
-def cycled(pattern: tuple[bool, ...], number: int) -> bool:
-    return pattern[number % len(pattern)]
+def falls_on(pattern: tuple[bool, ...] | None, number: int) -> bool:
+    """Whether a block is one of those of a pattern, which is all where there is none."""
+    return not pattern or pattern[number % len(pattern)]
 
 
 class ExpertLinear(nn.Module):
@@ -302,11 +303,11 @@ class ExpertLinear(nn.Module):
 class Choice(nn.Module):
     """The largest scores within the best groups, by scores to which a constant of each expert may be added."""
 
-    def __init__(self, spec: Any, experts: int) -> None:
+    def __init__(self, experts: Any) -> None:
         super().__init__()
-        self.groups, self.kept, self.chosen = spec.expert_groups or 1, spec.chosen_groups or 1, spec.experts_per_token
-        self.best = 2 if spec.choice_bias else 1
-        self.register_buffer("bias", torch.zeros(experts) if spec.choice_bias else None)
+        self.groups, self.kept, self.chosen = experts.groups or 1, experts.chosen_groups or 1, experts.per_token
+        self.best = 2 if experts.choice_bias else 1
+        self.register_buffer("bias", torch.zeros(experts.count) if experts.choice_bias else None)
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -324,26 +325,28 @@ class Experts(nn.Module):
 
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
-        self.spec = spec
-        n, d, f = spec.experts, spec.width, spec.expert_width or hidden
-        bias = spec.mlp_bias if spec.expert_bias is None else spec.expert_bias
-        self.router = nn.Linear(d, n, bias=spec.router_bias)
-        grouped = spec.expert_groups or spec.choice_bias
-        self.choice = Choice(spec, n) if grouped else lambda scores: scores.topk(spec.experts_per_token, -1)
+        self.spec, self.experts = spec, spec.experts
+        experts = spec.experts
+        n, d, f = experts.count, spec.width, experts.width or hidden
+        bias = spec.mlp_bias if experts.bias is None else experts.bias
+        self.router = nn.Linear(d, n, bias=experts.router_bias)
+        grouped = experts.groups or experts.choice_bias
+        self.choice = Choice(experts) if grouped else lambda scores: scores.topk(experts.per_token, -1)
         self.gate = ExpertLinear(n, d, f, bias) if spec.mlp != "plain" else None
         self.up, self.down = ExpertLinear(n, d, f, bias), ExpertLinear(n, f, d, bias)
-        self.shared = FeedForward(spec, spec.shared_width, device) if spec.shared_width else None
-        self.shared_gate = nn.Linear(d, 1, bias=False) if spec.shared_gate else None
+        self.shared = FeedForward(spec, experts.shared_width, device) if experts.shared_width else None
+        self.shared_gate = nn.Linear(d, 1, bias=False) if experts.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, d = x.shape
-        k = self.spec.experts_per_token
+        k = self.experts.per_token
         scores = self.router(x)
         weights, chosen = self.routed(scores)
         order = chosen.flatten().argsort()
         places = order.argsort()
-        if self.spec.capacity_factor is not None:  # the first that fit; any indices cost the same
-            fit = math.ceil(self.spec.capacity_factor * k * b * t / self.spec.experts) * self.spec.experts
+        if self.experts.capacity_factor is not None:  # the first that fit; any indices cost the same
+            n = self.experts.count
+            fit = math.ceil(self.experts.capacity_factor * k * b * t / n) * n
             order = order.new_zeros(fit)
             places.zero_()
         out = self.down(hidden_of(self, x.view(-1, d)[order // k]))[places]
@@ -355,16 +358,16 @@ class Experts(nn.Module):
 
     def routed(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the chosen experts."""
-        if self.spec.expert_weights == "all":
+        if self.experts.weights == "all":
             scores = torch.softmax(scores, -1)
-        if self.spec.expert_weights == "sigmoid":
+        if self.experts.weights == "sigmoid":
             scores = torch.sigmoid(scores)
         weights, chosen = self.choice(scores)
-        if self.spec.expert_weights == "chosen":
+        if self.experts.weights == "chosen":
             weights = torch.softmax(weights, -1)
-        if self.spec.expert_shares:
+        if self.experts.shares:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return scaled(weights, self.spec.expert_scale), chosen
+        return scaled(weights, self.experts.scale), chosen
 
 
 class FeedForward(nn.Module):
@@ -404,8 +407,8 @@ class Block(nn.Module):
         self.norm2 = None if spec.shared_norm else norm(spec, device)
         both = spec.norm_placement == "both"
         self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
-        routed = spec.experts is not None and (not spec.expert_pattern or cycled(spec.expert_pattern, number))
-        routed = routed and number >= (spec.dense_layers or 0)
+        routed = spec.experts is not None and falls_on(spec.experts.pattern, number)
+        routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
@@ -480,10 +483,10 @@ class Transformer(Body):
         self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
         self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
-        self.head = nn.Linear(outer, spec.vocab, bias=spec.head_bias) if spec.head else None
+        self.head = nn.Linear(outer, spec.vocab, bias=spec.head.bias) if spec.head else None
         if self.head is not None and spec.tied:
             self.head.weight = self.tokens.weight
-        self.transform = Transform(spec, outer, device) if spec.head_transform else None
+        self.transform = Transform(spec, outer, device) if spec.value("head.transform") else None
         self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
@@ -501,9 +504,9 @@ class Transformer(Body):
             x = self.outward(x)
         y = x
         if self.head is not None:
-            y = scaled(x, self.spec.output_scale)
+            y = scaled(x, self.spec.head.input_scale)
             y = self.head(y if self.transform is None else self.transform(y))
-            y = capped(scaled(y, self.spec.logit_scale), self.spec.logit_cap)
+            y = capped(scaled(y, self.spec.head.logit_scale), self.spec.head.logit_cap)
         rows = y.view(-1, y.shape[-1])
         if self.summary is None:
             return rows
@@ -539,7 +542,7 @@ class Transform(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(width, width), norm_over(spec, width, device)
-        self.act = ACTIVATIONS[spec.head_transform]
+        self.act = ACTIVATIONS[spec.head.transform]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.act(self.linear(x)))
@@ -550,10 +553,13 @@ class Summary(nn.Module):
 
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
-        self.act = ACTIVATIONS[spec.pooler] if spec.pooler else None
-        self.pooler = nn.Linear(width, width) if spec.pooler else None
-        self.classes = nn.Linear(width, spec.classes) if spec.classes else None
-        self.before, self.between = Dropout(spec.pooler_dropout, device), Dropout(spec.class_dropout, device)
+        features = spec.value("pooler.width") or width
+        self.act = ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
+        self.pooler = nn.Linear(width, features) if spec.pooler else None
+        self.classes = nn.Linear(features, spec.classes.count) if spec.classes else None
+        self.before, self.between = (
+            Dropout(spec.value(f"{part}.dropout") or 0.0, device) for part in ("pooler", "classes")
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, 0]

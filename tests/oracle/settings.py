@@ -1,13 +1,8 @@
-"""How Hypothesis draws: alike on every run in CI, at random elsewhere; without deadline: a first call is slow."""
+"""How many architectures a differential test draws."""
 
 import os
 
-from hypothesis import HealthCheck, settings
+from tests.profiles import examples
 
-differential = settings(
-    max_examples=int(os.environ.get("ORACLE_EXAMPLES", "30")),
-    derandomize="CI" in os.environ,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-)
+DRAWN = int(os.environ.get("ORACLE_EXAMPLES", "30"))
+differential = examples(DRAWN)

@@ -9,11 +9,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.cost import rows_of
-from costmodel.graph import Device
+from costmodel.cost.rows import rows_of
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Device, Role, contiguous_strides
 from costmodel.layers.base import Kind
-from costmodel.run import Run
-from costmodel.tensor import Role, contiguous_strides
 
 from .measure import Cost, measure
 

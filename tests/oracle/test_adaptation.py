@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.adaptation import Lora
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
+from costmodel.layers.adaptation import Lora
 
 from . import models
 from .measure import Cost, measure, meta, stated

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Saved, meta

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel import CNN
 from costmodel.architectures.base import Architecture
 from costmodel.errors import ShapeError
+from costmodel.importers.zoo import SPECS
 from tests.oracle.drawn_networks import networks, single_layers
 from tests.oracle.measure import Cost, measure, meta, stated
 from tests.oracle.networks import build
-from tests.oracle.settings import differential
+from tests.oracle.settings import DRAWN, differential
 from tests.oracle.vision import vision_model
+from tests.profiles import examples
 
 pytestmark = pytest.mark.oracle
 
@@ -44,7 +45,7 @@ def assert_equal_costs(blocks: list[Any], shape: tuple[int, int, int], device: s
     assert stated_cost(CNN(input=shape, blocks=blocks), device) == measured_cost(module, shape, output)
 
 
-@settings(differential, max_examples=3 * differential.max_examples)
+@examples(3 * DRAWN)
 @given(single_layers, st.sampled_from([4, 6, 12]), st.integers(1, 12), st.integers(1, 12), devices)
 def test_a_layer_costs_what_pytorch_says_or_both_refuse(item: Any, channels: int, h: int, w: int, device: str) -> None:
     blocks = [{"conv": {"channels": channels, "kernel": 1}}, item]
@@ -106,11 +107,7 @@ def test_the_order_in_memory_is_pytorchs(first: list[Any], item: Any) -> None:
 
 # The zoo.
 
-ZOO = [
-    path.name.removesuffix(".yaml")
-    for path in sorted(files("costmodel.specs").iterdir(), key=lambda p: p.name)
-    if path.read_text("utf-8").startswith("architecture: cnn")
-]
+ZOO = [path.stem for path in sorted(SPECS.glob("*.yaml")) if path.read_text("utf-8").startswith("architecture: cnn")]
 ELSEWHERE = {"lenet-5", "mobilenet_v1", "unet"}
 """Not in torchvision."""
 VARIANTS: dict[str, dict[str, Any]] = {"googlenet": {"aux_logits": False, "init_weights": False}}

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import costmodel as cm
+from tests.profiles import examples
 
 from .imports import assert_equal, found, measured, without_data
 from .measure import meta, stated
-from .settings import differential
+from .settings import DRAWN
 from .vision import stub_operators, vision_model
 
 pytestmark = pytest.mark.oracle
@@ -71,7 +72,7 @@ def test_every_layer_after_a_linear_one() -> None:
     assert_equal(module, (meta(3, 4),), (meta(5, 4),), {"batch": 5})
 
 
-@settings(differential, max_examples=min(3, differential.max_examples))
+@examples(min(3, DRAWN))
 @given(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=5), st.integers(2, 9), st.booleans())
 def test_a_drawn_stack_of_layers(names: list[str], batch: int, bias: bool) -> None:
     layers = [LAYERS[name]() for name in names if not name.endswith("in place")]

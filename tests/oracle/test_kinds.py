@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.graph import Device
+from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale, Shift
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax
@@ -35,7 +35,7 @@ from costmodel.layers.shape import (
     TransposeLast,
 )
 from costmodel.layers.tokens import FixedPositions, Prepend, TrainedPositions
-from costmodel.sizes import product
+from costmodel.symbolic.sizes import product
 
 from . import models, single
 from .chunked_loss import ChunkedHead
@@ -101,8 +101,8 @@ def grouped_top_k(draw: st.DrawFn, device: Device) -> Case:
     each, kept = draw(st.integers(1 + biased, 3)), draw(st.integers(1, groups))
     chosen = draw(st.integers(1, kept * each))
     x = draw(single.given((*draw(sizes(2)), groups * each)))
-    fields = {"expert_groups": groups, "chosen_groups": kept, "experts_per_token": chosen, "choice_bias": biased}
-    choice = models.Choice(SimpleNamespace(**fields), groups * each)
+    fields = {"groups": groups, "chosen_groups": kept, "per_token": chosen, "choice_bias": biased}
+    choice = models.Choice(SimpleNamespace(count=groups * each, **fields))
     return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased), (x,), First(choice))
 
 
@@ -147,7 +147,7 @@ def total(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def scale(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Scale(), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
+    return Case(Scale(0.5), (draw(single.given(draw(any_shape()))),), lambda x: x * 0.5)
 
 
 @row
@@ -158,7 +158,7 @@ def clamp(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def shift(draw: st.DrawFn, device: Device) -> Case:
-    return Case(Shift(), (draw(single.given(draw(any_shape()))),), lambda x: x + 1)
+    return Case(Shift(1.0), (draw(single.given(draw(any_shape()))),), lambda x: x + 1)
 
 
 @row

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.graph import Device
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
+from costmodel.graph.tensor import Device
 
 from . import models
 from .measure import Cost, measure, meta, stated

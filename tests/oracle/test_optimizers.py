@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.optimizers import OPTIMIZERS, Optimizer
+from costmodel.training.optimizers import OPTIMIZERS, Optimizer
 
 from .tracker import Tracker
 

@@ -15,7 +15,7 @@ import costmodel as cm
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import Prediction
+from costmodel.cost.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.autocasting import GpuAutocast
 from tests.oracle.measure import meta

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
 
 from . import models
 from .autocasting import GpuAutocast

@@ -48,8 +48,8 @@ def test_zoo_transformer(name: str) -> None:
     assert isinstance(model, Transformer)
     period = len(model.pattern)
     fewer = min(model.layers, period + max(1, model.layers % period))
-    if model.dense_layers is not None:
-        fewer = model.dense_layers + 2
+    if model.experts is not None and model.experts.dense_layers is not None:
+        fewer = model.experts.dense_layers + 2
     hold(model.model_copy(update={"layers": fewer}), batch=2, seq=128, kernel="eager")
 
 

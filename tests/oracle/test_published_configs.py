@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
-from costmodel.files import build
+from costmodel.architectures.encoder_decoder import EncoderDecoder
+from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.prediction import predict
+from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES
-from costmodel.prediction import predict
 
 from .measure import meta
 from .settings import differential
@@ -89,16 +89,16 @@ def inputs_of(config: dict[str, Any], batch: int, seq: int) -> dict[str, Any]:
         return {"pixel_values": meta(batch, *model.input)}
     if not isinstance(model, EncoderDecoder):
         return {"input_ids": tokens} | ({} if config["model_type"] in T5S else {"use_cache": False})
-    if model.source_context is None:
+    if model.sound is None:
         return {"input_ids": tokens, "decoder_input_ids": tokens[:, 1:], "use_cache": False}
-    sound = meta(batch, model.mel_bins or 0, 2 * model.source_context)
+    sound = meta(batch, model.sound.mel_bins, 2 * model.sound.places)
     return {"input_features": sound, "decoder_input_ids": tokens, "use_cache": False}
 
 
 def on_paper(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int]:
     model = build(config, "config")
     sizes = {} if isinstance(model, VisionTransformer) else {"seq": seq}
-    if isinstance(model, EncoderDecoder) and model.mel_bins is None:
+    if isinstance(model, EncoderDecoder) and model.sound is None:
         sizes["target_seq"] = seq - 1
     p = predict(model, batch=batch, **sizes)
     return p.params, p.flops.forward, p.flops.total

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 import costmodel as cm
 from costmodel.architectures.cnn import CNN
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
-from costmodel.prediction import Prediction
+from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.prediction import Prediction
 from tests.oracle import models
 from tests.oracle.drawn_networks import networks
 from tests.oracle.measure import meta
@@ -152,9 +152,9 @@ def test_an_encoder_decoder(name: str, seq: int, target: int) -> None:
     spec = cm.load(name)
     assert isinstance(spec, EncoderDecoder)
     with torch.device("meta"):
-        module = Translator(spec, spec.source_context or seq, target, "eager", "gpu")
+        module = Translator(spec, spec.value("sound.places") or seq, target, "eager", "gpu")
     tokens, labels = meta(2, target, dtype=torch.int64), meta(2 * target, dtype=torch.int64)
-    places, heard = spec.source_context, spec.mel_bins
+    places, heard = spec.value("sound.places"), spec.value("sound.mel_bins")
     source = meta(2, seq, dtype=torch.int64) if places is None or heard is None else meta(2, heard, 2 * places)
     p = cm.predict(spec, batch=2, target_seq=target, **({} if heard else {"seq": seq}))
     assert_phases_agree(differences(p, Given(module, tokens), source, labels))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.transformer import Transformer
-from costmodel.prediction import predict
+from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated
@@ -43,7 +43,13 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
     inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in PLACES}
-    return Transformer(
+    within: dict[str, Any] = {"window.pattern": draw(PATTERN)} if window else {}
+    if positions == "rotary":
+        within |= {"rotary.size": rotary, "rotary.pattern": draw(PATTERN)}
+    if head:
+        within |= {f"head.{name}": draw(FACTOR) for name in ("input_scale", "logit_scale", "logit_cap")}
+        within["head.bias"] = draw(st.booleans())
+    fields = dict(
         vocab=draw(st.integers(1, 20)),
         context=context,
         layers=draw(st.integers(1, 6)),
@@ -52,11 +58,8 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         head_size=head_size,
         kv_heads=draw(st.sampled_from([None, *(n for n in range(1, heads + 1) if heads % n == 0)])),
         window=window,
-        window_pattern=draw(PATTERN) if window else (),
         positions=positions,
         position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
-        rotary_pattern=draw(PATTERN) if positions == "rotary" else (),
-        rotary_size=rotary,
         mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
@@ -66,11 +69,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         shared_norm=parallel and draw(st.booleans()),
         final_norm=draw(st.sampled_from([None, True, False])),
         head=head,
-        head_bias=head and draw(st.booleans()),
         mixed_dropout=draw(st.none() | PROBABILITY),
-        output_scale=draw(FACTOR) if head else None,
-        logit_scale=draw(FACTOR) if head else None,
-        logit_cap=draw(FACTOR) if head else None,
         query_key_norm=draw(st.sampled_from(inner)),
         embedding_width=draw(st.none() | st.integers(1, 9)),
         key_bias=draw(st.booleans()) if flags["qkv_bias"] and not flags["fused_qkv"] else True,
@@ -80,6 +79,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         **ends,
         **chances,
     )
+    return Transformer.of(fields | within)
 
 
 @st.composite
@@ -89,11 +89,12 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
     pooler = draw(names) if classes or not head else None
     return {
         "segments": draw(st.none() | st.integers(1, 3)),
-        "head_transform": draw(names) if head else None,
+        "head.transform": draw(names) if head else None,
         "pooler": pooler,
+        "pooler.width": draw(st.none() | st.integers(1, 6)) if pooler else None,
         "classes": classes,
-        "pooler_dropout": draw(PROBABILITY) if pooler else 0.0,
-        "class_dropout": draw(PROBABILITY) if classes else 0.0,
+        "pooler.dropout": draw(PROBABILITY) if pooler else None,
+        "classes.dropout": draw(PROBABILITY) if classes else None,
     }
 
 
@@ -103,17 +104,17 @@ def mixtures(draw: st.DrawFn) -> dict[str, Any]:
     shared = draw(st.none() | st.integers(1, 9))
     return {
         "experts": experts,
-        "experts_per_token": draw(st.integers(1, experts)),
-        "expert_width": draw(st.none() | st.integers(1, 9)),
-        "expert_pattern": draw(PATTERN),
-        "expert_weights": draw(st.sampled_from(["chosen", "all", "sigmoid"])),
-        "expert_shares": draw(st.booleans()),
-        "capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25, 2.0])),
-        "expert_scale": draw(FACTOR),
-        "expert_bias": draw(st.none() | st.booleans()),
-        "shared_width": shared,
-        "shared_gate": shared is not None and draw(st.booleans()),
-        "router_bias": draw(st.booleans()),
+        "experts.per_token": draw(st.integers(1, experts)),
+        "experts.width": draw(st.none() | st.integers(1, 9)),
+        "experts.pattern": draw(PATTERN),
+        "experts.weights": draw(st.sampled_from(["chosen", "all", "sigmoid"])),
+        "experts.shares": draw(st.booleans()),
+        "experts.capacity_factor": draw(st.sampled_from([None, None, 0.5, 1.25, 2.0])),
+        "experts.scale": draw(FACTOR),
+        "experts.bias": draw(st.none() | st.booleans()),
+        "experts.shared_width": shared,
+        "experts.shared_gate": shared is not None and draw(st.booleans()),
+        "experts.router_bias": draw(st.booleans()),
         **draw(st.just({}) | groups()),
     }
 
@@ -125,12 +126,12 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
     each, kept = draw(st.integers(1 + biased, 3)), draw(st.integers(1, number))
     return {
         "experts": number * each,
-        "experts_per_token": draw(st.integers(1, kept * each)),
-        "expert_groups": number,
-        "chosen_groups": kept,
-        "choice_bias": biased,
-        "expert_pattern": (),
-        "dense_layers": draw(st.none() | st.integers(1, 7)),
+        "experts.per_token": draw(st.integers(1, kept * each)),
+        "experts.groups": number,
+        "experts.chosen_groups": kept,
+        "experts.choice_bias": biased,
+        "experts.pattern": (),
+        "experts.dense_layers": draw(st.none() | st.integers(1, 7)),
     }
 
 
@@ -141,18 +142,18 @@ def latents(draw: st.DrawFn) -> Transformer:
     fields = {
         "positions": "rotary",
         "position_rows": None,
-        "rotary_size": turned,
+        "rotary.size": turned,
         "head_size": turned + draw(st.integers(1, 4)),
-        "value_head_size": draw(st.none() | st.integers(1, 6)),
-        "latent_width": draw(st.integers(1, 5)),
-        "query_latent_width": draw(st.none() | st.integers(1, 5)),
+        "latent.value_head_size": draw(st.none() | st.integers(1, 6)),
+        "latent.width": draw(st.integers(1, 5)),
+        "latent.query_width": draw(st.none() | st.integers(1, 5)),
         "fused_qkv": False,
         "kv_heads": None,
         "query_key_norm": None,
         "qkv_clip": None,
     }
     spec = draw(transformers())
-    return Transformer(**spec.model_dump() | fields)
+    return Transformer.of(spec.model_dump() | fields)
 
 
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
@@ -191,7 +192,8 @@ def in_pytorch(
     with torch.device("meta"):
         model = models.Transformer(spec, seq, kernel, device)
     inputs = inputs_of(spec, batch, seq)
-    summary = [(batch, spec.classes or spec.embedding_width or spec.width)] if spec.classes or spec.pooler else []
+    told = spec.value("classes.count") or spec.value("pooler.width") or spec.embedding_width or spec.width
+    summary = [(batch, told)] if spec.classes or spec.pooler else []
     tokens = [(batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width)]
     shapes = [*(tokens if spec.head or not summary else []), *summary]
     made = [meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n) for rows, n in shapes]
@@ -226,7 +228,7 @@ def test_eager_attention(
 @given(latents(), st.integers(1, 3), SEQ, DEVICE, st.sampled_from(["eager", "efficient", "flash"]))
 def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, kernel: str) -> None:
     if kernel == "flash" and device == "gpu":
-        spec = spec.model_copy(update={"value_head_size": None})
+        spec = spec.with_fields({"latent.value_head_size": None})
     paper = on_paper(spec, batch=batch, seq=seq, device=device, attention=kernel)
     own = "cpu" if device == "cpu" and kernel != "eager" else kernel
     found = in_pytorch(spec, batch, seq, device, own)

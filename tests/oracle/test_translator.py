@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.architectures.translator import EncoderDecoder
+from costmodel.architectures.encoder_decoder import EncoderDecoder, Sound
+from costmodel.architectures.spec import Head
+from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError
-from costmodel.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated
@@ -29,15 +30,15 @@ class Translator(nn.Module):
         super().__init__()
         self.spec, d = spec, spec.width
         self.tokens = nn.Embedding(spec.vocab, d)
-        heard = spec.mel_bins is not None
-        self.ear = Ear(spec.mel_bins, d, spec.source_context) if heard else None
+        heard = spec.sound is not None
+        self.ear = Ear(spec.sound.mel_bins, d, spec.sound.places) if heard else None
         learned = spec.positions == "learned"
         self.source_positions = nn.Embedding(spec.context, d) if learned and not heard else None
         self.target_positions = nn.Embedding(spec.context, d) if learned else None
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.encoder = models.Body(spec.encoder, source, kernel, device)
         self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
-        self.head = nn.Linear(d, spec.vocab, bias=False)
+        self.head = nn.Linear(d, spec.vocab, bias=spec.head.bias)
         if spec.tied:
             self.head.weight = self.tokens.weight
 
@@ -51,7 +52,7 @@ class Translator(nn.Module):
         x = self.embedded(source, self.source_positions) if self.ear is None else self.ear(source)
         memory = self.encoder.through(self.dropout(x))
         y = self.decoder.through(self.dropout(self.embedded(target, self.target_positions)), memory)
-        return self.head(models.scaled(y, self.spec.output_scale)).view(-1, self.spec.vocab)
+        return self.head(models.scaled(y, self.spec.head.input_scale)).view(-1, self.spec.vocab)
 
 
 class Ear(nn.Module):
@@ -80,8 +81,7 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         **fields,
         vocab=draw(st.integers(1, 20)),
         context=33,
-        mel_bins=draw(st.integers(1, 5)) if heard else None,
-        source_context=draw(st.integers(1, 7)) if heard else None,
+        sound=Sound(mel_bins=draw(st.integers(1, 5)), places=draw(st.integers(1, 7))) if heard else None,
         layers=draw(st.integers(1, 3)),
         decoder_layers=draw(st.none() | st.integers(1, 3)),
         width=6 * draw(st.integers(1, 3)),
@@ -98,16 +98,16 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         decoder_mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(["gelu", "relu"])),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        output_scale=draw(st.sampled_from([None, 0.5])),
+        head=Head(input_scale=draw(st.sampled_from([None, 0.5])), bias=draw(st.booleans())),
     )
 
 
 def in_pytorch(spec: EncoderDecoder, batch: int, seq: int, target: int, kernel: str, device: str) -> Cost:
     with torch.device("meta"):
-        heard = spec.source_context or seq
+        heard = spec.value("sound.places") or seq
         model = Translator(spec, heard, target, kernel, device)
-    sound = meta(batch, spec.mel_bins or 0, 2 * heard)
-    source = meta(batch, seq, dtype=torch.int64) if spec.mel_bins is None else sound
+    sound = meta(batch, spec.value("sound.mel_bins") or 0, 2 * heard)
+    source = meta(batch, seq, dtype=torch.int64) if spec.sound is None else sound
     labels = meta(batch * target, dtype=torch.int64)
     tokens = meta(batch, target, dtype=torch.int64)
     return measure(model, source, tokens, loss=lambda y: F.cross_entropy(y, labels), given=(labels,))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.architectures.vision import VisionTransformer
-from costmodel.prediction import predict
+from costmodel.architectures.spec import Pooler
+from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.prediction import predict
 
 from . import models
 from .measure import Cost, measure, meta, stated
@@ -35,8 +36,8 @@ class ViT(nn.Module):
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
-        features = spec.pooler_width or d
-        self.act = models.ACTIVATIONS[spec.pooler] if spec.pooler else None
+        features = spec.value("pooler.width") or d
+        self.act = models.ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
         self.pooler = nn.Linear(d, features) if spec.pooler else None
         self.classes = nn.Linear(features if spec.pooler else d, spec.classes) if spec.classes else None
         self.other = nn.Linear(d, spec.classes) if spec.classes and spec.distilled else None
@@ -76,8 +77,7 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
         tokens=tokens,
         classes=classes,
         distilled=distilled,
-        pooler=pooler,
-        pooler_width=draw(st.none() | st.integers(1, 9)) if pooler else None,
+        pooler=None if pooler is None else Pooler(activation=pooler, width=draw(st.none() | st.integers(1, 9))),
         embedding_dropout=draw(chance),
         attention_dropout=draw(chance),
         residual_dropout=draw(chance),

@@ -170,7 +170,7 @@ def with_tables(module: Any, spec: Transformer, seq: int) -> Any:
     behind = torch.arange(seq)[:, None] - torch.arange(seq)
     hidden = (behind < 0) & torch.tensor(spec.causal)
     if spec.window is not None:
-        hidden |= behind.abs() >= spec.window
+        hidden |= behind.abs() >= spec.window.size
     for part in module.modules():
         if isinstance(part, models.RMSNorm):
             part.forward = torch.nn.RMSNorm(part.features, eps=1e-5).double().forward

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
@@ -22,6 +22,7 @@ from costmodel.roofline.layer import layer_programs
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.network import network_of
 from tests.kernels import KERNELS
+from tests.profiles import examples
 from tests.test_kernels import on_paper
 
 np.random.default_rng(0)  # its import makes an array that stays
@@ -73,7 +74,7 @@ def test_live_bytes_are_numpy_s_at_every_call(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(data=st.data())
 def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) -> None:
     call = on_paper(KERNELS[name].case(data.draw), training=True)

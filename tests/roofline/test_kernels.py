@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.graph.run import Run
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
 from costmodel.layers.loss import Loss
@@ -19,13 +20,13 @@ from costmodel.roofline.kernels.kernel import Site
 from costmodel.roofline.layer import Desk, layer_programs
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.tape import Tape
-from costmodel.run import Run
 from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.kernels.visibility import Visible
+from tests.profiles import examples
 from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated
 
-EXAMPLES = settings(max_examples=12, deadline=None)
+EXAMPLES = examples(12)
 PROGRAMS = load_all()
 SEED = st.integers(0, 99)
 
@@ -141,7 +142,7 @@ def assert_same(kernel: Any, call: Any, p: Any, g: np.ndarray, found: dict[int, 
 
 
 @given(st.integers(1, 3), st.integers(1, 70), st.booleans(), SEED)
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_fused_attention_with_dropout_is_differentiated_rightly(times: int, t: int, causal: bool, seed: int) -> None:
     """Along a random direction, Σ g·y grows as central differences say, the same numbers being dropped each time."""
     run, shape = Run(training=True, device="gpu"), (2, 2 * times, t, 3)
@@ -182,8 +183,8 @@ WIDE = cm.CNN(
     ],
 )
 GPT = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2)
-EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4, experts_per_token=2)
-GROUPED = EXPERTS.model_copy(update={"expert_groups": 2, "chosen_groups": 1, "choice_bias": True})
+EXPERTS = cm.GPT(vocab=20, context=8, layers=1, width=8, heads=2, experts=4)
+GROUPED = EXPERTS.with_fields({"experts.groups": 2, "experts.chosen_groups": 1, "experts.choice_bias": True})
 ASKED: list[tuple[Any, dict[str, Any]]] = [
     (WIDE, {"batch": 2}),
     (GPT, {"batch": 2, "attention_pairs": "visible"}),

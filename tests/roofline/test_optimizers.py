@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.optimizers import OPTIMIZERS
 from costmodel.roofline.execution import execute
 from costmodel.roofline.kernels.optimizers import STEPS, Update, states_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import program_of
 from costmodel.roofline.tape import Tape
+from costmodel.training.optimizers import OPTIMIZERS
 from tests.oracle.settings import differential
 
 REAL: dict[str, tuple[str, dict[str, Any]]] = {

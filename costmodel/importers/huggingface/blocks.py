@@ -18,7 +18,7 @@ PHI = Family(
     fields=sizes(51200, 2048, 8192, 24, 32, resid_pdrop=0.0, embd_pdrop=0.0, hidden_act="gelu_new")
     | {"qk_layernorm": False, "partial_rotary_factor": 0.5},
     means={"qk_layernorm": {True: {"query_key_norm": "head"}, False: {}}},
-    sets=BIASES | {"head_bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
+    sets=BIASES | {"head.bias": True, "mlp": "plain", "norm": "layernorm", "parallel": True, "shared_norm": True},
 )
 PHI3 = Family(
     model_type="phi3",
@@ -96,7 +96,7 @@ COHERE = Family(
 
 def turned_in_windows(config: Config, made: dict[str, Any]) -> None:
     """Only layers that see a window have rotary positions."""
-    made["rotary_pattern"] = made["window_pattern"] if "window" in made else (False,)
+    made["rotary.pattern"] = made["window.pattern"] if "window.size" in made else (False,)
 
 
 COHERE2 = Family(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.translator import EncoderDecoder
-from costmodel.architectures.vision import VisionTransformer
+from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
 from costmodel.importers.huggingface.fields import activation_named
@@ -24,9 +24,9 @@ def labels(config: Config) -> int:
 def text_ends(config: Config, made: dict[str, Any]) -> None:
     """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away."""
     if "tokens" in config.end:
-        made.setdefault("head_transform", made["activation"])
+        made.setdefault("head.transform", made["activation"])
     else:
-        made.pop("head_transform", None)
+        made.pop("head.transform", None)
     if "pooler" not in config.end:
         made.pop("pooler")
     if "pairs" in config.end:
@@ -34,15 +34,15 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
     elif "classes" in config.end:
         made["classes"] = labels(config)
     if "classes" not in config.end:
-        made.pop("class_dropout")
-    elif made["class_dropout"] is None:
-        made["class_dropout"] = made["residual_dropout"]
+        made.pop("classes.dropout")
+    elif made["classes.dropout"] is None:
+        made["classes.dropout"] = made["residual_dropout"]
 
 
 TEXT = Family(
     source="every token sees every other; norms come last; a head for masked tokens, classes or a pooler",
     fields={"id2label": None, "num_labels": None, "tie_word_embeddings": True},
-    sets={"causal": False, "fused_qkv": False, "norm_placement": "post", "embedding_norm": True, "head_bias": True},
+    sets={"causal": False, "fused_qkv": False, "norm_placement": "post", "embedding_norm": True, "head.bias": True},
     rules={"ends": text_ends},
 )
 
@@ -72,7 +72,7 @@ def after_padding(config: Config, made: dict[str, Any]) -> None:
     rows, first = made["context"], (config["pad_token_id"] or 0) + 1
     if not 1 <= first < rows:
         raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
-    made |= {"context": rows - first, "position_rows": rows, "pooler_dropout": made.get("class_dropout", 0.0)}
+    made |= {"context": rows - first, "position_rows": rows, "pooler.dropout": made.get("classes.dropout", 0.0)}
 
 
 ROBERTA = Family(
@@ -85,7 +85,7 @@ ROBERTA = Family(
         "RobertaForSequenceClassification": "pooler classes",
     },
     fields={"vocab_size": 50265, "pad_token_id": 1},
-    sets={"head_transform": "gelu"},
+    sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
 )
 
@@ -124,7 +124,7 @@ DISTILBERT = Family(
 
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
     """The vision transformer with these fields."""
-    return VisionTransformer(**made)
+    return VisionTransformer.of(made)
 
 
 def image_ends(config: Config, made: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def image_ends(config: Config, made: dict[str, Any]) -> None:
     if "classes" in config.end:
         made |= {"classes": labels(config), "distilled": "teacher" in config.end}
     else:
-        made |= {"classes": None, "pooler": config["pooler_act"], "pooler_width": config["pooler_output_size"]}
+        made |= {"classes": None, "pooler": config["pooler_act"], "pooler.width": config["pooler_output_size"]}
 
 
 VIT = Family(
@@ -174,7 +174,7 @@ DEIT = Family(
 
 def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
     """An encoder, and a decoder with a head; or the encoder alone."""
-    whole = EncoderDecoder(**made)
+    whole = EncoderDecoder.of(made)
     if "tokens" in config.end:
         return whole
     return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})
@@ -192,7 +192,7 @@ def t5_blocks(config: Config, made: dict[str, Any]) -> None:
     made |= {
         "mlp": "gated" if gated else "plain",
         "activation": activation_named("gelu_new" if gated and act == "gelu" else act),
-        "output_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
+        "head.input_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
         "decoder_layers": None if decoder == made["layers"] else decoder,
     }
 

@@ -41,8 +41,8 @@ QWEN2_MOE = Family(
     fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
     | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4}
     | {"num_experts": 60, "norm_topk_prob": False, "qkv_bias": True},
-    means={"norm_topk_prob": {True: {"expert_weights": "chosen"}, False: {"expert_weights": "all"}}},
-    sets={"shared_gate": True},
+    means={"norm_topk_prob": {True: {"experts.weights": "chosen"}, False: {"experts.weights": "all"}}},
+    sets={"experts.shared_gate": True},
     rules={"experts": routed_layers},
     idle=BALANCE,
 )
@@ -54,7 +54,7 @@ QWEN3_MOE = Family(
     fields=sizes(151936, 2048, 6144, 24, 32, num_key_value_heads=4, moe_intermediate_size=768, num_experts_per_tok=8)
     | {"num_experts": 128, "attention_bias": False},
     without="qkv_bias shared_expert_intermediate_size",
-    sets={"query_key_norm": "head", "shared_gate": False},
+    sets={"query_key_norm": "head", "experts.shared_gate": False},
     aliases="num_local_experts",
     idle="shared_expert_intermediate_size",
     fixed={"use_qk_norm": (True,)},
@@ -101,7 +101,7 @@ GRANITE_MOE = Family(
 
 def shared_if_any(config: Config, made: dict[str, Any]) -> None:
     """A shared expert of no features is none."""
-    made["shared_width"] = made["shared_width"] or None
+    made["experts.shared_width"] = made["experts.shared_width"] or None
 
 
 GRANITE_MOE_SHARED = Family(
@@ -121,7 +121,7 @@ def hunyuan_experts(config: Config, made: dict[str, Any]) -> None:
             f"num_shared_expert {config['num_shared_expert']} changes the cost: only 1 is understood",
             ("num_shared_expert",),
         )
-    made["shared_width"] = made["mlp_width"]
+    made["experts.shared_width"] = made["mlp_width"]
 
 
 HUNYUAN_MOE = Family(
@@ -140,8 +140,8 @@ HUNYUAN_MOE = Family(
 def minimax_rotary(config: Config, made: dict[str, Any]) -> None:
     """Features that are turned, by number in older files."""
     rotary(config, made)
-    if made["rotary_size"] is None and config["rotary_dim"] not in (None, head_size(made)):
-        made["rotary_size"] = config["rotary_dim"]
+    if made["rotary.size"] is None and config["rotary_dim"] not in (None, head_size(made)):
+        made["rotary.size"] = config["rotary_dim"]
 
 
 MINIMAX_M2 = Family(
@@ -152,7 +152,7 @@ MINIMAX_M2 = Family(
     fields=sizes(200064, 3072, 1536, 62, 48, num_key_value_heads=8, head_dim=128, max_position_embeddings=196608)
     | {"num_experts_per_tok": 8, "num_local_experts": 256, "rotary_dim": None},
     means={"rotary_dim": ""},
-    sets={"query_key_norm": "width", "expert_weights": "sigmoid", "expert_shares": True, "choice_bias": True},
+    sets={"query_key_norm": "width", "experts.weights": "sigmoid", "experts.shares": True, "experts.choice_bias": True},
     rules={"rotary": minimax_rotary},
     aliases="num_experts",
     idle=f"{BALANCE} attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta "
@@ -174,7 +174,7 @@ GPT_OSS = Family(
     fields=sizes(201088, 2880, 2880, 36, 64, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072)
     | {"sliding_window": 128, "attention_bias": True, "num_local_experts": 128, "num_experts_per_tok": 4},
     means={"hidden_act": ""},
-    sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "router_bias": True},
+    sets={"sinks": True, "mlp": "clamped", "mlp_bias": True, "activation": "sigmoid", "experts.router_bias": True},
     rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 2 == 0)},
     aliases="num_experts experts_per_token",
     idle=f"{BALANCE} initial_context_length swiglu_alpha swiglu_limit",
@@ -198,7 +198,7 @@ def latent(config: Config, made: dict[str, Any]) -> None:
         )
     size = config["qk_nope_head_dim"] + turned
     own = None if config["v_head_dim"] == size else config["v_head_dim"]
-    made |= {"kv_heads": None, "head_size": size, "rotary_size": turned, "value_head_size": own}
+    made |= {"kv_heads": None, "head_size": size, "rotary.size": turned, "latent.value_head_size": own}
 
 
 def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
@@ -207,19 +207,19 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
     if dense >= made["layers"]:
         forget_experts(made)
         return
-    if made["experts_per_token"] is None:
+    if made["experts.per_token"] is None:
         raise SpecError(
             "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
         )
     method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
     if method is not None and method not in methods:
         raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
-    shared = made["expert_width"] * (config["n_shared_experts"] or 0)
-    made |= {"dense_layers": dense or None, "shared_width": shared or None}
+    shared = made["experts.width"] * (config["n_shared_experts"] or 0)
+    made |= {"experts.dense_layers": dense or None, "experts.shared_width": shared or None}
     if made["mlp_bias"]:
-        made["expert_bias"] = False
+        made["experts.bias"] = False
     if method != "greedy":
-        for field, ours in {"n_group": "expert_groups", "topk_group": "chosen_groups"}.items():
+        for field, ours in {"n_group": "experts.groups", "topk_group": "experts.chosen_groups"}.items():
             if config[field] is None:
                 raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
             made[ours] = config[field]
@@ -235,7 +235,7 @@ DEEPSEEK_V2 = Family(
     | {"moe_intermediate_size": 1407, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": None}
     | {"n_group": None, "topk_group": None, "topk_method": "greedy", "routed_scaling_factor": 1.0},
     without="head_dim",
-    sets={"expert_weights": "all"},
+    sets={"experts.weights": "all"},
     rules={"heads": None, "rotary": latent, "experts": deepseek_experts},
     aliases="num_experts",
     idle=f"{BALANCE} aux_loss_alpha ep_size head_dim qk_head_dim seq_aux",
@@ -249,9 +249,9 @@ DEEPSEEK_V3 = Family(
     fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
     | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
     | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
-    means={"norm_topk_prob": Meaning("flag", "expert_shares")},
+    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="mlp_bias topk_method",
-    sets={"expert_weights": "sigmoid", "choice_bias": True},
+    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
     idle="num_nextn_predict_layers rope_interleave",
     fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
@@ -275,10 +275,10 @@ GLM4_MOE = Family(
     | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True},
     means={
         "attention_bias": "qkv_bias",
-        "norm_topk_prob": Meaning("flag", "expert_shares"),
+        "norm_topk_prob": Meaning("flag", "experts.shares"),
         "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
     },
-    sets={"expert_weights": "sigmoid", "choice_bias": True},
+    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"experts": deepseek_experts},
     aliases=DEEPSEEK_V3.aliases,
     idle=f"{BALANCE} num_nextn_predict_layers",

@@ -43,8 +43,9 @@ Rule = Callable[[Config, dict[str, Any]], None]
 def transformer(config: Config, made: dict[str, Any]) -> Architecture:
     """The transformer with these fields, without what only a head over the vocabulary has where there is none."""
     if "tokens" not in config.end:
-        made |= {"head": False, "tied": False, "head_bias": False, "logit_scale": None, "logit_cap": None}
-    return Transformer(**made)
+        made = {name: value for name, value in made.items() if not name.startswith("head.")}
+        made |= {"head": False, "tied": False}
+    return Transformer.of(made)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -30,7 +30,7 @@ GPT_J = Family(
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": False},
     without="scale_attn_weights",
     sets={"positions": "rotary", "fused_qkv": False, "qkv_bias": False, "attention_bias": False}
-    | {"parallel": True, "shared_norm": True, "head_bias": True},
+    | {"parallel": True, "shared_norm": True, "head.bias": True},
     fixed={"scale_attn_weights": (True,)},
     aliases=GPT2.aliases,
     idle="rotary",
@@ -54,7 +54,7 @@ def neo_windows(config: Config, made: dict[str, Any]) -> None:
             ("attention_types",),
         )
     if "local" in kinds:
-        made |= {"window": config["window_size"], "window_pattern": cycle([k == "local" for k in kinds], layers)}
+        made |= {"window.size": config["window_size"], "window.pattern": cycle([k == "local" for k in kinds], layers)}
 
 
 GPT_NEO = Family(
@@ -165,7 +165,7 @@ def falcon_blocks(config: Config, made: dict[str, Any]) -> None:
     made["kv_heads"] = config["num_kv_heads"] if new else 1 if config["multi_query"] else None
     made["mlp_width"] = made["mlp_width"] or 4 * made["width"]
     if not config["alibi"]:
-        made["rotary_size"] = turned(config, head_size(made))
+        made["rotary.size"] = turned(config, head_size(made))
 
 
 FALCON = Family(

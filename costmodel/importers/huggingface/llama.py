@@ -51,7 +51,7 @@ LLAMA = Family(
 
 def granite_logits(config: Config, made: dict[str, Any]) -> None:
     """Logits are divided."""
-    made["logit_scale"] = 1 / config["logits_scaling"]
+    made["head.logit_scale"] = 1 / config["logits_scaling"]
 
 
 GRANITE = Family(
@@ -192,7 +192,7 @@ def smollm_layers(config: Config, made: dict[str, Any]) -> None:
     """Every fourth layer has no positions, and a window, if any layer has one."""
     turned = smollm_turned(config, made["layers"])
     windows(lambda config, n: config["use_sliding_window"] and not turned[n])(config, made)
-    made["rotary_pattern"] = cycle(turned, made["layers"])
+    made["rotary.pattern"] = cycle(turned, made["layers"])
 
 
 SMOLLM3 = Family(

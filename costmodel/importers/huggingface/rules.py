@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costmodel.architectures.mixture import NEED_EXPERTS
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.importers.huggingface.family import Config, Rule
 
@@ -42,13 +41,13 @@ def head_size(made: dict[str, Any]) -> int:
 
 def rotary(config: Config, made: dict[str, Any]) -> None:
     """How many features of a head are turned, if not all."""
-    made["rotary_size"] = turned(config, head_size(made))
+    made["rotary.size"] = turned(config, head_size(made))
 
 
 def rotary_whole(config: Config, made: dict[str, Any]) -> None:
     """All features of a head are turned: the family knows no share."""
     check_whole(config, head_size(made))
-    made["rotary_size"] = None
+    made["rotary.size"] = None
 
 
 def turned(config: Config, size: int) -> int | None:
@@ -103,7 +102,7 @@ def windows(usual: Callable[[Config, int], bool]) -> Rule:
                 "layer_types has sliding_attention, and there is no sliding_window: give its size", ("layer_types",)
             )
         if any(local) and size and size > 0:
-            made |= {"window": size, "window_pattern": cycle(local, layers)}
+            made |= {"window.size": size, "window.pattern": cycle(local, layers)}
 
     return windowed
 
@@ -150,12 +149,12 @@ def routed_layers(config: Config, made: dict[str, Any]) -> None:
     dense, step = set(config["mlp_only_layers"] or []), config["decoder_sparse_step"]
     routed = each(made["layers"], lambda n: n not in dense and (n + 1) % step == 0)
     if any(routed):
-        made["expert_pattern"] = cycle(routed, made["layers"])
+        made["experts.pattern"] = cycle(routed, made["layers"])
     else:
         forget_experts(made)
 
 
 def forget_experts(made: dict[str, Any]) -> None:
     """Take away all fields of experts: no layer has any."""
-    for field in ("experts", *NEED_EXPERTS):
-        made.pop(field, None)
+    for field in [name for name in made if name.startswith("experts.")]:
+        del made[field]

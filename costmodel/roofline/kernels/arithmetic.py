@@ -39,17 +39,17 @@ def multiply_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 def scale(t: Tape, s: Site) -> Ref:
     """c·x."""
-    return t.multiply(s.x, s.factor)
+    return t.multiply(s.x, s.kind.factor)
 
 
 def scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     """c·g."""
-    yield s.x, t.multiply(g, s.factor)
+    yield s.x, t.multiply(g, s.kind.factor)
 
 
 def shift(t: Tape, s: Site) -> Ref:
-    """x + 1, as any constant."""
-    return t.add(s.x, 1.0)
+    """x + c."""
+    return t.add(s.x, s.kind.constant)
 
 
 def shift_gradients(t: Tape, s: Site, g: Ref) -> Gradients:

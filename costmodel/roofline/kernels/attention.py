@@ -119,9 +119,13 @@ def _by_key_head(t: Tape, s: Site, x: Ref) -> Ref:
     return t.reshape(x, b, s.inputs[1].shape[1], -1, count, features)
 
 
+def _scale(s: Site) -> float:
+    return 1 / math.sqrt(s.x.shape[-1]) if s.kind.scale is None else s.kind.scale
+
+
 def _scores(t: Tape, s: Site, q: Ref, k: Ref) -> Ref:
     scores = t.matmul(q, k.swapaxes(-1, -2))
-    return t.multiply(scores, 1 / math.sqrt(q.shape[-1]), out=scores)
+    return t.multiply(scores, _scale(s), out=scores)
 
 
 def _share(t: Tape, s: Site, scores: Ref, name: str) -> Ref | None:
@@ -135,7 +139,7 @@ def _share(t: Tape, s: Site, scores: Ref, name: str) -> Ref | None:
 
 
 def fused(t: Tape, s: Site) -> Ref:
-    """softmax(q kᵀ/√d_h) v, a tile of queries at a time; keeps a row's max + log Σ."""
+    """softmax(scale·q kᵀ) v, a tile of queries at a time; keeps a row's max + log Σ."""
     q, (k, v) = _by_key_head(t, s, s.x), (x[:, :, None] for x in s.inputs[1:])
     y = t.empty(*q.shape[:-1], v.shape[-1])
     for queries, keys in _tiles(s):
@@ -174,7 +178,7 @@ def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
             t.multiply(slopes, share, out=slopes)
         t.subtract(slopes, projections[rows], out=slopes)
         t.multiply(slopes, weights, out=slopes)
-        t.multiply(slopes, 1 / math.sqrt(q.shape[-1]), out=slopes)
+        t.multiply(slopes, _scale(s), out=slopes)
         t.matmul(slopes, k[seen], out=dq[rows])
         _add_heads(t, dk[seen], slopes, q[rows])
     for operand, gradient in zip(s.inputs, (dq, dk, dv), strict=True):

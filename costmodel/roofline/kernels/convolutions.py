@@ -6,10 +6,10 @@ in either direction; the weight is (narrow channels, wide channels of a group, k
 
 from __future__ import annotations
 
-from costmodel.layers.fields import pair
 from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, spread
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
+from costmodel.training.fields import pair
 
 
 def _padded(t: Tape, x: Ref, sides: Shape) -> Ref:

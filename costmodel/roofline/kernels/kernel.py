@@ -17,7 +17,7 @@ EPSILON = 1e-5
 class Site:
     """One layer at work: its kind, its operands, what it made, and what its forward pass leaves for backward.
 
-    wanted: the operands whose gradients are asked for. factor: the constant of a `scale`, which its kind does not say.
+    wanted: the operands whose gradients are asked for.
     """
 
     kind: Any
@@ -26,7 +26,6 @@ class Site:
     buffers: dict[str, Ref]
     training: bool
     wanted: list[Ref]
-    factor: float = 0.5
     kept: dict[str, Ref] = field(default_factory=dict)
     y: Any = None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from costmodel.errors import CostModelError
-from costmodel.optimizers import Optimizer
 from costmodel.roofline.kernels.large_steps import adafactor, lamb, lion, muon, shampoo
 from costmodel.roofline.kernels.steps import (
     Update,
@@ -24,6 +23,7 @@ from costmodel.roofline.kernels.steps import (
 )
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
+from costmodel.training.optimizers import Optimizer
 
 Step = Callable[[Tape, Update], None]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.layers.fields import pair
 from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
+from costmodel.training.fields import pair
 
 if TYPE_CHECKING:
     import numpy

@@ -1,0 +1,1 @@
+"""Questions over many predictions, a module for each verb."""

@@ -1,0 +1,223 @@
+"""Where one cost passes another as a number of the question grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.analysis.solve import shower
+from costmodel.analysis.vary import Knob, knob_of, last_true
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
+from costmodel.display.table import Table
+from costmodel.display.units import UNITS
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+
+DEFAULT = "flops.total"
+
+
+def share(prediction: Prediction, what: str) -> int:
+    """A quantity such as "params", or of one part, such as "attention", "attention.scores" or "mlp:params".
+
+    A part is named by its place in the names of layers; FLOPs in total are meant where no quantity is given. Raises
+    UnknownNameError, or SettingError for a quantity that is no sum over layers.
+    """
+    if what in QUANTITIES:
+        return int(prediction.value(what))
+    part, _, quantity = what.partition(":")
+    quantity = quantity or DEFAULT
+    if quantity not in SUMMED:
+        if quantity in QUANTITIES:
+            raise SettingError(f"{quantity} is no sum over layers: of a part ask for one of {', '.join(SUMMED)}")
+        raise unknown("quantity", quantity, SUMMED)
+    rows = [row for row in prediction.layers if f".{part}." in f".{row.name}."]
+    if not rows:
+        raise unknown("quantity or part", what, [*QUANTITIES, *part_names(prediction)])
+    return sum(int(getattr(row, column)) for row in rows for column in ROW_COLUMNS[quantity])
+
+
+def part_names(prediction: Prediction) -> list[str]:
+    """Every word of the layers' names, and every name."""
+    names = {row.name for row in prediction.layers}
+    return sorted(names | {word for name in names for word in name.split(".")})
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """From `at` on, the larger of the two is another than before; `equal` is the value at which they are equal, if any.
+
+    a, b: both at `at`. leads: the name of the larger from there on.
+    """
+
+    at: int
+    equal: int | None
+    a: int
+    b: int
+    leads: str
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
+
+    first: a and b at the knob's first value; last: the last value looked at.
+    """
+
+    a: str
+    b: str
+    knob: Knob
+    crossings: tuple[Crossing, ...]
+    first: tuple[int, int]
+    last: int
+
+    def __bool__(self) -> bool:
+        return bool(self.crossings)
+
+    @property
+    def answer(self) -> int | None:
+        """Where the order first changes."""
+        return self.crossings[0].at if self.crossings else None
+
+    def __int__(self) -> int:
+        if not self.crossings:
+            raise SettingError(str(self).partition("\n")[0])
+        return self.crossings[0].at
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "for": self.knob.name,
+            "answer": self.answer,
+            "crossings": [vars(crossing) for crossing in self.crossings],
+            "first": {"a": self.first[0], "b": self.first[1]},
+            "last": self.last,
+            "note": self.knob.note,
+        }
+
+    def __str__(self) -> str:
+        name, first = self.knob.name, self.knob.values[0]
+        lines = [self._said(crossing) for crossing in self.crossings]
+        if not self.crossings:
+            order = (
+                "equal to" if self.first[0] == self.first[1] else "above" if self.first[0] > self.first[1] else "below"
+            )
+            lines = [f"{self.a} stays {order} {self.b} from {name} {first:,} to {self.last:,}"]
+        show_a, show_b = shower(_quantity(self.a)), shower(_quantity(self.b))
+        rows = [(f"{first:,}", show_a(self.first[0]), show_b(self.first[1]))]
+        rows += [(f"{c.at:,}", show_a(c.a), show_b(c.b)) for c in self.crossings]
+        table = Table((name, self.a, self.b), rows, words=frozenset()).text()
+        note = [f"note: {self.knob.note}"] if self.knob.note else []
+        return "\n".join([*lines, "", table, *note])
+
+    def _said(self, crossing: Crossing) -> str:
+        name = self.knob.name
+        equal = "" if crossing.equal is None else f" (equal at {crossing.equal:,})"
+        if crossing.leads:
+            other = self.b if crossing.leads == self.a else self.a
+            return f"{crossing.leads} passes {other} at {name} {crossing.at:,}{equal}"
+        return f"{self.a} is equal to {self.b} from {name} {crossing.at:,} on"
+
+
+def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settings: Any) -> BreakEven:
+    """At which value of `for_` cost `a` passes cost `b`, or falls behind it; false if neither happens.
+
+    Looked for between the doublings of the knob's first value: two crossings between one and the next are not seen.
+    A sequence may be longer than a learned position table: the table then has as many entries as it.
+
+    Args:
+        model: as `predict` takes it.
+        a: a quantity such as "memory.activations", or one of a part of the model: "attention" (its FLOPs in total),
+            "attention.scores:flops.forward", "mlp:params".
+        b: likewise.
+        for_: what to turn: batch, seq, image, or a size of the model such as layers or width.
+        **settings: all that `predict` takes but for_.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if for_ in settings:
+        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    return cross(predict(model, **settings), a, b, for_)
+
+
+def cross(asked: Prediction, a: str, b: str, for_: str) -> BreakEven:
+    """`break_even` for the question of a prediction, whose own value of `for_` does not matter."""
+    if _unit(a) != _unit(b):
+        raise SettingError(f"{a} and {b} are not in one unit: {_unit(a)} and {_unit(b)}")
+    for what in (a, b):
+        share(asked, what)
+    return _Course(knob_of(asked, for_, stretched=True), a, b).result()
+
+
+def _quantity(what: str) -> str:
+    return what if what in QUANTITIES else what.partition(":")[2] or DEFAULT
+
+
+def _unit(what: str) -> str:
+    group = _quantity(what).partition(".")[0]
+    return UNITS.get(group, "FLOP")
+
+
+class _Course:
+    """The two costs along a knob."""
+
+    def __init__(self, knob: Knob, a: str, b: str) -> None:
+        self.knob, self.a, self.b = knob, a, b
+        self.made: dict[int, tuple[int, int]] = {}
+
+    def costs(self, position: int) -> tuple[int, int]:
+        if position not in self.made:
+            at = self.knob.at(self.knob.values[position])
+            self.made[position] = share(at, self.a), share(at, self.b)
+        return self.made[position]
+
+    def order(self, position: int) -> int:
+        """1 if a leads, −1 if b does, 0 if they are equal."""
+        a, b = self.costs(position)
+        return (a > b) - (a < b)
+
+    def result(self) -> BreakEven:
+        last, turns = 0, [(0, self.order(0))]
+        for position in self._doublings():
+            while self.order(position) != turns[-1][1]:
+                now = self._next(last, position, turns[-1][1])
+                turns.append((now, self.order(now)))
+                last = now
+            last = position
+        return BreakEven(self.a, self.b, self.knob, self._crossings(turns), self.costs(0), self.knob.values[last])
+
+    def _crossings(self, turns: list[tuple[int, int]]) -> tuple[Crossing, ...]:
+        """Turns of the order, one that leads to equality and one that leads on from it being one crossing."""
+        found, lead = [], turns[0][1]
+        for (position, order), before in zip(turns[1:], turns, strict=False):
+            last = position == turns[-1][0]
+            if order == lead or (order == 0 and not last):
+                continue
+            equal = self.knob.values[before[0]] if before[1] == 0 and before[0] else None
+            leads = {1: self.a, -1: self.b, 0: ""}[order]
+            found.append(Crossing(self.knob.values[position], equal, *self.costs(position), leads))
+            lead = order
+        return tuple(found)
+
+    def _doublings(self) -> Iterator[int]:
+        """Positions ever further on, as far as there are models that large."""
+        position, count = 1, len(self.knob.values)
+        while position < count:
+            try:
+                self.costs(position)
+            except CostModelError:
+                return
+            yield position
+            position = 2 * position if 2 * position < count or position == count - 1 else count - 1
+
+    def _next(self, start: int, end: int, order: int) -> int:
+        """The first position past `start` where the order is not `order`, which it is not at `end`."""
+        return start + 1 + last_true(lambda n: self.order(start + n) == order, end - start + 1)

@@ -1,0 +1,161 @@
+"""What to recompute so that a training step fits: every way that a model allows, priced, and the cheapest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.table import Table
+from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
+from costmodel.errors import CostModelError, SettingError, shown
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+Checkpoint = str | int | tuple[str, ...]
+PARTS: tuple[Checkpoint, ...] = ("selective", ("mlp",), ("attention",), ("attention", "mlp"))
+MOST_GROUPS = 16
+"""Groups of more blocks are tried only as "sqrt": no network is so deep that they would be better."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One value of the setting `checkpoint`: its peak [bytes], and the contraction FLOPs that it recomputes."""
+
+    checkpoint: Checkpoint
+    peak: int
+    recomputed_flops: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits."""
+
+    budget: Budget
+    reserve: int
+    candidates: tuple[Candidate, ...]
+
+    def margin(self, candidate: Candidate) -> int:
+        """Bytes that a candidate leaves; negative if there are too few."""
+        return self.budget.bytes - self.reserve - candidate.peak
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The first candidate that fits."""
+        return next((candidate for candidate in self.candidates if self.margin(candidate) >= 0), None)
+
+    @property
+    def smallest(self) -> Candidate:
+        """The candidate of the least peak."""
+        return min(self.candidates, key=lambda candidate: candidate.peak)
+
+    def __bool__(self) -> bool:
+        return self.chosen is not None
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                show_checkpoint(candidate.checkpoint),
+                show_bytes(candidate.peak),
+                show_flops(candidate.recomputed_flops),
+                "chosen" if candidate is self.chosen else "yes" if self.margin(candidate) >= 0 else "no",
+            )
+            for candidate in self.candidates
+        ]
+        table = Table(("checkpoint", "peak", "recomputed", "fits"), rows, words=frozenset({0, 3})).text()
+        return f"{table}\n\n{self._verdict()}"
+
+    def _verdict(self) -> str:
+        best = self.chosen or self.smallest
+        name, margin = show_checkpoint(best.checkpoint), show_bytes(abs(self.margin(best)))
+        reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
+        budget = f"budget {show_bytes(self.budget.bytes)} ({self.budget.reading}){reserve}"
+        if self:
+            return f"checkpoint {name} is the cheapest that fits: {budget}, {margin} to spare"
+        return f"none fits: {budget}; the smallest, checkpoint {name}, takes {margin} too much"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes, FLOPs]."""
+        return {
+            "fits": bool(self),
+            "checkpoint": self.chosen.checkpoint if self.chosen else None,
+            "budget": self.budget.bytes,
+            "reserve": self.reserve,
+            "margin": self.margin(self.chosen or self.smallest),
+            "candidates": [
+                {
+                    "checkpoint": candidate.checkpoint,
+                    "peak": candidate.peak,
+                    "recomputed_flops": candidate.recomputed_flops,
+                    "fits": self.margin(candidate) >= 0,
+                }
+                for candidate in self.candidates
+            ],
+        }
+
+
+def cheapest_checkpoint(
+    model: Architecture | str, memory: str | int, *, reserve: str | int = 0, **settings: Any
+) -> Choice:
+    """The value of `checkpoint` that recomputes least among those with which a training step fits `memory`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but checkpoint.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    return choose(predict(model, **settings), memory, reserve)
+
+
+def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> Choice:
+    """`cheapest_checkpoint` for the question of a prediction, which must leave `checkpoint` open."""
+    settings = prediction.settings
+    if settings.checkpoint != "none":
+        raise SettingError(f"checkpoint={shown(settings.checkpoint)} is what is to be chosen: leave it out")
+    if not settings.training:
+        raise SettingError(f"mode={settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
+    budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
+    found = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
+    return Choice(budget, spared, tuple(found))
+
+
+def _candidates(plain: Prediction) -> Iterator[Candidate]:
+    """Every way that the model has, none first."""
+    yield _candidate(plain)
+    for names in PARTS:
+        if found := _tried(plain, names):
+            yield _candidate(found)
+    by_block = _tried(plain, "block")
+    if by_block is None:
+        return
+    yield _candidate(by_block)
+    root = isqrt(by_block.run.recomputation.depth - 1) + 1
+    sizes = [*range(2, min(root - 1, MOST_GROUPS) + 1), *(["sqrt"] if root > 1 else [])]
+    for size in sizes:
+        if found := _tried(plain, size):
+            yield _candidate(found)
+
+
+def _tried(plain: Prediction, checkpoint: Checkpoint) -> Prediction | None:
+    """The same question with `checkpoint`; None if the model has no such parts."""
+    try:
+        return Prediction(plain.model, replace(plain.settings, checkpoint=checkpoint))
+    except CostModelError:
+        return None
+
+
+def _candidate(prediction: Prediction) -> Candidate:
+    return Candidate(prediction.settings.checkpoint, prediction.memory.peak, prediction.flops.recomputed)
+
+
+def show_checkpoint(checkpoint: Checkpoint) -> str:
+    """The value as the command line takes it."""
+    return ",".join(checkpoint) if isinstance(checkpoint, tuple) else str(checkpoint)

@@ -1,0 +1,211 @@
+"""Closed forms of a model's quantities in sizes left open, each with exactly where it holds.
+
+A question with letters for some of its sizes is traced at one point, and what was decided on the way is written down.
+Wherever the same decisions come out alike, the trace would be the same: there the formulas found hold. Elsewhere the
+question is traced once more. So a tree of decisions grows whose leaves are formulas, or refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from costmodel.architectures.applicability import check_applies
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.scaling import resized, turnable
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.errors import CostModelError, unknown
+from costmodel.importers.files import settings_of
+from costmodel.symbolic.guards import Condition, Decisions, Noting
+from costmodel.symbolic.polynomial import Polynomial
+from costmodel.symbolic.sizes import value_of
+
+SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
+"""Settings that formulas can have a letter for, beside the sides of the image."""
+SIDES = ("image.height", "image.width")
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Formulas of one regime, by quantity."""
+
+    formulas: Mapping[str, Polynomial]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A regime in which the question has no answer; `predict` says why at each of its points, as here at one."""
+
+    message: str
+    point: Mapping[str, int]
+
+
+Leaf = Forms | Refusal
+
+
+@dataclass
+class Branch:
+    """A decision, and what comes after each outcome, as far as there have been traces."""
+
+    condition: Condition
+    after: dict[int, Branch | Leaf] = field(default_factory=dict)
+
+
+class ClosedForms:
+    """Formulas of `quantities` of a model in `letters`: settings of `SIZES` and `SIDES`, and size fields of the model.
+
+    settings: those of the question that are not open. changed: other values of fields of the model than its own, which
+    need not fit it where sizes of its own are open. Pickles as plain data. Raises UnknownNameError.
+    """
+
+    def __init__(
+        self,
+        model: Architecture,
+        settings: Mapping[str, Any],
+        letters: Iterable[str],
+        quantities: Iterable[str] = QUANTITIES,
+        changed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.changed = dict(changed or {})
+        self.settings = dict(settings)
+        self.letters = tuple(letters)
+        self.quantities = tuple(quantities)
+        for quantity in self.quantities:
+            if quantity not in QUANTITIES:
+                raise unknown("quantity", quantity, QUANTITIES)
+        for letter in self.letters:
+            if letter not in (known := open_sizes(model)):
+                raise unknown("size", letter, known)
+        self.tree: Branch | Leaf | None = None
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def at(self, point: Mapping[str, int]) -> Leaf:
+        """The regime of a point, which gives each letter its size."""
+        leaf = _follow(self.tree, point)
+        if leaf is None:
+            with self._lock:
+                leaf = _follow(self.tree, point) or self._explore(point)
+        return leaf
+
+    def known(self, point: Mapping[str, int]) -> Leaf | None:
+        """The regime of a point, if there has been a trace in it."""
+        return _follow(self.tree, point)
+
+    def predict(self, point: Mapping[str, int]) -> Prediction:
+        """What `costmodel.predict` answers at a point. Raises CostModelError."""
+        fields, settings = _sorted(point)
+        return predict(varied(self.model, self.changed | fields), **self.settings | settings)
+
+    def reason(self, point: Mapping[str, int]) -> str:
+        """Why there is no answer at a point; "" if there is one."""
+        try:
+            self._values(self.predict(point))
+        except CostModelError as error:
+            return str(error)
+        return ""
+
+    def _values(self, prediction: Prediction) -> dict[str, int]:
+        return {quantity: prediction.value(quantity) for quantity in self.quantities}
+
+    def _explore(self, point: Mapping[str, int]) -> Leaf:
+        """Trace at a point, and graft the path of its decisions onto the tree."""
+        decisions = Decisions()
+        leaf = self._trace(point, decisions)
+        grafted: Branch | Leaf | None = self.tree
+        open_end: tuple[Branch, int] | None = None
+        for condition, outcome in decisions.outcomes.items():
+            if grafted is None:
+                grafted = Branch(condition)
+                self._put(open_end, grafted)
+            if not isinstance(grafted, Branch) or grafted.condition != condition:
+                raise AssertionError(f"two traces decide differently: {condition}")
+            open_end = grafted, outcome
+            grafted = grafted.after.get(outcome)
+        self._put(open_end, leaf)
+        return leaf
+
+    def _put(self, end: tuple[Branch, int] | None, what: Branch | Leaf) -> None:
+        if end is None:
+            self.tree = what
+        else:
+            branch, outcome = end
+            branch.after[outcome] = what
+
+    def _trace(self, point: Mapping[str, int], decisions: Decisions) -> Leaf:
+        letters = {name: decisions.letter(name, value) for name, value in point.items()}
+        fields, settings = _sorted(letters)
+        try:
+            model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
+            asked = settings_of(self.settings | settings)
+            check_applies(model, asked)
+            values = self._values(Prediction(model, asked))
+        except CostModelError:
+            if reason := self.reason(point):
+                return Refusal(reason, dict(point))
+            raise
+        return Forms({quantity: _checked(value, point) for quantity, value in values.items()})
+
+    def _lettered(self, sizes: dict[str, int], letters: dict[str, Noting]) -> Architecture:
+        """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
+        try:
+            sized = varied(self.model, self.changed | sizes)
+        except CostModelError:
+            with suppress(ValueError, AttributeError):  # what it decides is noted; a part may lack what it needs
+                self.model.with_values(self.changed | letters).checked()
+                _ = [letter.fixed() for letter in letters.values()]  # no letter has met what is wrong
+            raise
+        return sized.with_values(letters).checked() if letters else sized
+
+
+def open_sizes(model: Architecture) -> tuple[str, ...]:
+    """Sizes of a question about `model` that formulas can have letters for."""
+    fields = [name for name in model.LETTERS if name in model.field_names()]
+    return (*SIZES, *SIDES, *fields)
+
+
+def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
+    """The model with other values of some fields, checked as if it had been made with them, or of another width.
+
+    Raises CostModelError.
+    """
+    own = {name: value for name, value in fields.items() if name not in turnable(model)}
+    if own:
+        model = model.with_fields(own)
+    for name in turnable(model):
+        model = resized(model, name, fields[name]) if name in fields else model
+    return model
+
+
+def _sorted(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
+    """Fields of the model, and settings."""
+    fields = {name: size for name, size in sizes.items() if name not in (*SIZES, *SIDES)}
+    settings: dict[str, Any] = {name: size for name, size in sizes.items() if name in SIZES}
+    if SIDES[0] in sizes:
+        settings["image"] = tuple(sizes[side] for side in SIDES)
+    return fields, settings
+
+
+def _follow(tree: Branch | Leaf | None, point: Mapping[str, int]) -> Leaf | None:
+    """The leaf that a point's decisions lead to; None if there has been no trace there."""
+    while isinstance(tree, Branch):
+        tree = tree.after.get(tree.condition.outcome(tree.condition.of.value(point)))
+    return tree
+
+
+def _checked(value: int, point: Mapping[str, int]) -> Polynomial:
+    """The formula of a quantity; it gives what was traced."""
+    formula = value.expression if isinstance(value, Noting) else Polynomial.of(value)
+    if formula.value(point) != value_of(value):
+        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {value_of(value)}")
+    return formula

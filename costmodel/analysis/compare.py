@@ -1,0 +1,283 @@
+"""Several models or settings side by side: values, differences and ratios to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from costmodel.analysis.checkpoint import show_checkpoint
+from costmodel.analysis.closed_forms import varied
+from costmodel.analysis.match import Match, nearest
+from costmodel.analysis.solve import shower
+from costmodel.architectures.applicability import applicable
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import unknown_field
+from costmodel.architectures.scaling import turnable
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.report import headline, printable
+from costmodel.display.table import Cells, Table
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.importers.zoo import load
+from costmodel.training.settings import SETTING_NAMES, Settings
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import pandas
+    from matplotlib.figure import Figure
+
+MOST = 64
+"""More than this side by side is a sweep."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Predictions side by side, by label; the first is what the others are compared with.
+
+    matches: how those that were sized to the first were sized, by label. quantities: those that are shown.
+    """
+
+    labels: tuple[str, ...]
+    predictions: tuple[Prediction, ...]
+    matches: dict[str, Match]
+    quantities: tuple[str, ...] = QUANTITIES
+
+    def value(self, label: str, quantity: str) -> int:
+        """A quantity of one of them. Raises UnknownNameError."""
+        if label not in self.labels:
+            raise unknown("label", label, self.labels)
+        return int(self.predictions[self.labels.index(label)].value(quantity))
+
+    def difference(self, label: str, quantity: str) -> int:
+        """By how much it is above the first."""
+        return self.value(label, quantity) - self.value(self.labels[0], quantity)
+
+    def ratio(self, label: str, quantity: str) -> float | None:
+        """How many times the first's it is; None where the first has none."""
+        first = self.value(self.labels[0], quantity)
+        return self.value(label, quantity) / first if first else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: for each, what it is and every quantity with its difference and ratio to the first."""
+        return {
+            "labels": list(self.labels),
+            "entries": [
+                {
+                    "label": label,
+                    "question": headline(p),
+                    "match": self.matches[label].to_dict() if label in self.matches else None,
+                    "quantities": {q: self._figures(label, q) for q in self.quantities},
+                }
+                for label, p in zip(self.labels, self.predictions, strict=True)
+            ],
+        }
+
+    def _figures(self, label: str, quantity: str) -> dict[str, Any]:
+        return {
+            "value": self.value(label, quantity),
+            "difference": self.difference(label, quantity),
+            "ratio": self.ratio(label, quantity),
+        }
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each label and quantity: value, difference, ratio (needs pandas, extra `frame`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
+        rows = [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
+        return pandas.DataFrame(rows)
+
+    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """Bars of parameters, FLOPs and peak memory, also written to `path` (extra `plot`); dark: on black.
+
+        Raises CostModelError.
+        """
+        from costmodel.display.bars import PASSES, bars
+        from costmodel.display.figures import DARK, LIGHT, save
+
+        found = self.predictions
+        flops = [{part: getattr(p.flops, part) for part in PASSES} for p in found]
+        memory = [p.timeline.peak_step.alive._asdict() for p in found]
+        figure = bars(self.labels, [p.params for p in found], flops, memory, DARK if dark else LIGHT)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+    def tables(self) -> list[Table]:
+        """Values with ratios, and differences."""
+        first, *others = self.labels
+        shown = [q for q in self.quantities if self.quantities != QUANTITIES or self._says_more(q)]
+        values = [(q, self._cell(first, q), *(self._cell(x, q, ratio=True) for x in others)) for q in shown]
+        changes: list[Cells] = [(q, *(self._change(x, q) for x in others)) for q in shown]
+        changes = [cells for cells in changes if any(cell != "=" for cell in cells[1:])]
+        tables = [Table(("", *self.labels), values)]
+        if changes:
+            tables.append(Table((f"difference to {first}", *others), changes))
+        return tables
+
+    def _says_more(self, quantity: str) -> bool:
+        """Whether a quantity is not zero for all, nor for all the same as the one that it is a variation of."""
+        plain = "params" if quantity.endswith("_params") else quantity.replace("hardware", "total")
+        return any(self.value(x, quantity) for x in self.labels) and (
+            plain == quantity or any(self.value(x, quantity) != self.value(x, plain) for x in self.labels)
+        )
+
+    def _cell(self, label: str, quantity: str, *, ratio: bool = False) -> str:
+        cell = shower(quantity)(self.value(label, quantity))
+        if not ratio:
+            return cell
+        times = self.ratio(label, quantity)
+        return f"{cell}  {_times(times):>8}"
+
+    def _change(self, label: str, quantity: str) -> str:
+        change = self.difference(label, quantity)
+        return f"{'-' if change < 0 else '+'}{shower(quantity)(abs(change))}" if change else "="
+
+    def _heads(self) -> list[str]:
+        lines = []
+        for label, p in zip(self.labels, self.predictions, strict=True):
+            lines.append(f"{label}: {headline(p)}" if not headline(p).startswith(f"{label}:") else headline(p))
+            if label in self.matches:
+                lines.append(f"  sized to {self.labels[0]}: {self.matches[label]}")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n\n".join(["\n".join(self._heads()), *(table.text() for table in self.tables())])
+
+    def _repr_html_(self) -> str:
+        heads = "<br>".join(map(escape, self._heads()))
+        tables = "".join(table.html() for table in self.tables())
+        return f'<div style="overflow-x:auto"><p>{heads}</p>{tables}</div>'
+
+
+def compare(
+    *questions: Architecture | str | Prediction,
+    at_equal: str | None = None,
+    by: str = "width",
+    quantities: str | Sequence[str] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Several models, predictions or settings side by side, the first being what the others are compared with.
+
+    A list of values of a setting stands for a column each (a tuple is one value), as in
+    ``compare("gpt2-small", optimizer=["sgd", "adamw"])``; so does one of a field, as in ``layers=[12, 24]``. What only
+    some of the models have, such as seq or attention, is that of those.
+
+    Args:
+        *questions: models as `predict` takes them, or predictions, which keep their own settings.
+        at_equal: a quantity, such as "params" or "flops.total": all but the first are sized to come nearest.
+        by: what is turned for that: "width" or "layers".
+        quantities: those to show, such as ["params", "memory.peak"] (default: all).
+        **settings: all that `predict` takes, and fields of the models.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if not questions:
+        raise SettingError("compare takes at least one model: give one, with a list of values of a setting, or several")
+    asked = [q if isinstance(q, Prediction) else load(q) for q in questions]
+    models = [q for q in asked if isinstance(q, Architecture)]
+    if settings and not models:
+        raise SettingError(f"{next(iter(settings))} is for models: predictions have their own settings")
+    found = [p for q in asked for p in ([q] if isinstance(q, Prediction) else _predicted(q, models, settings))]
+    if not 2 <= len(found) <= MOST:
+        raise SettingError(f"compare takes 2 to {MOST} models or settings, not {len(found)}")
+    matches: dict[int, Match] = {}
+    if at_equal is not None:
+        target = int(found[0].value(at_equal))
+        matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(found) if n}
+        found = [matches[n].prediction if n in matches else p for n, p in enumerate(found)]
+    names = _labels(found)
+    wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
+    if not wanted:
+        raise SettingError("quantities is empty: give at least one, such as memory.peak")
+    for quantity in wanted:
+        found[0].value(quantity)
+    return Comparison(names, tuple(found), {names[n]: match for n, match in matches.items()}, wanted)
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"×{ratio:,.0f}" if ratio >= 1000 else f"×{ratio:.3g}"
+
+
+def _predicted(model: Architecture, models: Sequence[Architecture], settings: dict[str, Any]) -> list[Prediction]:
+    """One for each combination of the values that lists hold."""
+    fields = dict.fromkeys(name for m in models for name in _open(m))
+    for name in settings:
+        if name not in SETTING_NAMES and name not in fields:
+            known = [*(name for name in SETTING_NAMES if any(name in applicable(m) for m in models)), *fields]
+            raise unknown_field("setting or field of the models", name, map(type, models), known)
+    given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
+    choices = []
+    for name, value in given.items():
+        if isinstance(value, list) and not value:
+            raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
+        choices.append(value if isinstance(value, list) else [value])
+    return [_one(model, dict(zip(given, values, strict=True))) for values in product(*choices)]
+
+
+def _one(model: Architecture, asked: dict[str, Any]) -> Prediction:
+    fields = {name: value for name, value in asked.items() if name in _open(model)}
+    return predict(varied(model, fields), **{name: value for name, value in asked.items() if name not in fields})
+
+
+def _fields(model: Architecture) -> list[str]:
+    """Fields of a model that can be given other values."""
+    return [name for name in model.field_names() if name not in ("name", "notes")]
+
+
+def _open(model: Architecture) -> list[str]:
+    """Fields, and sizes that can be turned of a model that has no field for them."""
+    return [*_fields(model), *turnable(model)]
+
+
+def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]) -> bool:
+    """Whether a setting is one that this model does not have and another does: to be turned only if none has it."""
+    owners = [other for other in models if setting in applicable(other) or setting in _fields(other)]
+    owners = owners or [other for other in models if setting in turnable(other)]
+    return bool(owners) and all(owner is not model for owner in owners)
+
+
+def _labels(predictions: Sequence[Prediction]) -> tuple[str, ...]:
+    """Each one's model, where they differ, and the settings that it has otherwise than others of that model."""
+    titles = [printable(p.model.title) for p in predictions]
+    labels = []
+    for p, title in zip(predictions, titles, strict=True):
+        peers = [q for q, other in zip(predictions, titles, strict=True) if other == title]
+        differing = [f.name for f in fields(Settings) if len({repr(getattr(q.settings, f.name)) for q in peers}) > 1]
+        own = " ".join(
+            [
+                *(_shown_setting(name, getattr(p.settings, name)) for name in differing),
+                *(f"{name} {value}" for name, value in _differing_fields(p, peers)),
+            ]
+        )
+        labels.append(" ".join(part for part in (title if len(set(titles)) > 1 or not own else "", own) if part))
+    return tuple(
+        f"{label} #{labels[:n].count(label) + 1}" if labels.count(label) > 1 else label
+        for n, label in enumerate(labels)
+    )
+
+
+def _differing_fields(p: Prediction, peers: Sequence[Prediction]) -> list[tuple[str, Any]]:
+    """Fields in which models of one name are not alike, and have few words for it."""
+    if any(type(q.model) is not type(p.model) for q in peers):
+        return []
+    leaves = [name for name in _fields(p.model) if name not in p.model.parts()]
+    names = [name for name in leaves if len({repr(q.model.value(name)) for q in peers}) > 1]
+    values = {name: p.model.value(name) for name in names}
+    return [(name, value) for name, value in values.items() if len(str(value)) <= 24]
+
+
+def _shown_setting(name: str, value: Any) -> str:
+    if name in ("optimizer", "precision") and not isinstance(value, str):
+        value = value.name
+    text = show_checkpoint(value) if name == "checkpoint" else str(value)
+    return text if name in ("optimizer", "precision", "mode") else f"{name} {text}"

@@ -1,0 +1,105 @@
+"""A model made wider or deeper until it costs what another does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.analysis.solve import shower, solve_for
+from costmodel.analysis.vary import Knob, current
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.errors import CostModelError
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+
+@dataclass(frozen=True)
+class Match:
+    """The model of a family whose quantity is nearest to a target; of two as near, the smaller."""
+
+    prediction: Prediction
+    quantity: str
+    target: int
+    knob: Knob
+
+    @property
+    def model(self) -> Architecture:
+        """The model found."""
+        return self.prediction.model
+
+    @property
+    def size(self) -> int:
+        """The number that was turned."""
+        return current(self.prediction, self.knob.name)
+
+    @property
+    def value(self) -> int:
+        """The quantity of the model found."""
+        return int(self.prediction.value(self.quantity))
+
+    @property
+    def off(self) -> float:
+        """By which part of the target the quantity is above it; negative below."""
+        return (self.value - self.target) / self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        from costmodel.importers.files import describe
+
+        return {
+            "model": describe(self.model),
+            "quantity": self.quantity,
+            "target": self.target,
+            "value": self.value,
+            "off": self.off,
+            "by": self.knob.name,
+            "size": self.size,
+            "was": current(self.knob.asked, self.knob.name),
+            "note": self.knob.note,
+        }
+
+    def __str__(self) -> str:
+        show, was = shower(self.quantity), current(self.knob.asked, self.knob.name)
+        note = f"; {self.knob.note}" if self.knob.note else ""
+        return (
+            f"{self.model.title}: {self.knob.name} {self.size:,} (was {was:,}): {self.quantity} {show(self.value)}, "
+            f"{self._nearness()} {show(self.target)}{note}"
+        )
+
+    def _nearness(self) -> str:
+        if not self.off:
+            return "exactly"
+        return f"{self.off:+.2%} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
+
+
+def match(
+    model: Architecture | str, quantity: str, target: str | float, *, by: str = "width", **settings: Any
+) -> Match:
+    """The model of the same family whose quantity comes nearest to `target`, with how near that is.
+
+    Args:
+        model: as `predict` takes it.
+        quantity: such as "params" or "flops.forward".
+        target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
+        by: what to turn: "width" (hidden layers keep their proportions), "layers", or another size of the model.
+        **settings: all that `predict` takes.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    return nearest(predict(model, **settings), quantity, target, by)
+
+
+def nearest(asked: Prediction, quantity: str, target: Any, by: str) -> Match:
+    """`match` for the question of a prediction."""
+    found = solve_for(asked, quantity, target, by)
+    candidates = [found.prediction]
+    if found.past is not None:
+        with suppress(CostModelError):
+            candidates.append(found.knob.at(found.past))
+    goal = found.target.bytes
+    best = min(candidates, key=lambda p: (abs(int(p.value(quantity)) - goal), int(p.value(quantity))))
+    return Match(best, quantity, goal, found.knob)

@@ -1,0 +1,134 @@
+"""The cells of a sweep that no other cell beats in every quantity asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    import pandas
+
+    from costmodel.symbolic.evaluation import Array
+
+BLOCK = 128
+"""So many rows are held against others at once."""
+
+
+def pareto(
+    sweep: Any, *quantities: str, most: str | tuple[str, ...] = (), plot: str | PathLike[str] | None = None
+) -> pandas.DataFrame:
+    """The cells that no other is as good as in all quantities and better than in one, sorted by the first quantity.
+
+    Args:
+        sweep: what `cm.sweep` gave, its `.to_dataframe()`, or the path of a Parquet file or Zarr store of it; cells
+            without an answer are left out.
+        *quantities: variables of the sweep, such as "memory.peak", "flops.total": less is better.
+        most: variables or axes, such as "batch", of which more is better.
+        plot: where to draw all cells and the front over the first two of them, such as "front.png" (extra `plot`).
+
+    Returns:
+        A row for each cell: its place on each axis and these quantities. Cells that are alike are all kept.
+
+    Raises:
+        CostModelError: fewer than two quantities, one that the sweep does not have, or a file that cannot be used.
+
+    """
+    most = (most,) if isinstance(most, str) else tuple(most)
+    found, axes = _cells(sweep)
+    frame: Any = found
+    names = [*quantities, *most]
+    for name in names:
+        if name not in frame:
+            raise unknown("quantity of this sweep", name, [str(n) for n in frame if n != "reason"])
+    if len(set(names)) < 2:
+        raise SettingError("pareto takes two quantities or more: give it such as 'memory.peak', 'flops.total'")
+    for name in names:
+        if frame[name].dtype.kind not in "iuf":
+            raise SettingError(f"{name} has names, of which none is more than another: use a quantity or a size")
+    frame = frame[[*axes, *(name for name in dict.fromkeys(names) if name not in axes)]].dropna(subset=names)
+    frame = frame.sort_values(names, ascending=[name not in most for name in names], kind="stable")
+    front: pandas.DataFrame = frame[_unbeaten(_ranks(frame, names, most))].reset_index(drop=True)
+    if plot is not None:
+        if front.empty:
+            raise SettingError(f"no cell of the sweep has an answer: there is nothing to draw to {shown(str(plot))}")
+        from costmodel.display.figures import save
+        from costmodel.display.scatter import picture
+
+        save(picture(frame, front, axes, names, most), plot)
+    return front
+
+
+def _cells(sweep: Any) -> tuple[pandas.DataFrame, list[str]]:
+    """A row for each cell, and which of the columns are axes. Raises CostModelError."""
+    if isinstance(sweep, str | Path):
+        sweep = _read(Path(sweep))
+    if hasattr(sweep, "to_dataframe"):
+        sweep = sweep.to_dataframe()
+    if not hasattr(sweep, "reset_index"):
+        raise SettingError(f"{shown(sweep)} is no sweep: give what cm.sweep gave, or where it was saved")
+    frame = sweep.reset_index() if any(sweep.index.names) else sweep
+    return frame, [str(name) for name in frame if name not in QUANTITIES and name != "reason"]
+
+
+def _read(path: Path) -> Any:
+    """A saved sweep."""
+    try:
+        if path.suffix == ".zarr":
+            import xarray
+
+            return xarray.open_zarr(path, consolidated=False)
+        from pyarrow import parquet
+
+        return parquet.read_table(path).to_pandas()
+    except ImportError:
+        raise CostModelError("reading a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
+    except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0] if path.exists() else "there is no such file"
+        raise CostModelError(f"cannot read the sweep {shown(str(path))}: {why}") from None
+
+
+def _ranks(frame: pandas.DataFrame, names: Sequence[str], most: Sequence[str]) -> Array:
+    """Where each value stands among those of its column, the best first: as numbers compare, and exactly."""
+    import numpy as np
+
+    ranks = [np.unique(frame[name].to_numpy(), return_inverse=True)[1] for name in names]
+    return np.array([-rank if name in most else rank for name, rank in zip(names, ranks, strict=True)])
+
+
+def _unbeaten(columns: Array) -> Array:
+    """Of rows in lexical order, whether each is on the front; rows that are alike all are, or none is."""
+    import numpy as np
+
+    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
+    others = columns[1:, new]
+    kept = np.zeros(others.shape[1], bool)
+    kept[_front(others, np.arange(kept.size))] = True
+    return kept[np.cumsum(new) - 1]
+
+
+def _front(others: Array, rows: Array) -> Array:
+    """The front of different rows in lexical order, where only an earlier one can beat a row, in the other columns."""
+    import numpy as np
+
+    if len(others) == 1:
+        lowest = np.minimum.accumulate(others[0, rows])
+        return rows[np.append(True, lowest[1:] < lowest[:-1])[: rows.size]]
+    if rows.size <= BLOCK:
+        return rows[~np.triu(_below(others, rows, rows), 1).any(axis=0)]
+    first, second = (_front(others, half) for half in np.array_split(rows, 2))
+    for start in range(0, first.size, BLOCK):
+        second = second[~_below(others, first[start : start + BLOCK], second).any(axis=0)]
+    return np.append(first, second)
+
+
+def _below(others: Array, a: Array, b: Array) -> Array:
+    """Whether each of rows a is in no column above each of rows b."""
+    import numpy as np
+
+    return np.logical_and.reduce([column[a, None] <= column[b] for column in others])

@@ -1,0 +1,483 @@
+"""Sizes of an optimizer step to choose from: batches, and how many of them are accumulated."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from html import escape
+from itertools import product
+from math import isqrt
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodel.analysis.checkpoint import show_checkpoint
+from costmodel.analysis.solve import solve_for
+from costmodel.analysis.vary import last_true, line_guess
+from costmodel.architectures.applicability import check_applies
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.report import WIDTH, printable
+from costmodel.display.table import Table
+from costmodel.display.units import Budget, read_budget, show_bytes
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+
+    from costmodel.architectures.base import Architecture
+
+
+MOST_SAMPLES = 10**12
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Batches in order. samples: of a step, where passes are as many as that takes; else they are `accumulate`."""
+
+    batches: Sequence[int]
+    samples: int | None
+    accumulate: int
+
+    def at(self, settings: Settings, place: int) -> Settings:
+        """The settings with the batch at a place."""
+        batch = self.batches[place]
+        passes = self.accumulate if self.samples is None else self.samples // batch
+        return replace(settings, batch=batch, accumulate=passes)
+
+
+def steps_of(first: Settings, samples: int | None, given: Mapping[str, Any]) -> Steps:
+    """The steps that a question leaves: its batch, one of a list, or any. Raises SettingError if there is none."""
+    batch, accumulate = given.get("batch"), first.accumulate
+    if samples is None:
+        return Steps(_batches(first, batch), None, accumulate)
+    if not first.training:
+        raise SettingError(f"samples={shown(samples)} is of an optimizer step: leave it out of inference")
+    if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
+        raise SettingError(f"samples={shown(samples)} is not a whole number of samples: use an int such as samples=512")
+    parts = [n for n in _divisors(samples) if n in _batches(first, batch)]
+    if "accumulate" in given:
+        parts = [n for n in parts if n * accumulate == samples]
+    if not parts:
+        asked = " and ".join(f"{name}={shown(given[name])}" for name in ("batch", "accumulate") if name in given)
+        raise SettingError(f"samples={samples} is no step with {asked}: use what batch times accumulate can be")
+    return Steps(parts, samples, accumulate)
+
+
+def _batches(first: Settings, batch: Any) -> Sequence[int]:
+    if batch is None:
+        return range(1, LARGEST_SIZE + 1)
+    if batch == []:
+        raise SettingError("batch=[] is empty: give at least one value")
+    return sorted({replace(first, batch=each).batch for each in (batch if isinstance(batch, list) else [batch])})
+
+
+def _divisors(whole: int) -> list[int]:
+    small = [n for n in range(1, isqrt(whole) + 1) if not whole % n]
+    return sorted({*small, *(whole // n for n in small)})
+
+
+RUN = ("batch", "accumulate")
+MOST_SHOWN = 10
+"""Rows of the table; `Recommendations` has all."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One way to run a step: its prediction, and how much of the step is work on its samples.
+
+    settings: what to give `predict` for it. flops_per_byte: FLOPs that the device could do while it moves a byte.
+    """
+
+    settings: dict[str, Any]
+    prediction: Prediction
+    flops_per_byte: float
+
+    @property
+    def batch(self) -> int:
+        """Samples of a pass."""
+        return self.prediction.settings.batch
+
+    @property
+    def accumulate(self) -> int:
+        """Passes to a step."""
+        return self.prediction.settings.accumulate
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.batch * self.accumulate
+
+    @cached_property
+    def peak(self) -> int:
+        """The most memory alive at once [bytes]."""
+        return int(self.prediction.timeline.peak)
+
+    @cached_property
+    def moved(self) -> int:
+        """Bytes of weights, gradients and states that a step goes over, whatever its samples.
+
+        Each pass reads weights forward and backward, and reads and writes gradients; the update reads gradients, and
+        reads and writes weights, masters and states. Inference reads weights.
+        """
+        m = self.prediction.memory
+        if not self.prediction.settings.training:
+            return m.weights
+        standing = m.weights + m.masters + m.optimizer
+        return self.accumulate * (2 * m.weights + 2 * m.gradients) + m.gradients + 2 * standing
+
+    @cached_property
+    def _spent(self) -> float:
+        """A step's FLOPs, and those that could be done while `moved` is moved."""
+        return self.prediction.flops.hardware + self.flops_per_byte * self.moved
+
+    @property
+    def useful(self) -> float:
+        """The share of a step that is model FLOPs, the rest being recomputed or spent on moving weights and states."""
+        return self.prediction.flops.total / self._spent
+
+    @property
+    def recomputed(self) -> float:
+        """The share of a step that is recomputed FLOPs."""
+        return self.prediction.flops.recomputed / self._spent
+
+    @property
+    def moving(self) -> float:
+        """The share of a step that goes over weights, gradients and states."""
+        return self.flops_per_byte * self.moved / self._spent
+
+    def beaten_by(self, other: Recommendation) -> bool:
+        """Whether another that recomputes something else, and differs in nothing more, does it for as much or less."""
+        if self._apart != other._apart:
+            return False
+        mine, its = (Fraction(e.prediction.flops.recomputed, e.samples) for e in (self, other))
+        better = (other.batch, -its, -other.peak) > (self.batch, -mine, -self.peak)
+        return other.batch >= self.batch and its <= mine and better
+
+    @cached_property
+    def _apart(self) -> Settings:
+        """The settings, but for what is recomputed and the samples that this has room for."""
+        return replace(self.prediction.settings, batch=1, accumulate=1, checkpoint="none")
+
+    def reason(self, first: Recommendation) -> str:
+        """Why it ranks where it does: what a step is spent on, and how that differs from the first."""
+        over = "weights, gradients and states" if self.prediction.settings.training else "weights"
+        again = f"{self.recomputed:.1%} recomputed" if self.recomputed else "nothing recomputed"
+        facts = f"{self.useful:.1%} of the step is work on its samples, {again}, {self.moving:.1%} moves {over}"
+        said = [] if self is first else list(self._beside(first))
+        return f"{facts}; {', '.join(said)}" if said else facts
+
+    def _beside(self, first: Recommendation) -> Iterator[str]:
+        """What tells it from the first."""
+        if self.batch != first.batch:
+            yield f"batch {self.batch:,}, where the first has {first.batch:,}"
+        extra = self._held - first._held
+        if extra > 0:
+            yield f"weights, gradients and states take {show_bytes(extra)} more"
+        if self.recomputed and not first.recomputed:
+            yield "the first recomputes nothing"
+
+    @property
+    def _held(self) -> int:
+        m = self.prediction.memory
+        return int(m.weights + m.masters + m.gradients + m.optimizer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes, FLOPs, shares]."""
+        flops = self.prediction.flops
+        return {
+            "settings": {name: _shown(value) for name, value in self.settings.items()},
+            "samples": self.samples,
+            "peak": self.peak,
+            "flops": flops.total,
+            "recomputed_flops": flops.recomputed,
+            "moved_bytes": self.moved,
+            "useful": self.useful,
+            "recomputed": self.recomputed,
+            "moving": self.moving,
+        }
+
+
+def _shown(value: Any) -> Any:
+    """A setting as plain data."""
+    if isinstance(value, tuple | list):
+        return [_shown(v) for v in value]
+    return value if value is None or isinstance(value, str | int | dict) else getattr(value, "name", str(value))
+
+
+class Counts(NamedTuple):
+    """How many ways were tried, and how many of them fit."""
+
+    tried: int
+    fit: int
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """What fits, the most useful first; true if anything does.
+
+    chosen: settings that were chosen. smallest: what takes the least of all that was tried. tips: what would make it
+    fit, where nothing does. Ways that recompute more than another and have no larger batch for it are left out.
+    """
+
+    title: str
+    budget: Budget
+    reserve: int
+    chosen: tuple[str, ...]
+    counts: Counts
+    entries: tuple[Recommendation, ...]
+    smallest: Recommendation
+    tips: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Recommendation]:
+        return iter(self.entries)
+
+    def __getitem__(self, rank: int) -> Recommendation:
+        return self.entries[rank]
+
+    @property
+    def best(self) -> Recommendation:
+        """The first. Raises SettingError if nothing fits."""
+        if not self:
+            raise SettingError(self._head())
+        return self.entries[0]
+
+    def margin(self, entry: Recommendation) -> int:
+        """Bytes that one leaves; negative if there are too few."""
+        return self.budget.bytes - self.reserve - entry.peak
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes, FLOPs, shares]."""
+        return {
+            "fits": bool(self),
+            "budget": self.budget.bytes,
+            "reserve": self.reserve,
+            "chosen": list(self.chosen),
+            "tried": self.counts.tried,
+            "fit": self.counts.fit,
+            "recommendations": [
+                {"rank": n, **entry.to_dict(), "margin": self.margin(entry), "reason": entry.reason(self.best)}
+                for n, entry in enumerate(self.entries, 1)
+            ],
+            "smallest": {**self.smallest.to_dict(), "margin": self.margin(self.smallest)},
+            "tips": list(self.tips),
+        }
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each (needs pandas, extra `frame`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
+        rows = [{**entry, **entry.pop("settings")} for entry in self.to_dict()["recommendations"]]
+        return pandas.DataFrame(rows)
+
+    def table(self) -> Table:
+        """The first of them."""
+        names = [*(name for name in self.chosen if name not in RUN), "batch"]
+        names += ["accumulate"] if any(entry.accumulate > 1 for entry in self.entries) else []
+        rows = [
+            (
+                str(rank),
+                *(_cell(getattr(entry.prediction.settings, name)) for name in names),
+                show_bytes(entry.peak),
+                f"{entry.recomputed:.1%}" if entry.recomputed else "-",
+                f"{entry.useful:.1%}",
+            )
+            for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
+        ]
+        words = frozenset(range(1, 1 + sum(name not in RUN for name in names)))
+        return Table(("", *names, "peak", "recomputed", "useful"), rows, words=words)
+
+    def _head(self) -> str:
+        reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
+        budget = f"{show_bytes(self.budget.bytes)} ({self.budget.reading}){reserve}"
+        if not self:
+            return (
+                f"{self.title}: none of {self.counts.tried} ways to run it fits {budget}: the smallest takes "
+                f"{show_bytes(self.smallest.peak)}, {show_bytes(-self.margin(self.smallest))} too much"
+            )
+        beaten = self.counts.fit - len(self)
+        less = f", of which {beaten} recompute for nothing and are left out" if beaten else ""
+        return f"{self.title}: {self.counts.fit} of {self.counts.tried} ways to run it fit {budget}{less}"
+
+    def _notes(self) -> list[str]:
+        if not self:
+            asked = self.smallest.prediction.settings
+            return [f"the smallest: {', '.join(f'{k} {_cell(getattr(asked, k))}' for k in self.chosen)}", *self.tips]
+        reasons = [f"{n}: {entry.reason(self.best)}" for n, entry in enumerate(self.entries[:MOST_SHOWN], 1)]
+        more = [f"{len(self) - MOST_SHOWN} more fit"] if len(self) > MOST_SHOWN else []
+        rate = f"{self.best.flops_per_byte:g} FLOPs"
+        return [*reasons, *more, f"useful: the share of a step that is model FLOPs, a byte moved counting as {rate}"]
+
+    def __str__(self) -> str:
+        notes = "\n".join(fill(printable(note), WIDTH, subsequent_indent="   ") for note in self._notes())
+        return "\n\n".join([fill(printable(self._head()), WIDTH), *([self.table().text()] if self else []), notes])
+
+    def _repr_html_(self) -> str:
+        table = self.table().html() if self else ""
+        notes = "<br>".join(map(escape, self._notes()))
+        return f'<div style="overflow-x:auto"><p>{escape(self._head())}</p>{table}<p>{notes}</p></div>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return show_checkpoint(value if isinstance(value, str | tuple) else str(getattr(value, "name", value)))
+
+
+FLOPS_PER_BYTE = 100
+"""Below what data sheets of accelerators give for 16-bit arithmetic (V100: 139, A100 of 80 GB: 153, H100: 295)."""
+
+OPTIMIZERS = ("adamw", "adam-8bit")
+"""Chosen between unless one is given: they train alike."""
+PRECISIONS = {"train": ("bf16-autocast", "fp32"), "inference": ("bf16", "fp32")}
+CHECKPOINTS = ("none", "selective", ("attention",), ("mlp",), "block", "sqrt")
+FUSED = "fused"
+"""Of attention: the kernel that PyTorch has for the precision."""
+CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
+"""In the order in which they are tried: what changes least last."""
+
+
+def recommend(
+    model: Architecture | str,
+    *,
+    memory: str | float,
+    samples: int | None = None,
+    reserve: str | int = 0,
+    flops_per_byte: float = FLOPS_PER_BYTE,
+    **settings: Any,
+) -> Recommendations:
+    """The settings with which a model fits `memory`, ranked by how much of a step is work on its samples.
+
+    Precision, optimizer, attention and checkpoint are chosen between unless they are given, each with the largest batch
+    that fits. What is not work on samples is what checkpoints recompute, and going over weights, gradients and states,
+    which weighs less the more samples a step has.
+
+    Args:
+        model: as `predict` takes it.
+        memory: such as "24 GiB", as `Prediction.fits` takes it.
+        samples: of an optimizer step, reached by accumulating (default: one batch, as large as fits).
+        reserve: memory to leave for what is not modelled.
+        flops_per_byte: FLOPs that the device could do while it moves a byte.
+        **settings: all that `predict` takes; of a list of precisions, optimizers, kinds of attention, checkpoints or
+            batches one is chosen.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
+    if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
+        raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
+    settings = {name: list(value) if isinstance(value, range) else value for name, value in settings.items()}
+    fixed = {name: value for name, value in settings.items() if not isinstance(value, list)}
+    first = predict(model, **fixed)
+    steps, knobs = steps_of(first.settings, samples, settings), _knobs(first, settings)
+    chosen = (*knobs, *(name for name in ("batch", "accumulate") if name not in fixed))
+    entries = [
+        Recommendation({**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte)
+        for p in _tried(first, knobs, steps, budget.bytes - spared)
+    ]
+    fit = [entry for entry in entries if entry.peak + spared <= budget.bytes]
+    worth = fit if "checkpoint" in settings else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
+    worth.sort(key=lambda entry: (-entry.useful, -entry.samples, entry.peak))
+    least = min(entries, key=lambda entry: entry.peak)
+    tips = () if fit else tuple(_tips(least, budget.bytes, spared))
+    counts = Counts(len(entries), len(fit))
+    return Recommendations(first.model.title, budget, spared, chosen, counts, tuple(worth), least, tips)
+
+
+def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """What is chosen between, by setting: all that is not given and matters to this model, and what is a list.
+
+    Attention is a fused kernel unless it is given, which does the same as the eager one in less memory.
+    """
+    training = first.settings.training
+    own: dict[str, Sequence[Any]] = {"precision": PRECISIONS[first.settings.mode]}
+    if training:
+        own |= {"optimizer": OPTIMIZERS, "checkpoint": CHECKPOINTS}
+    if first.model.HAS_ATTENTION:
+        own["attention"] = (FUSED,)
+    for name, value in given.items():
+        if name == "batch" or not isinstance(value, list):
+            own.pop(name, None)
+        elif name in CHOOSABLE and value:
+            own[name] = value
+        else:
+            wrong = "is empty: give at least one value" if name in CHOOSABLE else "is a list: give one value"
+            raise SettingError(f"{name}={shown(value)} {wrong}")
+    return {name: own[name] for name in CHOOSABLE if name in own}
+
+
+def _tried(first: Prediction, knobs: Mapping[str, Sequence[Any]], steps: Steps, room: int) -> Iterator[Prediction]:
+    """Of every combination that the model takes, the largest step that fits, or its smallest if none does.
+
+    Raises CostModelError for a value that it takes in no combination, unless others are tried of themselves.
+    """
+    refused: dict[tuple[str, int], CostModelError] = {}
+    taken: set[tuple[str, int]] = set()
+    start = 1
+    for places in product(*(range(len(values)) for values in knobs.values())):
+        each = list(zip(knobs, places, strict=True))
+        try:
+            found = _largest(first, {name: knobs[name][place] for name, place in each}, steps, room, start)
+        except CostModelError as error:
+            refused |= dict.fromkeys(each, error)
+            continue
+        taken.update(each)
+        start = bisect_left(steps.batches, found.settings.batch)  # the next one's may be near
+        yield found
+    for (name, place), error in refused.items():
+        if (name, place) not in taken and (not taken or isinstance(knobs[name], list)):
+            raise error
+
+
+def _largest(first: Prediction, values: dict[str, Any], steps: Steps, room: int, start: int) -> Prediction:
+    """The question with these values and the largest step that fits, looked for from `start`, or with the smallest."""
+    if values.get("attention") == FUSED:
+        settings = replace(first.settings, **{**values, "attention": "eager"})
+        kernel = "flash" if (settings.policy.autocast or settings.policy.weight) in ("bf16", "fp16") else "efficient"
+        try:
+            return _largest(first, {**values, "attention": kernel}, steps, room, start)
+        except CostModelError:
+            values = {**values, "attention": "eager"}
+    asked = replace(first.settings, **values)
+    check_applies(first.model, asked)
+    made: dict[int, Prediction] = {}
+
+    def peak(place: int) -> int:
+        if place not in made:
+            made[place] = Prediction(first.model, steps.at(asked, place))
+        return int(made[place].timeline.peak)
+
+    if len(steps.batches) == 1 or peak(0) > room:
+        _ = peak(0)
+        return made[0]
+    count = len(steps.batches)
+    place = last_true(lambda n: peak(n) <= room, count, line_guess(peak, steps.batches, room, start))
+    return made[place]
+
+
+def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
+    """What would make the smallest of all that was tried fit."""
+    p = least.prediction
+    yield f"it needs {show_bytes(least.peak + spared)}"
+    for name, value in (("optimizer", "sgd"), ("precision", "bf16")):
+        if name in least.settings and p.settings.training:
+            other = int(Prediction(p.model, replace(p.settings, **{name: value})).timeline.peak)
+            if other < least.peak:
+                yield f"with {name} {value} instead it would need {show_bytes(other + spared)}"
+    if p.model.HAS_ATTENTION and p.batch_shape.seq:
+        found = solve_for(p, "memory.peak", room, "seq", spared)
+        if found:
+            yield f"with seq {int(found):,} or less it fits"

@@ -1,0 +1,138 @@
+"""Which number moves a quantity most: elasticities, from derivatives of its formula."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from costmodel.analysis.solve import shower
+from costmodel.cost.explanation import definitions_of
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.table import Table
+from costmodel.display.units import UNITS
+from costmodel.errors import SettingError, unknown
+from costmodel.symbolic.sizes import expression
+from costmodel.symbolic.symbols import CeilDiv
+
+if TYPE_CHECKING:
+    from costmodel.architectures.base import Architecture
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How a quantity q answers to one size x, here.
+
+    slope: ∂q/∂x [the quantity's unit for one of x]. elasticity: ∂ ln q / ∂ ln x, by how many percent q grows if x grows
+    by one.
+    """
+
+    symbol: str
+    meaning: str
+    size: int
+    slope: Fraction
+    elasticity: Fraction
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """A quantity's sensitivities to each size that it depends on, the strongest first.
+
+    formula: what was differentiated: of a maximum, the branch that is largest here; roundings are taken as exact.
+    """
+
+    quantity: str
+    value: int
+    formula: sympy.Expr
+    ranked: tuple[Sensitivity, ...]
+
+    def __getitem__(self, symbol: str) -> Sensitivity:
+        """That of one size, by its letter. Raises UnknownNameError."""
+        for one in self.ranked:
+            if one.symbol == symbol:
+                return one
+        raise unknown(f"size that {self.quantity} depends on", symbol, [one.symbol for one in self.ranked])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: slopes and elasticities as floats."""
+        return {
+            "quantity": self.quantity,
+            "value": self.value,
+            "unit": UNITS[self.quantity.partition(".")[0]],
+            "formula": str(self.formula),
+            "ranked": [{**vars(s), "slope": float(s.slope), "elasticity": float(s.elasticity)} for s in self.ranked],
+        }
+
+    def __str__(self) -> str:
+        show = shower(self.quantity)
+        rows = [
+            (s.symbol, s.meaning, f"{s.size:,}", f"{float(s.elasticity):+.3f}", _signed(show, s.slope))
+            for s in self.ranked
+        ]
+        header = ("size", "what it is", "here", "elasticity", "slope, for one")
+        table = Table(header, rows, words=frozenset({0, 1})).text()
+        said = f"{self.quantity} is {show(self.value)}; elasticity: % that it grows by if a size grows by 1 %"
+        return f"{said}\n\n{table}"
+
+
+def _signed(show: Any, slope: Fraction) -> str:
+    return f"{'-' if slope < 0 else '+'}{show(round(abs(slope)))}"
+
+
+def sensitivity(model: Architecture | str, quantity: str = "memory.peak", **settings: Any) -> Sensitivities:
+    """Which size moves a quantity most, around one question: elasticities from derivatives of the closed form.
+
+    Args:
+        model: as `predict` takes it.
+        quantity: such as "memory.peak".
+        **settings: all that `predict` takes.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    return sensitivities(predict(model, **settings), quantity)
+
+
+def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
+    """`sensitivity` for the question of a prediction."""
+    value = int(prediction.value(quantity))
+    if not value:
+        raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
+    point: dict[Any, int] = {_symbol(d.symbol): d.value for d in definitions_of(prediction)}
+    formula = _smooth(sympy.sympify(expression(prediction.lettered.value(quantity))), point)
+    ranked = []
+    for definition in definitions_of(prediction):
+        slope = _fraction(sympy.diff(formula, _symbol(definition.symbol)).subs(point))
+        if slope:
+            elasticity = slope * definition.value / value
+            ranked.append(Sensitivity(definition.symbol, definition.meaning, definition.value, slope, elasticity))
+    ranked.sort(key=lambda s: -abs(s.elasticity))
+    return Sensitivities(quantity, value, sympy.factor_terms(sympy.expand(formula)), tuple(ranked))
+
+
+def _symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+def _fraction(number: Any) -> Fraction:
+    return Fraction(int(number.p), int(number.q))
+
+
+def _smooth(formula: Any, point: dict[Any, int]) -> Any:
+    """The formula with the branch that holds at `point` for each extreme, and quotients that grow without steps.
+
+    Its value at `point` is the formula's.
+    """
+    if not formula.args:
+        return formula
+    if isinstance(formula, sympy.Max | sympy.Min):
+        pick: Any = max if isinstance(formula, sympy.Max) else min
+        return _smooth(pick(formula.args, key=lambda one: one.subs(point)), point)
+    args = [_smooth(argument, point) for argument in formula.args]
+    if not isinstance(formula, CeilDiv):
+        return formula.func(*args)
+    even = args[0] / args[1]
+    return even + (formula - even).subs(point)

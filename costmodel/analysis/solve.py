@@ -1,0 +1,304 @@
+"""Questions turned around: how large may one number be so that a quantity stays within a target.
+
+Solved on closed forms where there are any, and predicted at the answer and one past it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from costmodel.analysis.vary import Curve, Knob, current, knob_of, last_true
+from costmodel.cost.budget import fit
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.units import NUMBER, Budget, read_budget, show_bytes, show_count, show_flops, whole
+from costmodel.errors import CostModelError, SettingError, shown
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
+    from costmodel.architectures.base import Architecture
+
+POINTS = 64
+"""Predictions that a picture along one axis is made of, at most."""
+_COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The largest value of a knob at which a quantity is within its target; true if there is one.
+
+    Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
+    quantity there, or if no value will do where it is least: at the smallest value, or one from which it falls no more.
+    past: the next value, at which the quantity is beyond the target or which the model cannot take; None if there is
+    none. binds: what stands in the way of `past`.
+    """
+
+    quantity: str
+    knob: Knob
+    target: Budget
+    reserve: int
+    answer: int | None
+    prediction: Prediction
+    past: int | None
+    past_value: int | None
+    binds: str
+
+    def __bool__(self) -> bool:
+        return self.answer is not None
+
+    def __int__(self) -> int:
+        if self.answer is None:
+            raise SettingError(str(self).partition("\n")[0])
+        return self.answer
+
+    @cached_property
+    def value(self) -> int:
+        """The quantity at the answer; where it is least if there is none."""
+        return int(self.prediction.value(self.quantity))
+
+    @property
+    def margin(self) -> int:
+        """What is to spare of the target at the answer; negative if there is none."""
+        return self.target.bytes - self.reserve - self.value
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Memory at the peak along the knob with the target, also written to `path` (extra `plot`).
+
+        Raises CostModelError without matplotlib, for another quantity, or if `path` cannot be written.
+        """
+        from costmodel.display.figures import LIGHT, save
+        from costmodel.display.lines import stacked
+
+        if self.quantity != "memory.peak":
+            raise CostModelError(f"only memory.peak is drawn along {self.knob.name}, not {self.quantity}")
+        less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
+        room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
+        said = f"{self.knob.name} {self.answer:,} fits" if self.answer else f"no {self.knob.name} fits"
+        title = f"{self.prediction.model.title}: {said}"
+        figure = stacked(self.knob.name, self._along(), room, title, LIGHT, self.answer)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+    def _along(self) -> dict[int, dict[str, int]]:
+        """Bytes at the peak by category from the knob's first value to a quarter past the answer, evenly spread."""
+        values = self.knob.values
+        end = values.index(self.past or self.answer or values[0])
+        most = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
+        steps = min(most, POINTS - 1)
+        places = sorted({most * step // steps for step in range(steps + 1)} | {max(0, end - 1), end})
+        found: dict[int, dict[str, int]] = {}
+        for value in (values[place] for place in places):
+            try:
+                found[value] = self.knob.at(value).timeline.peak_step.alive._asdict()
+            except CostModelError:
+                continue
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; sizes of memory in bytes."""
+        return {
+            "quantity": self.quantity,
+            "for": self.knob.name,
+            "answer": self.answer,
+            "value": self.value,
+            "target": self.target.bytes,
+            "reserve": self.reserve,
+            "margin": self.margin,
+            "past": self.past,
+            "past_value": self.past_value,
+            "binds": self.binds,
+            "note": self.knob.note,
+        }
+
+    def __str__(self) -> str:
+        name, show = self.knob.name, shower(self.quantity)
+        reserve = f" less a reserve of {show(self.reserve)}" if self.reserve else ""
+        target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
+        note = [f"note: {self.knob.note}"] if self.knob.note else []
+        if self.answer is None:
+            place = current(self.prediction, name)
+            least = f"{name} {place:,}" + (", where it is least," if place > self.knob.values[0] else "")
+            said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
+            binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
+            return "\n".join([f"{said}{show(-self.margin)} too much", *binds, *note])
+        said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
+        return "\n".join([said, self._past(show), *note])
+
+    def _past(self, show: Callable[[int], str]) -> str:
+        """What stands in the way of more."""
+        if self.past is None:
+            return self.binds
+        parts = [self.binds] if self.binds else []
+        if self.past_value is not None:
+            over = show(self.past_value + self.reserve - self.target.bytes)
+            parts.insert(0, f"{show(self.past_value)}, {over} too much")
+        side = "past it" if self.past > (self.answer or 0) else "too small"
+        return f"{self.knob.name} {self.past:,} is {side}: {'; '.join(parts)}"
+
+
+def shower(quantity: str) -> Callable[[int], str]:
+    """How values of a quantity are shown."""
+    if quantity.startswith("memory."):
+        return show_bytes
+    return show_flops if "flops" in quantity else show_count
+
+
+def solve(
+    model: Architecture | str,
+    quantity: str,
+    target: str | float,
+    *,
+    for_: str,
+    reserve: str | int = 0,
+    **settings: Any,
+) -> Solution:
+    """The largest value of `for_` at which `quantity` is at most `target`, checked by `predict` there and one past it.
+
+    Where the quantity falls as `for_` grows, it is the smallest value. Where it both rises and falls (as with groups of
+    layers to recompute), the answer is a value that is within the target and has a neighbour that is not. The result is
+    false if no value will do.
+
+    Args:
+        model: as `predict` takes it.
+        quantity: such as "memory.peak" or "flops.total".
+        target: bytes such as "24 GiB" for memory, else a number or text such as "124M" or "2.5 TFLOP".
+        for_: what to turn: batch, seq, image, accumulate, or a size of the model such as layers or width.
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but what is to be found.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if for_ in settings:
+        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    return solve_for(predict(model, **settings), quantity, target, for_, reserve)
+
+
+def max_batch(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The largest batch whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
+
+
+def max_seq(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The longest sequence whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
+
+
+def max_layers(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
+
+
+def max_width(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
+    return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
+
+
+def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, int]:
+    """A target and a reserve in the quantity's unit. Raises SettingError."""
+    if quantity.startswith("memory."):
+        return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
+    if reserve:
+        raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
+    number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
+    if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
+        number = int(Fraction(found[1]) * 1000 ** _POWERS[found[2]])
+    if number is None or number < 1:
+        wrong = wrong if number is None else "a positive number"
+        raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
+    return Budget(number, f"{number:,}"), 0
+
+
+def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
+    """`solve` for the question of a prediction, whose own value of `for_` does not matter."""
+    asked.value(quantity)
+    budget, spared = read_target(quantity, target, reserve)
+    return _Search(knob_of(asked, for_), quantity, budget, spared).solution()
+
+
+class _Search:
+    """The last position of a knob at which its curve is within the target."""
+
+    def __init__(self, knob: Knob, quantity: str, target: Budget, reserve: int) -> None:
+        self.knob, self.quantity, self.target, self.reserve = knob, quantity, target, reserve
+        self.curve = Curve(knob, quantity)
+
+    def meets(self, position: int) -> bool:
+        value = self.curve.value(position)
+        return value is not None and value + self.reserve <= self.target.bytes
+
+    def solution(self) -> Solution:
+        count = len(self.knob.values)
+        if self.curve.predicted(0) is None and (start := self._first(count)) < count:
+            later = replace(self.knob, values=self.knob.values[start:])
+            return _Search(later, self.quantity, self.target, self.reserve).solution()
+        if not self.meets(0):
+            return self._later(count)
+        last = self._last(self.meets, count)
+        if last == count - 1 and not self.knob.limit:
+            raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
+        return self._answer(last, last + 1 if last + 1 < count else None)
+
+    def _first(self, count: int) -> int:
+        """The first position that the model can take, if it can take none before it."""
+        return last_true(lambda n: self.curve.predicted(n) is None, count) + 1
+
+    def _last(self, holds: Callable[[int], bool], count: int) -> int:
+        """Found by formula as far as there is one, and predicted there and one past it."""
+        if count < 3:
+            return last_true(holds, count)
+        guess = self.curve.trace(self.target.bytes - self.reserve)
+        last = last_true(holds, count, guess)
+        right = all(self.curve.check(n) for n in (last, last + 1) if n < count)
+        return last if right else last_true(holds, count)
+
+    def _later(self, count: int) -> Solution:
+        """The first value does not do: either a later one does, or none."""
+        first = self.curve.at(0)
+        if isinstance(first, CostModelError):
+            raise first
+        end, found = count, self._last(lambda n: not self.meets(n), count)
+        if found + 1 == end:  # it may fall, and end before the next of the values that were tried
+            end = last_true(lambda n: self.curve.value(n) is not None, count) + 1
+            found = self._last(lambda n: not self.meets(n), end)
+        if found + 1 < end:
+            return self._answer(found + 1, found)
+        least = self._least(end)
+        return self._made(None, least, None, None, self._binds(least))
+
+    def _least(self, count: int) -> Prediction:
+        """At the first value, or where the quantity falls at the first at which it is as small as in the end."""
+        start, end = self.curve.value(0), self.curve.value(count - 1)
+        if start is None or end is None or end >= start:
+            return self._there(0)
+        return self._there(last_true(lambda n: (self.curve.value(n) or 0) > end, count) + 1)
+
+    def _there(self, position: int) -> Prediction:
+        found = self.curve.at(position)
+        assert isinstance(found, Prediction)
+        return found
+
+    def _binds(self, at: Prediction) -> str:
+        return fit(at, self.target.bytes).binds if self.quantity == "memory.peak" else ""
+
+    def _answer(self, position: int, past: int | None) -> Solution:
+        found, answer = self._there(position), self.knob.values[position]
+        if past is None:
+            return self._made(answer, found, None, None, self.knob.limit)
+        beyond, value = self.curve.at(past), self.knob.values[past]
+        if isinstance(beyond, CostModelError):
+            return self._made(answer, found, value, None, str(beyond))
+        return self._made(answer, found, value, int(beyond.value(self.quantity)), self._binds(beyond))
+
+    def _made(self, answer: int | None, at: Prediction, past: int | None, value: int | None, binds: str) -> Solution:
+        return Solution(self.quantity, self.knob, self.target, self.reserve, answer, at, past, value, binds)

@@ -1,0 +1,1 @@
+"""Sweeps: a grid of questions, answered together."""

@@ -1,0 +1,165 @@
+"""Axes of a sweep: what was asked to vary, read and checked, with a label for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
+from costmodel.architectures.applicability import applicable
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import unknown_field
+from costmodel.architectures.scaling import turnable
+from costmodel.errors import SettingError, UnknownNameError, shown
+from costmodel.importers.files import settings_of
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import SETTING_NAMES
+
+MOST_VALUES = 10_000_000
+"""An axis with more values is refused."""
+
+_TUPLES = frozenset({"checkpoint", "freeze", "image"})
+"""Settings for which a tuple is one value; a list is always an axis."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis. labels: its values as the result names them. numeric: whether formulas have letters for it.
+
+    letters: for a numeric axis the sizes that it gives to each of its letters, of which the image has two.
+    """
+
+    name: str
+    values: Sequence[Any]
+    labels: Sequence[Any]
+    letters: Mapping[str, Sequence[int]]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is evaluated by formula; else each value is a question of its own."""
+        return bool(self.letters)
+
+
+def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis], dict[str, Any], dict[str, Any]]:
+    """What varies, the settings that do not, and the fields of the model that are others than its own.
+
+    Raises SettingError or UnknownNameError for an axis that cannot be.
+    """
+    fields = [*(name for name in model.field_names() if name not in ("name", "notes")), *turnable(model)]
+    axes: list[Axis] = []
+    settings: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name not in SETTING_NAMES and name not in fields:
+            raise unknown_field("axis", name, [type(model)], [*applicable(model), *fields])
+        if not _varies(name, value):
+            (settings if name in SETTING_NAMES else changed)[name] = value
+            continue
+        axes.append(_axis(model, name, _listed(name, value)))
+    for axis in axes:
+        _check_names(axis, settings)
+    return axes, settings, changed
+
+
+def _varies(name: str, value: Any) -> bool:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return False
+    return not (name in _TUPLES and isinstance(value, tuple))
+
+
+def _listed(name: str, value: Iterable[Any]) -> Sequence[Any]:
+    if isinstance(value, range):
+        _check_length(name, len(value))
+        values: Sequence[Any] = value
+    else:
+        tolist = getattr(value, "tolist", None)
+        values = list(tolist() if tolist is not None else value)
+        _check_length(name, len(values))
+    return values
+
+
+def _check_length(name: str, length: int) -> None:
+    if not length:
+        raise SettingError(f"axis {name} is empty: give it at least one value")
+    if length > MOST_VALUES:
+        raise SettingError(f"axis {name} has {length:,} values: use at most {MOST_VALUES:,}, such as every tenth")
+
+
+def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
+    if name == "image":
+        return _of_images(values)
+    if name in turnable(model):
+        for value in values:
+            _check_size(name, value)
+        _check_distinct(name, values)
+        return Axis(name, list(values), list(values), {})
+    letter = model.spelt(name)
+    sized = letter in SIZES or letter in open_sizes(model)
+    if sized and (name in SIZES or all(isinstance(v, int) and not isinstance(v, bool) for v in values)):
+        for value in (values[0], values[-1]) if isinstance(values, range) else values:
+            _check_size(name, value)
+        if not isinstance(values, range):
+            _check_distinct(name, values)
+        return Axis(name, values, values, {letter: values})
+    labels = _labels(values)
+    _check_distinct(name, labels)
+    return Axis(name, values, labels, {})
+
+
+def _of_images(values: Sequence[Any]) -> Axis:
+    pairs = [tuple(value) if isinstance(value, list | tuple) else (value, value) for value in values]
+    for pair in pairs:
+        if len(pair) != 2:
+            raise SettingError(f"image={shown(pair)} is not (height, width) or one size for both")
+        for side in pair:
+            _check_size("image", side)
+    square = all(height == width for height, width in pairs)
+    labels = [height if square else f"{height}x{width}" for height, width in pairs]
+    _check_distinct("image", labels)
+    return Axis("image", pairs, labels, dict(zip(SIDES, zip(*pairs, strict=True), strict=True)))
+
+
+def _check_size(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingError(f"axis {name}: {shown(value)} is not a whole number")
+    if not 1 <= value <= LARGEST_SIZE:
+        raise SettingError(f"axis {name}: {shown(value)} is not between 1 and {LARGEST_SIZE:,}")
+
+
+def _check_distinct(name: str, labels: Sequence[Any]) -> None:
+    seen: set[Any] = set()
+    for label in labels:
+        if label in seen:
+            raise SettingError(f"axis {name} has {shown(label)} twice: give each value once")
+        seen.add(label)
+
+
+def _labels(values: Sequence[Any]) -> list[Any]:
+    """Numbers and truth values where all are of one kind, else texts."""
+    for kind in (bool, int, float):
+        if all(type(value) is kind for value in values):
+            return list(values)
+    return [label_of(value) for value in values]
+
+
+def label_of(value: Any) -> str:
+    """A value as the command line takes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ",".join(map(label_of, value))
+    return value if isinstance(value, str) else str(getattr(value, "name", "") or value)
+
+
+def _check_names(axis: Axis, settings: Mapping[str, Any]) -> None:
+    """Raise UnknownNameError for a value that no question could have."""
+    if axis.numeric or axis.name not in SETTING_NAMES:
+        return
+    for value in axis.values:
+        try:
+            settings_of({**settings, axis.name: value})
+        except UnknownNameError:
+            raise
+        except ValueError:
+            continue  # wrong together with others: those cells are missing

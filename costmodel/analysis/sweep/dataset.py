@@ -1,0 +1,167 @@
+"""What a sweep gives: an xarray dataset, whole or lazy, which is also written to Parquet (extra `sweep`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import dask.array
+import numpy as np
+import xarray
+
+from costmodel.analysis.sweep.axes import Axis, label_of
+from costmodel.analysis.sweep.extents import spans_of
+from costmodel.analysis.sweep.grid import Space
+from costmodel.display.units import UNITS
+from costmodel.errors import CostModelError, shown
+from costmodel.importers.files import describe
+from costmodel.symbolic.evaluation import Window
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
+
+class Sweep(xarray.Dataset):
+    """A variable for each quantity, with its unit in `attrs`, over one dimension for each axis; and `reason`."""
+
+    __slots__ = ()
+
+    def to_parquet(self, path: str | PathLike[str]) -> None:
+        """Write a table of one row for each cell: a file, or if lazy a directory of a file for each chunk.
+
+        Raises CostModelError if it cannot be written.
+        """
+        from costmodel.analysis.sweep.tables import write_parquet
+
+        write_parquet(self, path)
+
+    def to_zarr(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As `xarray.Dataset.to_zarr`. Raises CostModelError if it cannot be written."""
+        try:
+            return super().to_zarr(*args, **kwargs)
+        except OSError as error:
+            raise CostModelError(
+                f"cannot write {shown(str(args[0] if args else ''))}: {error.strerror or error}"
+            ) from None
+
+    def plot(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        quantity: str | None = None,
+        memory: str | int | None = None,
+        reserve: str | int = 0,
+        dark: bool = False,
+    ) -> Figure:
+        """Draw a quantity over one or two axes, also to `path` (extra `plot`).
+
+        Over two axes its values are colours; along one, memory.peak is stacked by category, others are a line.
+
+        Args:
+            path: where to, such as "sweep.png".
+            quantity: default memory.peak if the sweep has it, else the first.
+            memory: a budget such as "24 GiB": the edge of what fits it is drawn.
+            reserve: memory to leave for what is not modelled.
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: more than two axes of several values, an unknown quantity, or `path` cannot be written.
+
+        """
+        from costmodel.analysis.sweep.plot import picture
+        from costmodel.display.figures import save
+
+        figure = picture(self, quantity, memory, reserve, dark)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+
+TEXT = np.dtype("O", metadata={"element_type": str})
+"""Texts of any length, as xarray marks them so that they are written without a look at all of them."""
+
+
+def dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
+    """The result of arrays that are there already."""
+    reasons = np.broadcast_to(space.reasons(space.whole), space.shape)
+    return _dataset(space, {**arrays, "reason": reasons})
+
+
+def lazy_dataset(space: Space, chunks: Any) -> Sweep:
+    """The result as Dask arrays, worked out when they are asked for. Raises SettingError."""
+    spans = spans_of(space, chunks)
+    arrays: dict[str, Any] = {}
+    for dtype in (np.int64, np.float64):
+        names = [quantity for quantity in space.quantities if space.dtypes[quantity] is dtype]
+        if names:
+            stack = dask.array.map_blocks(
+                _values,
+                chunks=((len(names),), *spans),
+                dtype=dtype,
+                meta=np.empty((0,) * (1 + len(spans)), dtype),
+                space=space,
+                names=tuple(names),
+            )
+            arrays.update({name: stack[number] for number, name in enumerate(names)})
+    arrays["reason"] = dask.array.map_blocks(
+        _reasons, chunks=spans, dtype=TEXT, meta=np.empty((0,) * len(spans), TEXT), space=space
+    )
+    return _dataset(space, {name: arrays[name] for name in (*space.quantities, "reason")})
+
+
+def _values(space: Space, names: tuple[str, ...], block_info: Any = None) -> Any:
+    """One chunk's values of several quantities, one after another."""
+    window = _window(block_info)[1:]
+    out = np.empty((len(names), *(part.stop - part.start for part in window)), space.dtypes[names[0]])
+    space.fill_all(window, {name: out[number, ...] for number, name in enumerate(names)})
+    return out
+
+
+def _reasons(space: Space, block_info: Any = None) -> Any:
+    window = _window(block_info)
+    return np.broadcast_to(space.reasons(window), tuple(part.stop - part.start for part in window))
+
+
+def _window(block_info: Any) -> Window:
+    return tuple(slice(start, stop) for start, stop in block_info[None]["array-location"])
+
+
+def _dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
+    dims = [axis.name for axis in space.axes]
+    attrs = {quantity: {"units": UNITS[quantity.partition(".")[0]]} for quantity in space.quantities}
+    attrs["reason"] = {"description": "why there is no answer; empty where there is one"}
+    fixed = {name: label_of(value) for name, value in (space.settings | space.changed).items()}
+    return Sweep(
+        {name: (dims, array, attrs[name]) for name, array in arrays.items()},
+        coords={axis.name: (axis.name, _labels(axis), _description(space, axis.name)) for axis in space.axes},
+        attrs={"model": space.model.title, "settings": json.dumps(fixed), "question": _question(space)},
+    )
+
+
+def _question(space: Space) -> str:
+    """What `predict` takes for each cell, as JSON: the model, what holds for all, and what labels stand for."""
+    values = {
+        axis.name: dict(zip(map(str, axis.labels), axis.values, strict=True))
+        for axis in space.axes
+        if isinstance(axis.labels[0], str)
+    }
+    asked = {
+        "model": describe(space.model),
+        "settings": space.settings,
+        "changed": space.changed,
+        "values": values,
+    }
+    return json.dumps(asked, default=lambda value: asdict(value) if is_dataclass(value) else str(value))  # pyright: ignore[reportArgumentType]
+
+
+def _labels(axis: Axis) -> Any:
+    return np.asarray(axis.labels, TEXT if isinstance(axis.labels[0], str) else None)
+
+
+def _description(space: Space, name: str) -> dict[str, str]:
+    field = space.model.field_named(name) if name in space.model.field_names() else None
+    return {"description": (field.description or name) if field else f"setting {name}"}

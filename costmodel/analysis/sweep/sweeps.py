@@ -1,0 +1,126 @@
+"""Sweeps: a question with several values for some of its settings and sizes, answered for all of them at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from costmodel.analysis.sweep.extents import check_memory
+from costmodel.architectures.base import Architecture
+from costmodel.cost.quantities import QUANTITIES
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+
+if TYPE_CHECKING:
+    from costmodel.analysis.sweep.dataset import Sweep
+    from costmodel.analysis.sweep.grid import Space
+
+_WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
+JOB_CELLS = 2**20
+"""Cells to a task of an executor."""
+
+
+def sweep(
+    model: Architecture | str,
+    *,
+    quantities: Iterable[str] | str | None = None,
+    chunks: Any = None,
+    client: Any = None,
+    executor: Executor | None = None,
+    **asked: Any,
+) -> Sweep:
+    """What a model costs over a grid of questions, as an `xarray.Dataset` with a variable for each quantity.
+
+    Every cell equals `predict` there. Where that refuses, values are missing (NaN) and the variable `reason` says why.
+    Quantities are int64 where every cell has a value below 2^63, else float64: exact up to 2^53, rounded above.
+
+    Args:
+        model: as `predict` takes it.
+        quantities: names such as "memory.peak" (default: all).
+        chunks: cells of a chunk, for each axis or for all, as Dask takes them ("auto" too): arrays are lazy then, and
+            are worked out chunk by chunk when they are computed or written.
+        client: a `dask.distributed` client whose workers do the work. Without chunks the result is brought here; with
+            chunks it stays lazy, and Dask uses the client when it is computed or written.
+        executor: any `concurrent.futures.Executor` that does the work.
+        **asked: settings of `predict` and fields of the model: a list, range or array is an axis, anything else holds
+            for all cells. Sizes are evaluated by formula, all other values each by formulas of their own.
+
+    Raises:
+        CostModelError: what is wrong with the question as a whole, in one line.
+
+    """
+    try:
+        from costmodel.analysis.sweep.dataset import dataset, lazy_dataset
+    except ImportError:
+        raise CostModelError("a sweep needs xarray and dask: pip install 'costmodel[sweep]'") from None
+    for name, given, method in (("client", client, "as_current"), ("executor", executor, "submit")):
+        if given is not None and (isinstance(given, type) or not hasattr(given, method)):
+            raise SettingError(f"{name}={shown(given)} is no {_WORKERS[name]}: make one, or leave it out")
+    space = space_of(model, quantities, asked)
+    if chunks is not None:
+        return lazy_dataset(space, chunks)
+    check_memory(space)
+    if client is not None:
+        with client.as_current():
+            return lazy_dataset(space, "auto").compute()
+    return dataset(space, filled(space, executor))
+
+
+def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, asked: Mapping[str, Any]) -> Space:
+    """The questions of a sweep. Raises CostModelError."""
+    from costmodel.analysis.closed_forms import varied
+    from costmodel.analysis.sweep.axes import read_axes
+    from costmodel.analysis.sweep.grid import Space
+
+    if not isinstance(model, Architecture):
+        from costmodel.importers.zoo import load
+
+        model = load(model)
+    if not isinstance(quantities, Iterable | None):
+        raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
+    wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
+    for quantity in wanted:
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", quantity, QUANTITIES)
+    if len(set(wanted)) != len(wanted) or not wanted:
+        raise SettingError(f"quantities={shown(wanted)}: name one or more, each once")
+    axes, settings, changed = read_axes(model, asked)
+    if changed and all(axis.name not in model.field_names() for axis in axes):
+        model, changed = varied(model, changed), {}
+    return Space(model, axes, settings, changed, wanted)
+
+
+def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
+    """Arrays of all values, by quantity, worked out by an executor or by threads here."""
+    import numpy as np
+
+    out = {quantity: np.empty(space.shape, space.dtypes[quantity]) for quantity in space.quantities}
+    if executor is not None:
+        windows = list(space.windows(None, JOB_CELLS, JOB_CELLS))
+        jobs = [executor.submit(values_of, space, window) for window in windows]
+        for job, window in zip(jobs, windows, strict=True):
+            for quantity, values in job.result().items():
+                out[quantity][window] = values
+        return out
+    windows = list(space.windows())
+
+    def fill(window: Any) -> None:
+        space.fill(window, {quantity: array[(*window, ...)] for quantity, array in out.items()})
+
+    if len(windows) == 1:
+        fill(windows[0])
+        return out
+    with ThreadPoolExecutor(_cores()) as threads:
+        for _ in threads.map(fill, windows):
+            pass
+    return out
+
+
+def values_of(space: Space, window: Any) -> dict[str, Any]:
+    """Values within a window, worked out tile by tile."""
+    return space.answer(window).values
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

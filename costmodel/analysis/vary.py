@@ -1,0 +1,328 @@
+"""Searches over ordered numbers, for what is true up to one of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from math import lcm
+from typing import Any
+
+from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.description import unknown_field
+from costmodel.architectures.encoder_decoder import EncoderDecoder
+from costmodel.architectures.scaling import deepened, depth_of, turnable, widened, width_of
+from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.vision_transformer import VisionTransformer
+from costmodel.cost.prediction import Prediction
+from costmodel.errors import CostModelError, SettingError
+from costmodel.importers.torch.model import Imported
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.settings import Settings
+
+
+def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:
+    """The last of `count` positions at which `holds` is true, if it is true at 0 and false from some position on.
+
+    It is asked twice if the guess is right, and at about 2·log₂ of the distance if it is not. Whatever `holds` is
+    like, it is true at the answer (if that is not 0) and false right behind it (if that is not the end).
+    """
+    low, high, step = 0, count, 1
+    if 0 < guess < count and not holds(guess):
+        high = guess
+        while high - step > 0 and not holds(high - step):
+            high, step = high - step, 2 * step
+        low = max(0, high - step)
+    else:
+        low = guess if 0 < guess < count else 0
+        while low + step < high and holds(low + step):
+            low, step = low + step, 2 * step
+        high = min(high, low + step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def line_guess(value: Callable[[int], int], sizes: Sequence[int], target: int, start: int = 1, rounds: int = 4) -> int:
+    """About the last of the positions at which a value that grows in proportion to its size is within a target.
+
+    Straight lines are drawn from position 0 to the last guess, `start` at first, until they lead to the same, or for
+    so many rounds.
+    """
+    last = len(sizes) - 1
+    place = min(max(start, 1), last)
+    for _ in range(rounds):
+        rise = value(place) - value(0)
+        if rise <= 0:
+            return place
+        size = sizes[0] + (target - value(0)) * (sizes[place] - sizes[0]) // rise
+        found = min(max(bisect_right(sizes, size) - 1, 1), last)
+        if found == place:
+            return place
+        place = found
+    return place
+
+
+OF_RUNS = ("batch", "accumulate", "loss_chunks")
+COARSEST = 128
+"""Of a CNN's widths and images, steps up to this are tried for one that the model can take."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One number of a question: its values, which the model can take, in order; why there are no larger ones.
+
+    note: which values are left out, if not every whole number is one; "" otherwise. stretched: whether the context
+    grows with a sequence that is longer.
+    """
+
+    name: str
+    asked: Prediction
+    values: Sequence[int]
+    limit: str = ""
+    note: str = ""
+    stretched: bool = False
+
+    def at(self, value: int) -> Prediction:
+        """The same question with this number. Raises CostModelError where there is no such model or batch."""
+        asked = self.asked
+        if self.stretched and isinstance(asked.model, Transformer) and value > asked.model.context:
+            asked = Prediction(asked.model.with_fields({"context": value}), asked.settings, asked.run)
+        return turned(asked, self.name, value)
+
+
+def knob_names(model: Architecture) -> tuple[str, ...]:
+    """What can be turned of a question about `model`."""
+    if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
+        return (*OF_RUNS, *model.BATCH_SIZES, *model.LETTERS)
+    return (*OF_RUNS, *model.BATCH_SIZES, *turnable(model))
+
+
+def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
+    """A knob by name. Raises UnknownNameError, or SettingError if this model has nothing there to turn."""
+    model = asked.model
+    name = model.spelt(name)
+    if name not in knob_names(model):
+        raise unknown_field(f"size of {model.title} to turn", name, [type(model)], knob_names(model))
+    if name in ("accumulate", "loss_chunks") and not asked.settings.training:
+        raise SettingError(f"{name} is for training: there is none in mode {asked.settings.mode!r}")
+    if stretched and name == "seq":
+        return Knob(name, asked, _all(), note=_stretched(asked.model), stretched=True)
+    values, limit, note = _values(asked, name)
+    return Knob(name, asked, values, limit, note)
+
+
+def _stretched(model: Architecture) -> str:
+    if not isinstance(model, Transformer) or model.positions != "learned":
+        return ""
+    return f"beyond the context {model.context:,} the position table grows with the sequence"
+
+
+def current(asked: Prediction, name: str) -> int:
+    """The number that a question has now; of an image its height."""
+    if name in OF_RUNS:
+        return int(getattr(asked.settings, name))
+    if name in ("seq", "target_seq"):
+        return int((asked.batch_shape.seq if name == "seq" else asked.batch_shape.target) or 0)
+    if name == "image":
+        return int((asked.batch_shape.image or (0,))[0])
+    if isinstance(asked.model, Transformer | VisionTransformer | EncoderDecoder):
+        return _field(asked.model, name)
+    return {"width": width_of, "layers": depth_of}[name](asked.model)
+
+
+def turned(asked: Prediction, name: str, value: int) -> Prediction:
+    """The same question with another number; a sequence beyond learned positions is refused as `predict` does."""
+    model, settings = asked.model, asked.settings
+    if name in (*OF_RUNS, "seq", "target_seq", "image"):
+        return Prediction(model, replace(settings, **{name: value}))
+    if name == "width":
+        return Prediction(widened(model, value), settings)
+    return Prediction(deepened(model, value) if name == "layers" else model.with_fields({name: value}), settings)
+
+
+def _field(model: Architecture, name: str) -> int:
+    """A size of a transformer, by default the one that follows from the others; 0 of what it does not have."""
+    value = model.value(name)
+    if value is not None:
+        return int(value)
+    if isinstance(model, EncoderDecoder):
+        name, model = name.removeprefix("decoder_"), model.decoder if name.startswith("decoder_") else model.encoder
+    if isinstance(model, VisionTransformer):
+        model = model.encoder
+    if not isinstance(model, Transformer):
+        return 0
+    derived = {"kv_heads": model.key_heads, "head_size": model.head_features, "mlp_width": 4 * model.width}
+    derived |= {"rotary.size": model.rotated, "window.size": model.context, "relative_buckets": model.buckets}
+    value = model.value(name) if name in model.field_names() else None
+    return int(derived.get(name, value) or 0)
+
+
+Values = tuple[Sequence[int], str, str]
+
+
+def _values(asked: Prediction, name: str) -> Values:
+    model = asked.model
+    if isinstance(model, EncoderDecoder | VisionTransformer):
+        return _of_sides(asked, model, name)
+    if isinstance(model, Transformer):
+        return _of_transformer(asked, model, name)
+    if isinstance(model, Imported):
+        least, most = model.limits.get({"image": "height"}.get(name, name), (1, None))
+        return range(least, (most or LARGEST_SIZE) + 1), f"the module takes at most {most:,}" if most else "", ""
+    if name == "layers":
+        depth = depth_of(asked.model)
+        turned(asked, name, depth)  # refuses what has no equal layers
+    if isinstance(asked.model, CNN) and name in ("width", "image"):
+        return _found(asked, name)
+    if name == "width":
+        width_of(asked.model)
+    return _all(), "", ""
+
+
+def _of_sides(asked: Prediction, model: EncoderDecoder | VisionTransformer, name: str) -> Values:
+    """Of what is made of transformers' blocks: heads divide the width, and positions have a table or none."""
+    sides = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.encoder]
+    if name in ("seq", "target_seq"):
+        if sides[-1].positions != "learned":
+            return _all(), "", ""
+        most = sides[-1].context
+        return range(1, most + 1), f"the learned position table has {most:,} entries", ""
+    split = all(side.head_size is None for side in sides)
+    if name == "width" and split:
+        step = lcm(*(side.heads for side in sides))
+        return range(step, LARGEST_SIZE + 1, step), "", f"width in steps of {step}, so that heads divide it"
+    if name in ("heads", "decoder_heads") and split:
+        return _those(asked, name, sides[0].width), f"heads divide the width {sides[0].width:,}", ""
+    if name == "patch" and isinstance(model, VisionTransformer):
+        return range(1, min(model.input[1:]) + 1), "a patch is within the image", ""
+    return _all(), "", ""
+
+
+def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
+    if name == "seq" and model.positions == "learned":
+        return range(1, model.context + 1), f"the learned position table has {model.context:,} entries", ""
+    if name == "width" and model.head_size is None:
+        rotary = model.positions == "rotary" and model.value("rotary.size") is None
+        step = model.heads * (2 if rotary else 1)
+        return (
+            range(step, LARGEST_SIZE + 1, step),
+            "",
+            f"width in steps of {step}, so that {model.heads} heads divide it",
+        )
+    if name == "context":
+        return range(int(asked.batch_shape.seq or 1), LARGEST_SIZE + 1), "", ""
+    if name == "rotary.size":
+        most = model.head_features
+        return range(2, most + 1, 2), f"a head has {most} features", "rotary.size is even"
+    if name == "heads" and model.head_size is None:
+        return _those(asked, name, model.width), f"heads divide the width {model.width:,}", "heads divide the width"
+    if name in ("heads", "kv_heads"):
+        step = model.key_heads if name == "heads" and model.kv_heads else 1
+        if name == "heads":
+            return range(step, LARGEST_SIZE + 1, step), "", f"heads in steps of {step}" if step > 1 else ""
+        return _those(asked, name, model.heads), f"kv_heads divide the {model.heads} heads", "kv_heads divide the heads"
+    if name == "head_size" and model.positions == "rotary" and model.value("rotary.size") is None:
+        return range(2, LARGEST_SIZE + 1, 2), "", "head_size is even, for rotary positions"
+    return _all(), "", ""
+
+
+def _all() -> Sequence[int]:
+    return range(1, LARGEST_SIZE + 1)
+
+
+def _those(asked: Prediction, name: str, whole: int) -> Sequence[int]:
+    """Divisors of `whole` with which there is a model."""
+    small = [n for n in range(1, min(int(whole**0.5) + 1, 100_000)) if whole % n == 0]
+    divisors = sorted({*small, *(whole // n for n in small)})
+    return [n for n in divisors if exists(lambda n=n: asked.model.with_fields({name: n}))]
+
+
+def exists(made: Callable[[], Any]) -> bool:
+    """Whether there is such a model or batch."""
+    try:
+        made()
+    except CostModelError:
+        return False
+    return True
+
+
+def _found(asked: Prediction, name: str) -> Values:
+    """Of a CNN: values in the finest step that it can take, down to the smallest that it can."""
+    base, step = current(asked, name), 1
+    while step < COARSEST and not exists(lambda step=step: turned(asked, name, base + step)):
+        step *= 2
+    below = last_true(lambda n: exists(lambda: turned(asked, name, base - n * step)), -(-base // step))
+    note = "" if step == 1 else f"{name} in steps of {step}, which this network takes"
+    return range(base - below * step, LARGEST_SIZE + 1, step), "", note
+
+
+TRACED = 4
+"""Where no formula is known, one in so many positions is traced for one, and all others are predicted."""
+
+
+class Curve:
+    """Values of one quantity at the positions of a knob, each worked out once.
+
+    What the model cannot take has no value but a reason.
+    """
+
+    def __init__(self, knob: Knob, quantity: str) -> None:
+        self.knob, self.quantity = knob, quantity
+        self._made: dict[int, Prediction | CostModelError] = {}
+        self._forms: ClosedForms | None = None
+        self._unknown = 0
+
+    def at(self, position: int) -> Prediction | CostModelError:
+        """What `predict` answers there."""
+        if position not in self._made:
+            try:
+                self._made[position] = self.knob.at(self.knob.values[position])
+            except CostModelError as error:
+                self._made[position] = error
+        return self._made[position]
+
+    def predicted(self, position: int) -> int | None:
+        """The value there as `predict` has it; None if there is no such model or batch."""
+        found = self.at(position)
+        return None if isinstance(found, CostModelError) else int(found.value(self.quantity))
+
+    def value(self, position: int) -> int | None:
+        """The value there, by formula if one is known to hold there."""
+        if self._forms is not None and position not in self._made:
+            point = {self.knob.name: self.knob.values[position]}
+            leaf = self._forms.known(point)
+            if leaf is None:
+                self._unknown += 1
+                leaf = self._forms.at(point) if self._unknown % TRACED == 0 else None
+            if leaf is not None:
+                return leaf.formulas[self.quantity].value(point) if isinstance(leaf, Forms) else None
+        return self.predicted(position)
+
+    def trace(self, target: int) -> int:
+        """Derive the formula about where a straight line from the first values meets a target; returns that position.
+
+        Nothing is derived where the knob is no letter of formulas, as the width of a CNN is none.
+        """
+        model, name = self.knob.asked.model, self.knob.name
+        place = line_guess(lambda n: self.predicted(n) or 0, self.knob.values, target, rounds=1)
+        if self.knob.stretched or name not in open_sizes(model):
+            return place
+        settings = {f.name: getattr(self.knob.asked.settings, f.name) for f in fields(Settings) if f.name != name}
+        forms = ClosedForms(model, settings, (name,), (self.quantity,))
+        try:
+            forms.at({name: self.knob.values[place]})
+        except CostModelError:
+            return place
+        self._forms = forms
+        return place
+
+    def check(self, position: int) -> bool:
+        """Whether the formula gives what is predicted there; it is given up where it does not."""
+        if self.value(position) == self.predicted(position):
+            return True
+        self._forms = None
+        return False

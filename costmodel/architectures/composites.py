@@ -1,0 +1,169 @@
+"""Blocks that nest: what convolutional networks are made of, and how they run on paper.
+
+An item is a layer kind of one input, or one of the four composites here. Layers are named by kind, numbered within
+their list where several share a name: ``bottleneck2.residual.conv1``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from costmodel.errors import ShapeError
+from costmodel.graph.tensor import Tensor, show_shape
+from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.base import Kind
+from costmodel.layers.shape import Concat
+
+
+class Composite(ABC):
+    """Abstract: a block made of items."""
+
+    kind: ClassVar[str]
+    """Name in files."""
+
+    @property
+    def label(self) -> str:
+        """What its layers' names begin with."""
+        return self.kind
+
+    @abstractmethod
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper."""
+
+
+Block = Kind | Composite
+Blocks = tuple[Block, ...]
+
+JOINS: dict[str, type[Kind]] = {"add": Add, "concat": Concat, "multiply": Multiply}
+
+
+@dataclass(frozen=True)
+class Sequence(Composite):
+    """Items one after another; `name` is what their names begin with."""
+
+    kind = "sequence"
+
+    blocks: Blocks
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name, if it has one."""
+        return self.name or self.kind
+
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper."""
+        with x.run.scope(name):
+            return apply(self.blocks, x)
+
+
+@dataclass(frozen=True)
+class Repeat(Composite):
+    """Items one after another, `times` times, each time with weights of their own; input channels may differ."""
+
+    kind = "repeat"
+
+    times: int
+    blocks: Blocks
+
+    @property
+    def label(self) -> str:
+        """That of the one thing repeated, if it is one."""
+        return self.blocks[0].label if self._unwraps() else self.kind  # type: ignore[union-attr]
+
+    def _unwraps(self) -> bool:
+        return len(self.blocks) == 1 and isinstance(self.blocks[0], Sequence)
+
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper; what is alike is traced once."""
+        inner = self.blocks[0].blocks if self._unwraps() else self.blocks  # type: ignore[union-attr]
+        return x.run.repeat(self.times, lambda x: apply(inner, x), x, name)
+
+
+@dataclass(frozen=True)
+class Residual(Composite):
+    """body(x) + x, or body(x) + projection(x) (He et al. 2016, eq. 1 and 2); an activation after it is its own item."""
+
+    kind = "residual"
+
+    body: Blocks
+    projection: Blocks | None = None
+
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper. Raises ShapeError if the two shapes differ."""
+        with x.run.scope(name):
+            y = apply(self.body, x)
+            if self.projection:
+                with x.run.scope("projection"):
+                    x = apply(self.projection, x)
+            try:
+                return _join("add", [y, x])
+            except ShapeError as error:
+                right = (
+                    "let body and projection make one shape" if self.projection else "give the residual a projection"
+                )
+                raise ShapeError(f"{error}: {right}") from None
+
+
+@dataclass(frozen=True)
+class Branches(Composite):
+    """Paths from one input, joined; an empty path is the input itself.
+
+    join: "concat" along channels, "add", or "multiply" (a path of one pixel then scales whole channels).
+    """
+
+    kind = "branches"
+
+    paths: tuple[Blocks, ...]
+    join: Literal["add", "concat", "multiply"]
+
+    def __call__(self, x: Tensor, *, name: str) -> Tensor:
+        """Run on paper. Raises ShapeError if the paths' shapes do not meet."""
+        with x.run.scope(name):
+            ends = []
+            for number, path in enumerate(self.paths, start=1):
+                with x.run.scope(f"path{number}"):
+                    ends.append(apply(path, x))
+            return _join(self.join, ends)
+
+
+COMPOSITES: dict[str, type[Composite]] = {cls.kind: cls for cls in (Sequence, Repeat, Residual, Branches)}
+
+
+def apply(blocks: Blocks, x: Tensor) -> Tensor:
+    """Run items one after another."""
+    for name, block in zip(labels(blocks), blocks, strict=True):
+        x = block(x, name=name)
+    return x
+
+
+def labels(blocks: Iterable[Block]) -> list[str]:
+    """Names for the items of one list, numbered where several would be alike."""
+    plain = [block.label if isinstance(block, Composite) else block.kind for block in blocks]
+    several = {label for label, count in Counter(plain).items() if count > 1}
+    seen: Counter[str] = Counter(plain)
+    seen.clear()
+    named = []
+    for label in plain:
+        seen[label] += 1
+        named.append(f"{label}{seen[label]}" if label in several else label)
+    return named
+
+
+def _join(how: str, ends: list[Tensor]) -> Tensor:
+    if how == "concat":
+        return Concat()(*ends)
+    first, *rest = ends
+    for number, end in enumerate(rest, start=1):
+        joined = JOINS[how]()(first, end, name=how if len(rest) == 1 else f"{how}{number}")
+        if how == "add" and first.shape != end.shape:  # broadcasting is never meant here
+            raise ShapeError(
+                f"{joined.storage.name}: cannot add {show_shape(first.shape)} and {show_shape(end.shape)}; "
+                "they must be equal"
+            )
+        first = joined
+    return first

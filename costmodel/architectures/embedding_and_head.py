@@ -1,0 +1,39 @@
+"""What is before a transformer's first block and after its last: embeddings and logits."""
+
+from __future__ import annotations
+
+from costmodel.architectures.base import activation
+from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.architectures.spec import TransformerSpec
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.arithmetic import Add
+from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.linear import Linear
+
+
+def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
+    """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
+    x = scaled(x, model.embedding_scale, "embedding_scale")
+    if model.embedding_width is not None:
+        x = Linear(model.width, bias=False)(x, name="project_in")
+    if model.segments is not None:
+        kinds = tokens.run.input(tokens.shape, "index", "segments")
+        x = Add()(x, Embedding(model.segments, model.width)(kinds, name="segments"), name="add_segments")
+    if model.positions == "learned":
+        rows = model.context if model.position_rows is None else model.position_rows
+        x = Add()(x, LearnedPositions(rows, model.width)(tokens, name="positions"), name="add_positions")
+    if model.embedding_norm:
+        x = normed(model, x, "embedding_norm")
+    return dropped(x, model.embedding_dropout, "embedding_dropout")
+
+
+def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, T, vocab), with the embedding's table if the two are tied."""
+    assert model.head is not None
+    head = model.head
+    x = scaled(x, head.input_scale, "output_scale")
+    if head.transform is not None:
+        with x.run.scope("head_transform"):
+            x = normed(model, activation(head.transform)(Linear(x.shape[-1])(x)), "norm")
+    x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)
+    return capped(scaled(x, head.logit_scale, "logit_scale"), head.logit_cap, "logit_cap")

@@ -1,0 +1,210 @@
+"""Encoder-decoders: an encoder reads a source, tokens or sound; a decoder that attends to it writes the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    BatchShape,
+    Factor,
+    LossName,
+    Probability,
+    Size,
+    refuse,
+)
+from costmodel.architectures.blocks import body
+from costmodel.architectures.description import Description, part_of
+from costmodel.architectures.embedding_and_head import embedded, logits
+from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.spec import HEAD, Head
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.activation import Gelu
+from costmodel.layers.conv import Conv
+from costmodel.layers.embedding import Embedding
+from costmodel.layers.shape import Reshape, TransposeLast
+from costmodel.layers.tokens import FixedPositions
+
+SHARED = (
+    *("vocab", "width", "head_size", "relative_buckets", "qkv_bias", "key_bias", "score_scale", "attention_bias"),
+    *("mlp", "mlp_bias", "activation", "norm", "embedding_dropout", "attention_dropout", "residual_dropout"),
+    *("mlp_dropout", "final_dropout"),
+)
+"""Fields of both the encoder's and the decoder's blocks."""
+
+
+class Sound(Description):
+    """A source of sound: a spectrogram."""
+
+    mel_bins: Size = Field(description="features of a frame")
+    places: Size = Field(description="places of the source, of two frames each")
+
+
+class EncoderDecoder(Architecture):
+    """An encoder's blocks, and a decoder's, each with attention to what the encoder made; one table of tokens.
+
+    The defaults are those of T5 small (Raffel et al. 2020, §2.1). With `sound` the source is sound, which two
+    convolutions read, as in Whisper (Radford et al. 2022, §2.2).
+    """
+
+    HAS_ATTENTION: ClassVar[bool] = True
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "target_seq")
+    LETTERS: ClassVar[dict[str, str]] = {
+        "vocab": "V",
+        "context": "n_ctx",
+        "sound.places": "n_src",
+        "sound.mel_bins": "n_mel",
+        "layers": "L",
+        "decoder_layers": "L_dec",
+        "width": "d",
+        "heads": "h",
+        "decoder_heads": "h_dec",
+        "head_size": "d_h",
+        "mlp_width": "d_ff",
+        "decoder_mlp_width": "d_dec",
+        "relative_buckets": "n_b",
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = {"mel_bins": "sound.mel_bins", "source_context": "sound.places", **HEAD}
+
+    vocab: Size = Field(default=32128, description="vocabulary size")
+    context: Size = Field(default=512, description="longest target, and source if it is tokens")
+    sound: Annotated[Sound | None, part_of(Sound)] = Field(
+        default=None, description="the sound that is the source (default: tokens instead)"
+    )
+    layers: Size = Field(default=6, description="blocks of the encoder")
+    decoder_layers: Size | None = Field(default=None, description="blocks of the decoder (default: the encoder's)")
+    width: Size = Field(default=512, description="model width")
+    heads: Size = Field(default=8, description="attention heads")
+    decoder_heads: Size | None = Field(default=None, description="heads of the decoder (default: the encoder's)")
+    head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
+    positions: Literal["relative", "learned"] = Field(
+        default="relative", description="biases by distance, or vectors (of sound: fixed ones)"
+    )
+    relative_buckets: Size | None = Field(default=None, description="distances told apart (default: 32)")
+    qkv_bias: bool = Field(default=False, description="bias in the query, key and value projections")
+    key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
+    score_scale: Factor | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
+    attention_bias: bool = Field(default=False, description="bias in attention's output projection")
+    mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
+    mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    decoder_mlp_width: Size | None = Field(default=None, description="the same in the decoder (default: the encoder's)")
+    mlp_bias: bool = Field(default=False, description="bias in the MLP's linear layers")
+    activation: ActivationName = Field(default="relu", description="activation of the MLP")
+    norm: Literal["layernorm", "rmsnorm"] = Field(default="rmsnorm", description="normalisation")
+    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
+    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm of each side")
+    tied: bool = Field(default=True, description="the head's weight is the token embedding")
+    head: Annotated[Head, part_of(Head)] = Field(
+        default=Head(), description="what makes logits over the vocabulary (default: a linear layer)"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for field in ("heads", "decoder_heads"):
+            if self.head_size is None and self.width % (getattr(self, field) or self.heads):
+                raise ValueError(f"{field} {getattr(self, field)} does not divide width {self.width}")
+        if self.sound is not None and self.positions == "relative":
+            raise ValueError("a source of sound needs positions 'learned'")
+        if self.relative_buckets is not None and self.positions != "relative":
+            raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if not self.key_bias and not self.qkv_bias:
+            raise ValueError("key_bias: false needs qkv_bias")
+        return self
+
+    @property
+    def encoder(self) -> Transformer:
+        """The transformer whose blocks are the encoder's."""
+        positions = "none" if self.sound is not None else self.positions
+        return self._side(
+            layers=self.layers,
+            heads=self.heads,
+            mlp_width=self.mlp_width,
+            positions=positions,
+            causal=False,
+            head=None,
+        )
+
+    @property
+    def decoder(self) -> Transformer:
+        """The transformer whose blocks, with attention to the encoder's output between, are the decoder's."""
+        return self._side(
+            layers=self.layers if self.decoder_layers is None else self.decoder_layers,
+            heads=self.heads if self.decoder_heads is None else self.decoder_heads,
+            mlp_width=self.mlp_width if self.decoder_mlp_width is None else self.decoder_mlp_width,
+            positions=self.positions,
+            tied=self.tied,
+            head=self.head,
+        )
+
+    def _side(self, **fields: Any) -> Transformer:
+        shared = {name: getattr(self, name) for name in SHARED}
+        return Transformer.model_construct(name=self.name, context=self.context, fused_qkv=False, **shared, **fields)
+
+    @property
+    def default_loss(self) -> LossName | None:
+        """Next-token cross-entropy of the target."""
+        return "cross_entropy"
+
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
+        """A batch of sources of `seq` tokens and of targets as long; where sound is the source, of targets."""
+        refuse("image", image, self, "batch, seq and target_seq")
+        seq = self.context if seq is None else seq
+        self._check(seq)
+        return BatchShape(batch, seq, target=seq)
+
+    def with_target(self, shape: BatchShape, target_seq: int | None) -> BatchShape:
+        """See `Architecture.with_target`."""
+        if target_seq is None:
+            return shape
+        self._check(target_seq)
+        return shape._replace(target=target_seq, seq=target_seq if self.sound is not None else shape.seq)
+
+    def _check(self, length: int) -> None:
+        if self.positions == "learned" and length > self.context:
+            raise SettingError(
+                f"seq {length} is beyond the learned position table of {self.title}: use at most {self.context}"
+            )
+
+    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
+        """(batch, T) source tokens, or sound, and (batch, T_t) target tokens → (batch·T_t, vocab) logits."""
+        assert shape.seq is not None
+        assert shape.target is not None
+        encoder, decoder = self.encoder, self.decoder
+        tokens = run.input((shape.batch, shape.target), "index", "tokens")
+        table: Tensor | None = None
+        with run.scope("encoder"):
+            if self.sound is None:
+                source = run.input((shape.batch, shape.seq), "index", "source")
+                x = Embedding(self.vocab, self.width)(source, name="embedding")
+                table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+                x = embedded(encoder, x, source)
+            else:
+                x = dropped(self._heard(run, shape.batch), self.embedding_dropout, "embedding_dropout")
+            memory = body(encoder, run, x, attention)
+        with run.scope("decoder"):
+            tied = None if table is None else {"weight": table}
+            x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
+            table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+            x = body(decoder, run, embedded(decoder, x, tokens), attention, memory)
+        y = logits(decoder, x, table)
+        return y.view((shape.batch * shape.target, self.vocab), None)
+
+    def _heard(self, run: Run, batch: int) -> Tensor:
+        """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""
+        assert self.sound is not None
+        x = run.input((batch, self.sound.mel_bins, 1, 2 * self.sound.places), name="sound")
+        x = Gelu()(Conv(self.width, kernel=(1, 3), padding=(0, 1))(x, name="conv1"), name="gelu1")
+        x = Gelu()(Conv(self.width, kernel=(1, 3), stride=(1, 2), padding=(0, 1))(x, name="conv2"), name="gelu2")
+        x = TransposeLast()(Reshape((self.width, x.shape[3]))(x, name="places"), name="places_last")
+        return FixedPositions()(x, name="positions")

@@ -1,0 +1,55 @@
+"""What training minimises: the loss that a model ends in, on the model's output or together with its head."""
+
+from __future__ import annotations
+
+from costmodel.errors import SettingError
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Call, Tensor
+from costmodel.layers.arithmetic import Add
+from costmodel.layers.linear import Linear
+from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
+
+
+def attach_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
+    """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
+
+    All that this records, casts and sums too, is of the phase "loss". Raises SettingError.
+    """
+    run.phase = "forward" if loss is None else "loss"
+    if loss is None:
+        if chunks > 1:
+            raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")
+        run.outputs = output if isinstance(output, tuple) else ()
+    elif isinstance(output, tuple):
+        if chunks > 1:
+            raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
+        total, *rest = (_of(run, loss, y, f"loss{n}", f"targets{n}") for n, y in enumerate(output, start=1))
+        for n, more in enumerate(rest, start=1):
+            total = Add()(total, more, name="loss" if n == len(rest) else f"add_loss{n}")
+    elif chunks > 1:
+        _take_chunked(run, loss, output, chunks)
+    else:
+        _of(run, loss, output, "loss", "targets")
+
+
+def _of(run: Run, loss: str, output: Tensor, name: str, targets: str) -> Tensor:
+    if loss == "mean_squared_error":
+        return MeanSquaredError()(output, run.input(output.shape, name=targets), name=name)
+    batch, _, *rest = output.shape
+    return CrossEntropy()(output, run.input((batch, *rest), "index", targets), name=name)
+
+
+def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> None:
+    """Take the head back, so that it makes no logits, and run it with the loss."""
+    if loss != "cross_entropy":
+        raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
+    head = run.root.entries[-1] if run.root.entries else None
+    if not isinstance(head, Call) or not isinstance(head.kind, Linear) or len(output.shape) != 2:
+        raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
+    rows = output.shape[0]
+    if chunks > rows:
+        raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
+    run.root.entries.pop()
+    targets = run.input(head.x.shape[:-1], "index", "targets")
+    fused = FusedLinearCrossEntropy(head.kind.features, head.kind.bias, chunks)
+    fused(head.x, targets, name="loss", tied=head.stored)

@@ -1,0 +1,112 @@
+"""Experts among which a router chooses for each token, and what is taken for granted about how even that is."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from costmodel.architectures.feedforward import activated, mlp
+from costmodel.architectures.normalisation import scaled
+from costmodel.architectures.spec import Experts, TransformerSpec
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.activation import Sigmoid
+from costmodel.layers.arithmetic import Add, Multiply
+from costmodel.layers.attention import Softmax
+from costmodel.layers.base import Kind
+from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
+from costmodel.layers.linear import Linear
+from costmodel.layers.routing import GroupedTopK, Shares
+from costmodel.symbolic.sizes import ceil_div
+
+
+def routed(model: TransformerSpec, x: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, T, width): the experts that each token chooses, and the one that all share."""
+    assert model.experts is not None
+    with x.run.scope("mlp"):
+        y = _experts(model, model.experts, x)
+        if model.experts.shared_width is None:
+            return y
+        shared = mlp(model, x, model.experts.shared_width, "shared")
+        if model.experts.shared_gate:
+            gate = Sigmoid()(Linear(1, bias=False)(x, name="shared_gate"), name="shared_sigmoid")
+            shared = Multiply()(gate, shared, name="gate_shared")
+        return Add()(y, shared, name="add_shared")
+
+
+def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
+    (b, t, d), k, capped = x.shape, experts.per_token, experts.capacity_factor is not None
+    hidden = model.hidden if experts.width is None else experts.width
+    bias = model.mlp_bias if experts.bias is None else experts.bias
+    inner, outer = (ExpertLinear(experts.count, k, n, bias, busy(experts)) for n in (hidden, d))
+    weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
+    with x.run.scope("experts"):
+        sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
+        picked = sent(x.view((b * t, d), None), name="dispatch")
+        back = Pick(rows=b * t * k) if capped else Pick()
+        out = back(outer(activated(model, picked, inner), name="down"), name="collect")
+        shares = weights.view((b * t, k, 1), None)
+        weighed = Multiply()(out.view((b * t, k, d), None), shares, name="weigh")
+        return Total()(weighed, name="total").view((b, t, d), None)
+
+
+def capacity(experts: Experts, tokens: int) -> int:
+    """Rows that each expert computes: its even share of the tokens' choices, times the capacity factor, rounded up."""
+    factor = Fraction(str(experts.capacity_factor))
+    return ceil_div(factor.numerator * experts.per_token * tokens, factor.denominator * experts.count)
+
+
+def busy(experts: Experts) -> int | None:
+    """Experts that have rows, where it is not all: those that have `imbalance` times their even share have every row.
+
+    With a capacity all experts compute.
+    """
+    if experts.capacity_factor is not None or experts.imbalance == 1:
+        return None
+    factor = Fraction(str(experts.imbalance))
+    return ceil_div(factor.denominator * experts.count, factor.numerator)
+
+
+def assumptions(experts: Experts, tokens: int) -> str:
+    """What the numbers of experts take for granted."""
+    said = _dropless(experts) if experts.capacity_factor is None else _capped(experts, tokens)
+    return f"a token meets {experts.per_token} of {experts.count} experts; {said}"
+
+
+def _dropless(experts: Experts) -> str:
+    said = "none of its choices is dropped and no row is padded (capacity_factor: none)"
+    if experts.imbalance == 1:
+        return f"{said}; rows are spread evenly over all experts (imbalance: 1)"
+    return (
+        f"{said}; {busy(experts)} experts share all rows, {experts.imbalance:g} times an even share each (imbalance), "
+        "and the weights of the others are not read"
+    )
+
+
+def _capped(experts: Experts, tokens: int) -> str:
+    rows, factor, uneven = capacity(experts, tokens), experts.capacity_factor, experts.imbalance
+    dropped = max(0.0, 1 - rows * experts.count / (uneven * experts.per_token * tokens))
+    sent = "evenly (imbalance: 1)" if uneven == 1 else f"to busy ones {uneven:g} times the share (imbalance)"
+    return (
+        f"each expert computes {rows:,} rows, {factor:g} times an even share (capacity_factor), padded where "
+        f"fewer come; with rows sent {sent}, {dropped:.1%} of choices are dropped"
+    )
+
+
+def _weights(experts: Experts, scores: Tensor) -> Tensor:
+    """(batch, T, experts) → (batch, T, chosen): what the outputs of the chosen experts are multiplied by."""
+    if experts.weights == "all":
+        scores = Softmax()(scores, name="router_softmax")
+    if experts.weights == "sigmoid":
+        scores = Sigmoid()(scores, name="router_sigmoid")
+    weights = _choice(experts)(scores)
+    if experts.weights == "chosen":
+        weights = Softmax()(weights, name="router_softmax")
+    if experts.shares:
+        weights = Shares()(weights, name="router_shares")
+    return scaled(weights, experts.scale, "router_scale")
+
+
+def _choice(experts: Experts) -> Kind:
+    if experts.groups is None and not experts.choice_bias:
+        return TopK(experts.per_token)
+    groups, kept = experts.groups or 1, experts.chosen_groups or 1
+    return GroupedTopK(experts.per_token, groups, kept, 2 if experts.choice_bias else 1, experts.choice_bias)

@@ -1,0 +1,398 @@
+"""What a transformer is: its fields, the sizes that follow from them, and what must hold between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from math import lcm
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    Factor,
+    Probability,
+    Size,
+    as_tuple,
+    nearest_divisor,
+)
+from costmodel.architectures.description import Description, part_of
+from costmodel.symbolic.sizes import exact_div, value_of
+
+MOST_PATTERN = 1_000
+Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
+
+
+class Variant(NamedTuple):
+    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts."""
+
+    windowed: bool = True
+    rotated: bool = True
+    routed: bool = False
+
+
+class Window(Description):
+    """Attention to the nearest keys only, in all blocks or in some."""
+
+    FIRST: ClassVar[str] = "size"
+
+    size: Size = Field(description="keys that a token sees, itself included")
+    pattern: Pattern = Field(default=(), description="which blocks have the window, over and over (default: all)")
+
+
+class Rotary(Description):
+    """Rotary positions of a part of a head's features, or in some blocks only (Su et al. 2021)."""
+
+    FIRST: ClassVar[str] = "size"
+
+    size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
+    pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
+
+
+class Latent(Description):
+    """Multi-head latent attention: keys and values are made from one narrow vector a token (DeepSeek-AI 2024, V2)."""
+
+    FIRST: ClassVar[str] = "width"
+
+    width: Size = Field(description="features that keys and values of all heads are made from")
+    query_width: Size | None = Field(default=None, description="as above, of queries (default: no such latent)")
+    value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
+
+
+class Experts(Description):
+    """MLPs among which a router chooses some for each token (Shazeer et al. 2017)."""
+
+    FIRST: ClassVar[str] = "count"
+
+    count: Size = Field(description="experts")
+    per_token: Size = Field(default=2, description="experts that each token chooses")
+    width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
+    pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
+    bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
+    dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
+    weights: Literal["chosen", "all", "sigmoid"] = Field(
+        default="chosen",
+        description="softmax over the scores of the chosen experts, or over all before choosing; or a sigmoid of each",
+    )
+    shares: bool = Field(default=False, description="weights of the chosen experts are divided by their sum")
+    scale: Factor | None = Field(default=None, description="factor of experts' weights (default: none)")
+    groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
+    chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
+    choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
+    capacity_factor: Factor | None = Field(
+        default=None, description="rows that each expert computes over its even share (default: as many as come)"
+    )
+    imbalance: Factor = Field(default=1.0, description="rows of the busiest experts over their even share")
+    shared_width: Size | None = Field(default=None, description="hidden features of an expert for all (default: none)")
+    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales the shared expert")
+    router_bias: bool = Field(default=False, description="bias in the router")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.per_token > self.count:
+            raise ValueError(f"experts.per_token {self.per_token} is more than experts.count {self.count}")
+        if self.shared_gate and self.shared_width is None:
+            raise ValueError("experts.shared_gate needs experts.shared_width")
+        if (self.groups is None) != (self.chosen_groups is None):
+            raise ValueError("experts.groups and experts.chosen_groups need each other")
+        if not 1 <= self.imbalance <= self.count / self.per_token:
+            raise ValueError(
+                f"experts.imbalance {self.imbalance:g} is not possible: from 1, even, to "
+                f"{self.count / self.per_token:g}, where all tokens choose the same {self.per_token} of {self.count} "
+                "experts"
+            )
+        if self.dense_layers is not None and self.pattern:
+            raise ValueError("experts.dense_layers and experts.pattern say the same: keep one")
+        if self.groups is not None or self.choice_bias:
+            self._check_groups(self.groups or 1, self.chosen_groups or 1)
+        return self
+
+    def _check_groups(self, groups: int, kept: int) -> None:
+        if self.count % groups:
+            raise ValueError(f"experts.groups {groups} does not divide experts.count {self.count}")
+        if kept > groups:
+            raise ValueError(f"experts.chosen_groups {kept} is more than experts.groups {groups}")
+        each = self.count // groups
+        if self.per_token > kept * each:
+            raise ValueError(f"experts.per_token {self.per_token} is more than the {kept * each} of the chosen groups")
+        if self.choice_bias and each < 2:
+            raise ValueError(
+                f"experts.choice_bias judges a group by its best two experts, and experts.groups {groups} leave {each}"
+            )
+
+
+class Head(Description):
+    """What makes logits over the vocabulary of the last block's output."""
+
+    bias: bool = Field(default=False, description="bias in the head")
+    transform: ActivationName | None = Field(
+        default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
+    )
+    input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
+    logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
+    logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
+
+
+class Pooler(Description):
+    """A linear layer over the first token, and its activation (Devlin et al. 2019, §3)."""
+
+    FIRST: ClassVar[str] = "activation"
+
+    activation: ActivationName = Field(description="activation of the pooler")
+    width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
+    dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+
+
+class Classes(Description):
+    """Classes that the first token's features tell."""
+
+    FIRST: ClassVar[str] = "count"
+
+    count: Size = Field(description="classes")
+    dropout: Probability = Field(default=0.0, description="dropout before the classes")
+
+
+HEAD = {
+    "head_bias": "head.bias",
+    "head_transform": "head.transform",
+    "output_scale": "head.input_scale",
+    "logit_scale": "head.logit_scale",
+    "logit_cap": "head.logit_cap",
+}
+RENAMED = {
+    "window_pattern": "window.pattern",
+    "rotary_size": "rotary.size",
+    "rotary_pattern": "rotary.pattern",
+    "latent_width": "latent.width",
+    "query_latent_width": "latent.query_width",
+    "value_head_size": "latent.value_head_size",
+    "experts_per_token": "experts.per_token",
+    **{f"expert_{name}": f"experts.{name}" for name in ("width", "pattern", "bias", "weights", "shares", "scale")},
+    "expert_groups": "experts.groups",
+    **{name: f"experts.{name}" for name in ("dense_layers", "chosen_groups", "choice_bias", "capacity_factor")},
+    **{name: f"experts.{name}" for name in ("imbalance", "shared_width", "shared_gate", "router_bias")},
+    "pooler_dropout": "pooler.dropout",
+    "class_dropout": "classes.dropout",
+    **HEAD,
+}
+"""Names of a transformer's fields by the names that they had when all were flat."""
+
+
+class TransformerSpec(Architecture):
+    """Abstract: the description of a transformer, without its forward pass."""
+
+    HAS_ATTENTION: ClassVar[bool] = True
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq",)
+    LETTERS: ClassVar[dict[str, str]] = {
+        "vocab": "V",
+        "context": "n_ctx",
+        "layers": "L",
+        "width": "d",
+        "heads": "h",
+        "kv_heads": "h_kv",
+        "head_size": "d_h",
+        "mlp_width": "d_ff",
+        "rotary.size": "d_rot",
+        "window.size": "w",
+        "position_rows": "n_pos",
+        "relative_buckets": "n_b",
+        "embedding_width": "d_e",
+        "segments": "n_seg",
+        "classes.count": "C",
+        "experts.count": "E",
+        "experts.per_token": "k",
+        "experts.width": "d_x",
+        "experts.shared_width": "d_s",
+        "latent.width": "d_c",
+        "latent.query_width": "d_q",
+        "latent.value_head_size": "d_v",
+        "experts.dense_layers": "L_0",
+        "pooler.width": "d_p",
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = RENAMED
+
+    vocab: Size = Field(description="vocabulary size")
+    context: Size = Field(description="longest sequence")
+    layers: Size = Field(description="number of blocks")
+    width: Size = Field(description="model width")
+    heads: Size = Field(description="query heads")
+    kv_heads: Size | None = Field(default=None, description="key and value heads (default: as many as query heads)")
+    head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
+    causal: bool = Field(default=True, description="decoder (each token sees those before it) or encoder")
+    window: Annotated[Window | None, part_of(Window)] = Field(
+        default=None, description="the nearest keys, which alone a token sees (default: it sees all)"
+    )
+    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
+        default="learned", description="positions; relative: trained biases of the scores, by distance"
+    )
+    relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
+    position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
+    rotary: Annotated[Rotary | None, part_of(Rotary)] = Field(
+        default=None, description="what rotary positions turn (default: all features of a head, in all blocks)"
+    )
+    latent: Annotated[Latent | None, part_of(Latent)] = Field(
+        default=None, description="the narrow vector that keys and values are made from (default: none)"
+    )
+    fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
+    qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
+    key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
+    qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
+    query_key_norm: Literal["head", "heads", "width"] | None = Field(
+        default=None,
+        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
+    )
+    score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
+    score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
+    sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
+    attention_bias: bool = Field(default=True, description="bias in attention's output projection")
+
+    mlp: Literal["plain", "gated", "clamped"] = Field(
+        default="plain",
+        description="gated: act(x W_g) ⊙ x W_u; clamped: g·act(α g) ⊙ (x W_u + 1), both within a bound",
+    )
+    mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
+    mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
+    activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
+
+    experts: Annotated[Experts | None, part_of(Experts)] = Field(
+        default=None, description="MLPs among which a router chooses (default: one, for all)"
+    )
+
+    norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
+    norm_affine: bool = Field(default=True, description="trained scale (and bias) in the model's norms")
+    norm_bias: bool = Field(default=True, description="bias in layer norms")
+    norm_placement: Literal["pre", "post", "output", "both"] = Field(
+        default="pre",
+        description="norm before each sublayer, after it is added, of its output before that, or before and of it",
+    )
+    parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
+    shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
+    embedding_norm: bool = Field(default=False, description="norm after the embeddings")
+    final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
+
+    embedding_width: Size | None = Field(default=None, description="width of embeddings and head, if another")
+    segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
+    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
+    residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
+    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    mixed_dropout: Probability | None = Field(default=None, description="that of attention's output, if another")
+
+    final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
+
+    head: Annotated[Head | None, part_of(Head)] = Field(
+        default=Head(), description="what makes logits over the vocabulary, false for none (default: a linear layer)"
+    )
+    tied: bool = Field(default=True, description="the head's weight is the token embedding")
+
+    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
+        default=None, description="a linear layer over the first token (default: none)"
+    )
+    classes: Annotated[Classes | None, part_of(Classes)] = Field(
+        default=None, description="classes that the first token's features tell (default: none)"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.head_size is None and self.width % self.heads:
+            raise ValueError(
+                f"heads {self.heads} does not divide width {self.width}: use a divisor such as "
+                f"{nearest_divisor(self.width, self.heads)}, or give head_size"
+            )
+        if self.heads % self.key_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
+        if self.rotary is not None and self.positions != "rotary":
+            raise ValueError(f"rotary needs positions 'rotary', not {self.positions!r}")
+        if self.positions == "rotary" and (self.rotated % 2 or self.rotated > self.head_features):
+            raise ValueError(f"rotary.size {self.rotated} must be even and at most the head size {self.head_features}")
+        if self.query_key_norm == "heads" and self.norm != "layernorm":
+            raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
+        if self.shared_norm and not self.parallel:
+            raise ValueError("shared_norm needs parallel: true")
+        if self.parallel and self.norm_placement != "pre":
+            raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
+        if self.pooler is not None and self.head is not None and self.classes is None:
+            raise ValueError("a pooler beside a head needs classes, or nothing reads it")
+        self._check_latent()
+        if self.relative_buckets is not None and self.positions != "relative":
+            raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
+            raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
+        if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
+            raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
+        return self
+
+    def _check_latent(self) -> None:
+        if self.latent is None:
+            return
+        if self.positions != "rotary" or self.rotary is None or self.rotated >= self.head_features:
+            raise ValueError(
+                "latent needs positions: rotary, and a rotary.size smaller than the head size "
+                f"{int(self.head_features)}: keys are turned in features that all heads share"
+            )
+        for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
+            if getattr(self, field) != value:
+                raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
+
+    @property
+    def head_features(self) -> int:
+        """Features of one head, d_h."""
+        return exact_div(self.width, self.heads) if self.head_size is None else self.head_size
+
+    @property
+    def key_heads(self) -> int:
+        """Key and value heads, h_kv."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def rotated(self) -> int:
+        """Features of a head that rotary positions turn."""
+        own = None if self.rotary is None else self.rotary.size
+        return self.head_features if own is None else own
+
+    @property
+    def value_features(self) -> int:
+        """Features of one value, d_v."""
+        own = None if self.latent is None else self.latent.value_head_size
+        return self.head_features if own is None else own
+
+    @property
+    def score_factor(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / math.sqrt(value_of(self.head_features)) if self.score_scale is None else self.score_scale
+
+    @property
+    def pattern(self) -> list[Variant]:
+        """The variants of the first blocks, which those after them repeat; as many as there are blocks at most."""
+        window, rotary, experts = self.window, self.rotary, self.experts
+        windowed = (window and window.pattern) or (True,)
+        rotated = (rotary and rotary.pattern) or (True,)
+        routed = (False,) if experts is None else experts.pattern or (True,)
+        dense = 0 if experts is None else experts.dense_layers or 0
+        return variants((windowed, rotated, routed), self.layers, dense)
+
+    @property
+    def hidden(self) -> int:
+        """Hidden features of the MLP, d_ff."""
+        return 4 * self.width if self.mlp_width is None else self.mlp_width
+
+    @property
+    def buckets(self) -> int:
+        """Distances that relative positions tell apart."""
+        return 32 if self.relative_buckets is None else self.relative_buckets
+
+
+def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
+    """The variants of the first blocks, by the pattern of each field, which those after them repeat.
+
+    Of all `layers` blocks, where the first `dense` ones have no experts.
+    """
+    length = lcm(*map(len, patterns))
+    if length > 1 or dense:  # only then does it matter how many blocks there are
+        length = int(layers) if dense else min(length, int(layers))
+    made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
+    return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]

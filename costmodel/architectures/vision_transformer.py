@@ -1,0 +1,135 @@
+"""Vision transformers: an encoder over the patches of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.base import (
+    ActivationName,
+    Architecture,
+    BatchShape,
+    LossName,
+    Probability,
+    Size,
+    as_tuple,
+    refuse,
+)
+from costmodel.architectures.blocks import body
+from costmodel.architectures.description import part_of
+from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.pooler import pooled, sorted_by
+from costmodel.architectures.spec import Pooler
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SettingError, shown
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.arithmetic import Add, Scale
+from costmodel.layers.conv import Conv
+from costmodel.layers.shape import Reshape, TransposeLast
+from costmodel.layers.tokens import Prepend, TrainedPositions
+
+
+class VisionTransformer(Architecture):
+    """Patches of an image as tokens, trained tokens before them, an encoder, and classes told from the first token.
+
+    The defaults are those of ViT-B/16 (Dosovitskiy et al. 2021, table 1).
+    """
+
+    HAS_ATTENTION: ClassVar[bool] = True
+    LETTERS: ClassVar[dict[str, str]] = {
+        "patch": "P",
+        "layers": "L",
+        "width": "d",
+        "heads": "h",
+        "mlp_width": "d_ff",
+        "classes": "C",
+        "pooler.width": "d_p",
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = {"pooler_width": "pooler.width"}
+
+    input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
+        default=(3, 224, 224), description="[channels, height, width] of an image"
+    )
+    patch: Size = Field(default=16, description="height and width of a patch")
+    layers: Size = Field(default=12, description="number of blocks")
+    width: Size = Field(default=768, description="model width")
+    heads: Size = Field(default=12, description="attention heads")
+    fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
+    qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
+    mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    activation: ActivationName = Field(default="gelu", description="activation of the MLP")
+    embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
+    attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
+    residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
+    classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
+    distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
+    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
+        default=None, description="a linear layer over the first token (default: none)"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"heads {self.heads} does not divide width {self.width}")
+        if self.patch > min(self.input[1:]):
+            raise ValueError(f"patch {self.patch} is larger than the image {list(self.input[1:])}")
+        if self.distilled and (self.tokens < 2 or self.classes is None):
+            raise ValueError("distilled needs at least two tokens, and classes")
+        if self.pooler is not None and self.distilled:
+            raise ValueError("distilled models have no pooler")
+        return self
+
+    @property
+    def encoder(self) -> Transformer:
+        """The transformer whose blocks these are."""
+        names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp_width", "activation")
+        same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout")}
+        return Transformer.model_construct(
+            name=self.name, vocab=1, context=1, causal=False, positions="none", head=None, tied=False, **same
+        )
+
+    @property
+    def default_loss(self) -> LossName | None:
+        """Cross-entropy of the classes, if there are any."""
+        return None if self.classes is None else "cross_entropy"
+
+    def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
+        """A batch of images, of the size that the positions are trained for."""
+        refuse("seq", seq, self, "batch")
+        own = self.input[1:]
+        if image is not None and image != own:
+            raise SettingError(
+                f"image {shown(tuple(map(int, image)))} is not the size that {self.title} has positions for, {own}: "
+                f"leave it out, or give the model another input"
+            )
+        return BatchShape(batch, image=own if image is None else image)
+
+    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
+        """(batch, C, H, W) images → (batch, classes); (batch, pooler's width) or (batch·T, width) without classes."""
+        assert shape.image is not None
+        encoder = self.encoder
+        x = self._embedded(run.input((shape.batch, self.input[0], *shape.image), name="images"))
+        x = body(encoder, run, x, attention)
+        if self.pooler is not None:
+            x = pooled(self.pooler, x)
+        elif self.classes is None:
+            return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
+        if self.classes is None:
+            return x.view((x.shape[0], x.shape[2]), None)
+        y = sorted_by(x, self.classes)
+        if self.distilled:
+            other = sorted_by(x, self.classes, 1, "distillation")
+            y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
+        return y.view((y.shape[0], y.shape[2]), None)
+
+    def _embedded(self, images: Tensor) -> Tensor:
+        x = Conv(self.width, kernel=self.patch, stride=self.patch)(images, name="patches")
+        _, d, rows, columns = x.shape
+        x = TransposeLast()(Reshape((d, rows * columns))(x, name="flatten_patches"), name="patches_last")
+        x = Prepend(self.tokens)(x, name="tokens")
+        return dropped(TrainedPositions()(x, name="positions"), self.embedding_dropout, "embedding_dropout")

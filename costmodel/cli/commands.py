@@ -1,0 +1,162 @@
+"""The verbs of ``costmodel``: where each is, what all of them share, and how their help is laid out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Shown(NamedTuple):
+    """An answer as data and as text, for a verb whose result is no object with both."""
+
+    data: Any
+    text: str
+
+    def to_dict(self) -> Any:
+        """The data."""
+        return self.data
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Setting(click.Option):
+    """An option for a setting of a question; help lists these apart, and a verb gets those given in one mapping."""
+
+
+class Verb(click.Command):
+    """A command that answers with an object that has ``to_dict()`` and a text, alone or with an exit code."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read a command line. Raises click.UsageError, which knows the verb whose help to name."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+    def invoke(self, ctx: click.Context) -> tuple[str, int]:
+        """The answer's text, and the exit code."""
+        as_json = ctx.params.pop("as_json")
+        if names := [option.name for option in self.params if isinstance(option, Setting)]:
+            given = {name: ctx.params.pop(name) for name in names}
+            ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
+        found = super().invoke(ctx)
+        answer, code = found if type(found) is tuple else (found, 0)
+        if not as_json:
+            return str(answer), code
+        ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+        return json.dumps(answer.to_dict(), indent=2, ensure_ascii=ascii_only), code
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options of the verb, then the settings of a question."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        for heading, kind in (("Options", False), ("Settings", True)):
+            records = [option.get_help_record(ctx) for option in options if isinstance(option, Setting) is kind]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl([record for record in records if record])
+
+
+def verb(*parameters: click.Parameter, examples: tuple[str, ...]) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a verb of the function that answers it; ``--json`` is among the options of each."""
+
+    def made(answer: Callable[..., Any]) -> Verb:
+        name = answer.__name__.replace("_", "-")
+        params = [*parameters, option("--json", "as_json", is_flag=True, help="Print JSON.")]
+        return Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
+
+    return made
+
+
+def option(*names: str, **attributes: Any) -> click.Option:
+    """An option, which shows its default."""
+    return click.Option(names, show_default=True, **attributes)
+
+
+def argument(name: str, text: str, *, several: str | None = None) -> click.Argument:
+    """A positional argument that has to be given; several: its name in the help if it is given once or more."""
+    return click.Argument([name], required=True, nargs=-1 if several else 1, metavar=several, help=text)
+
+
+def epilog(*examples: str) -> str:
+    """The end of a command's help; \\b keeps click from filling the lines."""
+    return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in examples)
+
+
+MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
+QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
+PLOT = option("--plot", metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf.")
+RESERVE = option("--reserve", metavar="SIZE", help="Memory to leave for what is not modelled.")
+
+
+class Verbs(click.Group):
+    """Verbs, each loaded when it is asked for: the modules of all would slow down every cold start.
+
+    homes: under each heading of the help a module of this package and names of verbs that it has.
+    """
+
+    def __init__(self, name: str, homes: dict[str, tuple[str, tuple[str, ...]]], **attributes: Any) -> None:
+        super().__init__(name, no_args_is_help=False, **attributes)
+        self.homes = homes
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, in the order of the help."""
+        return [name for _, names in self.homes.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of a name; None if there is none."""
+        for module, names in self.homes.values():
+            if cmd_name in names:
+                return getattr(import_module(f"costmodel.cli.{module}"), cmd_name.replace("-", "_"))
+        return None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The verb that the arguments begin with; an error that names the nearest ones if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, None, self.list_commands(ctx), ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every verb under its heading, with the first sentence of its help."""
+        for heading, (_, names) in self.homes.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:11}", _sentence(self.get_command(ctx, name))) for name in names])
+
+
+def _sentence(command: click.Command | None) -> str:
+    text = " ".join(((command and command.help) or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].removesuffix(".") + "."
+
+
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from costmodel import __version__
+
+        click.echo(f"costmodel {__version__}")
+        context.exit()
+
+
+VERSION = option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."
+)
+
+costmodel = Verbs(
+    "costmodel",
+    {
+        "One question": ("prediction", ("predict", "explain", "fits", "timeline")),
+        "Models": ("models", ("models", "show")),
+        "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
+        "Many questions": ("sweep", ("sweep", "pareto")),
+        "This machine": ("roofline", ("roofline",)),
+    },
+    params=[VERSION],
+    help="What a neural network costs, exact and explained: parameters, FLOPs and memory from its description alone.",
+    epilog=epilog("predict gpt2-small --batch 32 --seq 512", "models", "predict --help"),
+)

@@ -1,0 +1,192 @@
+"""An option for each setting of a question, with one value or, for the verbs that ask over a grid, with several.
+
+Several are ``512,1024``, ``1:64``, ``6:48:6``, ``1:64:*2``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+from costmodel.cli.commands import Setting, option
+from costmodel.errors import SettingError, shown
+from costmodel.layers.adaptation import Lora
+from costmodel.training.settings import Settings
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,1000}", text):
+        raise click.BadParameter(f"{shown(text)} is not a whole number: use one such as 32")
+    return int(text)
+
+
+def _image(text: str) -> tuple[int, int]:
+    height, cross, width = text.partition("x")
+    try:
+        return _size(height), _size(width if cross else height)
+    except click.BadParameter:
+        raise click.BadParameter(f"{shown(text)} is not an image size: use one such as 224 or 224x320") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _lora(text: str) -> dict[str, Any]:
+    rank, colon, targets = text.partition(":")
+    if not colon:
+        raise click.BadParameter(f"{shown(text)} is not a rank and parts: use text such as 8:qkv,mlp.up")
+    return {"rank": _size(rank), "targets": _names(targets)}
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"N": _size, "HxW": _image, "NAMES": _names, "RANK:NAMES": _lora}
+"""What reads the text of a setting, by what stands for its values in the help."""
+_STANDS_FOR: dict[Any, str] = {
+    int: "N",
+    str: "NAME",
+    tuple[int, int]: "HxW",
+    tuple[str, ...]: "NAMES",
+    Lora: "RANK:NAMES",
+}
+
+
+def _forms(hint: Any) -> Iterator[str]:
+    """What stands for the values of a type: each name of a literal, N, NAMES, ...; FILE for what has fields."""
+    if get_origin(hint) is Literal:
+        yield from (value for value in get_args(hint) if value not in (None, "default"))
+    elif hint in _STANDS_FOR:
+        yield _STANDS_FOR[hint]
+    elif get_args(hint):
+        for part in get_args(hint):
+            yield from _forms(part)
+    elif hint is not NoneType:
+        yield "FILE"
+
+
+def _reader(forms: tuple[str, ...]) -> Callable[[str], Any]:
+    if len(forms) == 1:
+        return _READERS[forms[0]]
+
+    def value(text: str) -> Any:
+        if "N" in forms and text.isdecimal():
+            return _size(text)
+        return _names(text) if "NAMES" in forms and "," in text else text
+
+    return value
+
+
+def _settings(several: bool) -> Iterator[Setting]:
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in fields(Settings):
+        hint, text = get_args(hints[field.name])
+        forms = tuple(_forms(hint))
+        if "NAMES" in forms:  # a list of names may be of one
+            forms = tuple(form for form in forms if form != "NAME")
+        if field.default not in (None, "default", ()):
+            text = f"{text.removesuffix('.')} (default {field.default})."
+        name = [f"--{field.name.replace('_', '-')}"]
+        if several and forms not in (("NAMES",), ("RANK:NAMES",)):  # one value of these has commas
+            yield Setting(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
+        else:
+            yield Setting(name, type=_reader(forms), metavar="|".join(forms), help=text)
+
+
+def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) -> Sequence[Any] | None:
+    name = str(setting.name)
+    if len(texts) > 1:
+        raise click.UsageError(f"axis {name} is given twice: put all its values in one, as in {','.join(texts)}")
+    return read_values(name, texts[0]) if texts else None
+
+
+def axes(settings: Mapping[str, Any], over: Sequence[str]) -> dict[str, Any]:
+    """What varies: the settings that are given, and fields of the model from ``FIELD=VALUES``. Raises SettingError."""
+    asked = dict(settings)
+    for text in over:
+        field, equals, values = text.partition("=")
+        if not equals or not field:
+            raise SettingError(f"--over {shown(text)} names no field and values: use text such as layers=6:48:6")
+        field = field.strip()
+        if field in asked:
+            raise SettingError(f"axis {field} is given twice: put all its values in one, as in {field}=1,2,4")
+        found = read_values(field, values)
+        asked[field] = found if isinstance(found, range) else [_WORDS.get(str(v).lower(), v) for v in found]
+    return asked
+
+
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+
+
+def read_values(name: str, text: str) -> Sequence[Any]:
+    """Values that commas separate: whole numbers, ranges of them that include their ends, truth values, or names.
+
+    Raises SettingError.
+    """
+    if not text.strip():
+        raise SettingError(f"axis {name} is empty: give it values such as 1,2,4 or 1:64:*2")
+    pieces = [_piece(name, piece.strip()) for piece in text.split(",")]
+    if len(pieces) == 1:
+        return pieces[0]
+    return [value for piece in pieces for value in piece]
+
+
+def _piece(name: str, text: str) -> Sequence[Any]:
+    if re.fullmatch("-?[0-9]{1,30}", text):
+        return [int(text)]
+    if re.fullmatch("[0-9]{1,30}x[0-9]{1,30}", text):
+        return [tuple(int(side) for side in text.split("x"))]
+    if re.fullmatch("[0-9]+:[0-9]+(:.*)?", text):
+        return _range(name, text)
+    if not text:
+        raise SettingError(f"axis {name} has an empty value: take out a comma")
+    return [tuple(text.split("+")) if "+" in text else text]
+
+
+def _range(name: str, text: str) -> Sequence[int]:
+    first, last, *steps = text.split(":")
+    step = steps[0] if steps else "1"
+    factor = step.startswith("*")
+    if not re.fullmatch("[*]?[0-9]{1,30}", step) or len(steps) > 1 or len(first + last) > 60:
+        raise SettingError(
+            f"axis {name}: {shown(text)} is no range: use first:last, first:last:step or first:last:*factor"
+        )
+    start, end, by = int(first), int(last), int(step.removeprefix("*"))
+    if end < start:
+        raise SettingError(f"axis {name}: the range {shown(text)} is empty: {end} is below {start}")
+    if by < 1 + factor or (factor and start < 1):
+        raise SettingError(f"axis {name}: the range {shown(text)} never ends: use a larger step")
+    if not factor:
+        return range(start, end + 1, by)
+    values = [start]
+    while values[-1] * by <= end:
+        values.append(values[-1] * by)
+    return values
+
+
+def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
+    """Names that commas separate; None if the option is not given. Raises SettingError."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not any(names):
+        raise SettingError("--quantities names nothing: give names such as params,memory.peak, or leave it out")
+    if not all(names):
+        raise SettingError(f"--quantities {shown(text)} has an empty name: take out a comma")
+    return names
+
+
+SETTINGS = tuple(_settings(several=False))
+"""An option for each setting of `predict`."""
+AXES = tuple(_settings(several=True))
+"""The same with several values each."""
+OVER = option("--over", metavar="FIELD=VALUES", multiple=True, help="Vary a field of the model: layers=6:48:6.")
+QUANTITIES = option(
+    "--quantities",
+    metavar="NAMES",
+    callback=_quantities,
+    help="Such as memory.peak,flops.total (default: all; in a table a few).",
+)

@@ -1,0 +1,84 @@
+"""``costmodel predict | explain | fits | timeline``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, argument, option, verb
+from costmodel.cli.options import SETTINGS
+
+if TYPE_CHECKING:
+    from costmodel.cost.prediction import Prediction
+
+
+@verb(
+    MODEL,
+    *SETTINGS,
+    examples=(
+        "predict gpt2-small --batch 32 --seq 512",
+        "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
+        "predict resnet50 --batch 8 --image 224x320 --mode inference",
+        "predict my-model.yaml --json",
+    ),
+)
+def predict(model: str, settings: dict[str, Any]) -> Prediction:
+    """What a model costs: parameters, FLOPs and memory, in total and by layer."""
+    from costmodel.cost.prediction import predict as predicted
+
+    return predicted(model, **settings)
+
+
+@verb(
+    MODEL,
+    QUANTITY,
+    *SETTINGS,
+    examples=("explain gpt2-small params", "explain gpt2-small memory.activations --batch 32 --seq 512"),
+)
+def explain(model: str, quantity: str, settings: dict[str, Any]) -> Any:
+    """One quantity: its formula, what each letter is, the numbers put in, its value and its sources."""
+    from costmodel.cost.prediction import predict as predicted
+
+    return predicted(model, **settings).explain(quantity)
+
+
+@verb(
+    MODEL,
+    argument("memory", "What there is, such as 24GiB or 80GB."),
+    RESERVE,
+    option("--choose", is_flag=True, help="Find the checkpoint that fits and recomputes least."),
+    *SETTINGS,
+    examples=(
+        "fits gpt2-small 24GiB --batch 32 --seq 512 --checkpoint block --reserve 1GiB",
+        "fits gpt2-small 24GiB --batch 32 --seq 512 --choose",
+    ),
+)
+def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: dict[str, Any]) -> tuple[Any, int]:
+    """Whether the peak fits: exit code 0 if it does, 1 if it does not."""
+    from costmodel.cost.prediction import predict as predicted
+
+    prediction = predicted(model, **settings)
+    found: Any = prediction.fits(memory, reserve=reserve or 0)
+    if choose:
+        from costmodel.analysis.checkpoint import choose as cheapest
+
+        found = cheapest(prediction, memory, reserve or 0)
+    return found, 0 if found else 1
+
+
+@verb(
+    MODEL,
+    PLOT,
+    *SETTINGS,
+    examples=(
+        "timeline gpt2-small --batch 8 --seq 512",
+        "timeline gpt2-small --batch 8 --checkpoint block --plot memory.png",
+    ),
+)
+def timeline(model: str, plot: str | None, settings: dict[str, Any]) -> Any:
+    """What is alive at the steps that matter, and where the peak is; with --json at every step."""
+    from costmodel.cost.prediction import predict as predicted
+
+    found = predicted(model, **settings).timeline
+    if plot is not None:
+        found.plot(plot)
+    return found

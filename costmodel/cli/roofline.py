@@ -1,0 +1,223 @@
+"""``costmodel roofline``: hold a model against the clock of this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb
+from costmodel.cli.options import SETTINGS
+from costmodel.errors import SettingError, shown
+
+if TYPE_CHECKING:
+    from costmodel.roofline.baseline import Changes
+
+ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
+NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
+SAVE = option("--save", metavar="FILE", help="Keep the timings as a baseline.")
+AGAINST = option(
+    "--against", metavar="FILE", help="Hold against a baseline; exit 1 if anything is slower beyond noise."
+)
+
+
+@verb(
+    option("--thorough", is_flag=True, help="Take up to a minute instead of ten seconds."),
+    option("--threads", metavar="N", type=int, default=1, help="How many BLAS may use."),
+    examples=("roofline calibrate", "roofline calibrate --thorough --json"),
+)
+def calibrate(thorough: bool, threads: int) -> Shown:
+    """Measure this machine, and keep the result for the other commands."""
+    from costmodel.roofline.storage import calibrate as measured
+    from costmodel.roofline.storage import path_of
+
+    found = measured(thorough, threads=threads, progress=_watched())
+    return Shown(json.loads(found.model_dump_json()), f"{found}\n\nkept in {path_of(found.machine)}")
+
+
+@verb(examples=("roofline validate", "roofline validate --json"))
+def validate() -> Any:
+    """How far predictions are off on this machine, for layers and programs that no calibration touched."""
+    from costmodel.roofline.storage import bar
+    from costmodel.roofline.validation import validate as validated
+
+    with bar(_watched(), "validating") as told:
+        return validated(told)
+
+
+@verb(
+    MODEL,
+    option("--level", metavar="1-6", type=int, default=6, help="Which model of host time (6: all that is known)."),
+    ROUNDS,
+    NO_CLASSES,
+    option("--reuse", metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB)."),
+    option("--html", metavar="FILE", help="Also write a page with tables and pictures."),
+    option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
+    SAVE,
+    AGAINST,
+    *SETTINGS,
+    examples=(
+        "roofline check mlp-mnist --batch 32",
+        "roofline check mlp-mnist --batch 32 --level 1 --no-classes --json",
+        "roofline check mlp-lenet-300-100 --batch 64 --rounds 2 --fail-over 400%",
+    ),
+)
+def check(
+    model: str,
+    level: int,
+    rounds: int | None,
+    no_classes: bool,
+    reuse: str | None,
+    html: str | None,
+    fail_over: str | None,
+    save: str | None,
+    against: str | None,
+    settings: dict[str, Any],
+) -> tuple[Shown, int]:
+    """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
+    from costmodel.roofline.inspection import asked
+    from costmodel.roofline.inspection import check as checked
+
+    most = None if fail_over is None else _share(fail_over)
+    baseline = Baseline(save, against, html)
+    found = checked(
+        asked(model, settings),
+        level=level,
+        rounds=rounds,
+        classes=not no_classes,
+        reuse=reuse or 0,
+        progress=_watched(),
+        say=_note,
+    )
+    if html is not None:
+        found.to_html(html)
+    answer, code = baseline.answer(found)
+    if most is None:
+        return answer, code
+    failed = found.fails(most)
+    verdict = f"median error {found.errors.median:.1%}, {'over' if failed else 'within'} {most:.1%}"
+    return Shown(answer.data, f"{answer.text}\n\n{verdict}"), 1 if failed else code
+
+
+@verb(
+    MODEL,
+    option("--out", metavar="FILE", default="roofline.png", help="FILE.png, .svg, .pdf, or .html to hover over."),
+    option("--kind", metavar="roofline|scatter|bars", default="roofline", help="What to draw."),
+    option("--dark", is_flag=True, help="On black; a page follows the reader's system."),
+    ROUNDS,
+    NO_CLASSES,
+    *SETTINGS,
+    examples=(
+        "roofline plot mlp-mnist --batch 32 --out roofline.png",
+        "roofline plot mlp-mnist --batch 32 --no-classes --kind scatter --out scatter.html",
+    ),
+)
+def plot(
+    model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
+) -> Shown:
+    """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
+    from costmodel.roofline.drawing import check_drawable
+    from costmodel.roofline.inspection import asked
+    from costmodel.roofline.inspection import check as checked
+
+    check_drawable(out, kind)
+    prediction = asked(model, settings)
+    found = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
+    found.plot(out, kind=kind, dark=dark)
+    return Shown({"file": out, **found.to_dict()}, f"wrote {out}")
+
+
+@verb(
+    MODEL,
+    ROUNDS,
+    SAVE,
+    AGAINST,
+    *SETTINGS,
+    examples=(
+        "roofline profile mlp-mnist --batch 64",
+        "roofline profile mlp-lenet-300-100 --mode inference --rounds 5 --json",
+    ),
+)
+def profile(
+    model: str, rounds: int | None, save: str | None, against: str | None, settings: dict[str, Any]
+) -> tuple[Shown, int]:
+    """Run a model whole, forward and forward with backward: latency, throughput, memory, bottleneck and efficiency."""
+    from costmodel.roofline.profiling import profile as profiled
+
+    baseline = Baseline(save, against)
+    return baseline.answer(profiled(model, rounds=rounds, progress=_watched(), say=_note, **settings))
+
+
+@verb(
+    MODEL,
+    argument("other", "The model to compare with."),
+    ROUNDS,
+    *SETTINGS,
+    examples=(
+        "roofline compare mlp-mnist mlp-lenet-300-100 --batch 64",
+        "roofline compare mlp-mnist mlp-mnist --json",
+    ),
+)
+def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]) -> Any:
+    """How many times as fast the second model is, with a 95 % interval, measured side by side."""
+    from costmodel.roofline.comparison import compare as compared
+
+    return compared(model, other, rounds=rounds, progress=_watched(), **settings)
+
+
+class Baseline:
+    """What timings are held against, and where they are kept; refused before minutes are spent on measuring."""
+
+    def __init__(self, save: str | None, against: str | None, *written: str | None) -> None:
+        from costmodel.display.figures import check_writable
+        from costmodel.roofline.baseline import read
+
+        for path in (save, *written):
+            if path is not None:
+                check_writable(path)
+        self.path = save
+        self.then = None if against is None else read(against)
+
+    def answer(self, found: Any) -> tuple[Shown, int]:
+        """What was found, kept, and what changed: exit code 1 if anything is slower."""
+        from costmodel.roofline import baseline
+
+        changes: Changes | None = None if self.then is None else baseline.against(found, self.then)
+        if self.path is not None:
+            baseline.save(found, self.path)
+        if changes is None:
+            return Shown(found.to_dict(), str(found)), 0
+        data = {**found.to_dict(), "against": changes.to_dict()}
+        return Shown(data, f"{found}\n\n{changes}"), 1 if changes.slower else 0
+
+
+def _note(message: str) -> None:
+    """What there is to know of the calibration, apart from the answer."""
+    click.echo(f"note: {message}", err=True)
+
+
+def _share(text: str) -> float:
+    """``25%`` or ``0.25``. Raises SettingError."""
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if rest or not 0 <= value < float("inf"):
+        raise SettingError(f"--fail-over {shown(text)} is not a share: use one such as 25%")
+    return value
+
+
+def _watched() -> bool:
+    """Whether a progress bar makes sense: only where someone looks."""
+    return sys.stderr.isatty()
+
+
+roofline = Verbs(
+    "roofline",
+    {"Commands": ("roofline", ("calibrate", "validate", "check", "plot", "profile", "compare"))},
+    help="Hold predictions against the clock of this machine.",
+    epilog=epilog("roofline calibrate", "roofline validate"),
+)

@@ -1,0 +1,217 @@
+"""``costmodel sweep | pareto``, and what they print and write."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodel.cli.commands import MODEL, PLOT, RESERVE, Shown, argument, option, verb
+from costmodel.cli.options import AXES, OVER, QUANTITIES, axes
+from costmodel.cost.quantities import QUANTITIES as KNOWN
+from costmodel.display.table import Table
+from costmodel.display.units import show_bytes, show_count, show_flops
+from costmodel.errors import CostModelError, SettingError, shown, unknown
+
+if TYPE_CHECKING:
+    from costmodel.analysis.sweep.grid import Space
+
+SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
+"""What a table has unless quantities are named."""
+MOST_PRINTED = 40
+MOST_JSON = 100_000
+"""Cells that are printed; more are for a file."""
+
+
+@verb(
+    MODEL,
+    QUANTITIES,
+    option("--out", metavar="FILE", help="Write all cells to FILE.parquet or FILE.zarr instead of a table."),
+    option("--resume", is_flag=True, help="Go on with a file that an interrupt left."),
+    PLOT,
+    option("--memory", metavar="SIZE", help="With --plot, draw the edge of what fits so much."),
+    RESERVE,
+    OVER,
+    *AXES,
+    examples=(
+        "sweep gpt2-small --batch 1:64:*2 --seq 512,1024 --optimizer sgd,adamw --out sweep.parquet",
+        "sweep gpt2-small --over layers=6:24:6 --over width=768,1536 --quantities params,memory.peak",
+        "sweep resnet50 --batch 8,16 --image 224,224x320 --json",
+        "sweep gpt2-small --batch 1:64 --seq 128:1024:64 --plot fits.png --memory 24GiB",
+    ),
+)
+def sweep(
+    model: str,
+    quantities: list[str] | None,
+    out: str | None,
+    resume: bool,
+    plot: str | None,
+    memory: str | None,
+    reserve: str | None,
+    over: tuple[str, ...],
+    settings: dict[str, Any],
+) -> Any:
+    """A grid of questions: options take several values, as 1,2,4 or in ranges 1:64, 6:48:6, 1:64:*2, ends included.
+
+    Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
+    """
+    asked = axes(settings, over)
+    if plot is not None:
+        _draw(model, asked, quantities, plot, memory, reserve)
+    elif memory or reserve:
+        raise click.UsageError("--memory and --reserve are drawn: give --plot FILE too")
+    if resume and out is None:
+        raise click.UsageError("--resume goes on with a file: give its --out FILE too")
+    return Cells(model, asked, quantities) if out is None else _written(model, asked, quantities, out, resume)
+
+
+@verb(
+    MODEL,
+    argument("quantities", "Of which less is better: memory.peak, flops.hardware, ...", several="QUANTITY..."),
+    option("--most", metavar="NAME", multiple=True, help="Of which more is better: batch, seq, ..."),
+    PLOT,
+    OVER,
+    *AXES,
+    examples=(
+        "pareto gpt2-small memory.peak flops.hardware --batch 8 --checkpoint none,selective,block,mlp+attention",
+        "pareto resnet50 memory.peak --most batch --batch 1:64:*2 --optimizer sgd,adamw --json",
+    ),
+)
+def pareto(
+    model: str,
+    quantities: tuple[str, ...],
+    most: tuple[str, ...],
+    plot: str | None,
+    over: tuple[str, ...],
+    settings: dict[str, Any],
+) -> Shown:
+    """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
+    from costmodel.analysis.pareto import pareto as front_of
+    from costmodel.analysis.sweep.sweeps import sweep as swept
+
+    asked = axes(settings, over)
+    saved = Path(model).suffix in (".parquet", ".zarr")
+    if saved and asked:
+        raise SettingError(f"{next(iter(asked))} is for a model: {shown(model)} holds a sweep already")
+    wanted = [name for name in (*quantities, *most) if name in KNOWN]
+    for name in () if saved else (*quantities, *most):
+        if name not in wanted and name not in asked:
+            raise unknown("quantity or axis", name, [*KNOWN, *asked])
+    grid = model if saved else swept(model, quantities=list(dict.fromkeys(wanted)) or None, **asked)
+    front = front_of(grid, *quantities, most=most, plot=plot)
+    rows: list[dict[str, Any]] = [
+        {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
+        for row in front.to_dict("records")
+    ]
+    return Shown(rows, _table(rows, list(map(str, front.columns))))
+
+
+class Cells:
+    """The cells of a sweep for a person: all of them as data, the first as a table."""
+
+    def __init__(self, model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None) -> None:
+        self.question = model, asked
+        self.quantities = quantities
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """A mapping for each cell. Raises CostModelError, of which one is for too many cells."""
+        from costmodel.analysis.sweep.sweeps import space_of
+
+        model, asked = self.question
+        space = space_of(model, self.quantities, asked)
+        if space.cells > MOST_JSON:
+            raise SettingError(f"{space.cells:,} cells are too many to print: write them with --out sweep.parquet")
+        return _rows(space, space.cells)
+
+    def __str__(self) -> str:
+        from costmodel.analysis.sweep.sweeps import space_of
+
+        model, asked = self.question
+        space = space_of(model, self.quantities or SHOWN, asked)
+        rows = _rows(space, MOST_PRINTED)
+        lines = [_table(rows, [name for name in rows[0] if name != "reason"])]
+        if more := space.cells - len(rows):
+            lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
+        reasons = Counter(row["reason"] for row in rows if row["reason"])
+        lines += ["", *(f"no answer in {count}: {reason}" for reason, count in reasons.items())] if reasons else []
+        return "\n".join(lines)
+
+
+def _draw(
+    model: str, asked: Any, quantities: Sequence[str] | None, path: str, memory: str | None, reserve: str | None
+) -> None:
+    """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
+    from costmodel.analysis.sweep.sweeps import sweep as swept
+
+    wanted = list(quantities or ("memory.peak",))
+    first = wanted[0]
+    if memory and "memory.peak" not in wanted:
+        wanted.append("memory.peak")
+    swept(model, quantities=wanted, **asked).plot(path, quantity=first, memory=memory, reserve=reserve or 0)
+
+
+def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool) -> Shown:
+    """Write all cells to a file; says what it holds. Raises CostModelError, KeyboardInterrupt."""
+    if Path(out).suffix not in (".parquet", ".zarr"):
+        raise SettingError(f"--out {shown(out)} has no known ending: use a name that ends in .parquet or .zarr")
+    from costmodel.analysis.sweep.sweeps import space_of
+
+    space = space_of(model, quantities, asked)
+    try:
+        if Path(out).suffix == ".zarr":
+            from costmodel.analysis.sweep.stores import store as write
+        else:
+            from costmodel.analysis.sweep.stores import stream as write
+    except ImportError:
+        raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
+    try:
+        with click.progressbar(
+            length=space.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar:
+            cells, missing = write(space, out, resume=resume, progress=bar.update)
+    except KeyboardInterrupt as stopped:
+        print(f"stopped: {str(stopped) or 'nothing was written'}", file=sys.stderr)
+        raise
+    data = {"path": out, "cells": cells, "missing": missing, "quantities": list(space.quantities)}
+    why = f", {missing:,} of them without an answer (column reason says why)" if missing else ""
+    return Shown(data, f"{out}: {cells:,} cells{why}, {len(space.quantities)} quantities")
+
+
+def _rows(space: Space, most: int) -> list[dict[str, Any]]:
+    """The first cells in order: labels, values (None where there is none), and why not. Raises CostModelError."""
+    import numpy as np
+
+    from costmodel.analysis.sweep.extents import check_file
+
+    check_file(space)
+    window = next(space.windows(None, most, space.cells))
+    shape = tuple(part.stop - part.start for part in window)
+    arrays, reasons = space.exact(window), np.broadcast_to(space.reasons(window), shape)
+    rows = []
+    for index in np.ndindex(*shape):
+        labels = {
+            axis.name: axis.labels[part.start + i] for axis, part, i in zip(space.axes, window, index, strict=True)
+        }
+        reason = reasons[index]
+        values = {name: None if reason else array[index].item() for name, array in arrays.items()}
+        rows.append({**labels, **values, "reason": reason})
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    words = frozenset(n for n, name in enumerate(names) if any(isinstance(row[name], str | bool) for row in rows))
+    return Table(names, [[_text(name, row[name]) for name in names] for row in rows], words=words).text()
+
+
+def _text(name: str, value: Any) -> str:
+    group = name.partition(".")[0]
+    if value is None:
+        return "-"
+    if name in KNOWN:
+        show = {"memory": show_bytes, "flops": show_flops, "pointwise_flops": show_flops}.get(group, show_count)
+        return show(value)
+    return str(value)

@@ -1,0 +1,1 @@
+"""From a graph to numbers: rows, liveness, timeline, prediction, explanation, report."""

@@ -1,0 +1,170 @@
+"""The walk back over a graph, and the optimizer's over its weights, that find how long gradients stay in memory.
+
+What a call kept is free once it has run backward, and so is the gradient of what it made. The gradient of a weight
+stays; that of a weight used twice is a sum, as that of any tensor used twice: for a moment there are both and the sum.
+"""
+
+from __future__ import annotations
+
+from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
+from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
+from costmodel.graph.tensor import Storage
+from costmodel.symbolic.sizes import decided
+from costmodel.training.dtypes import size_bytes
+from costmodel.training.settings import Settings
+
+
+class Backward:
+    """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
+
+    accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
+    """
+
+    def __init__(self, forward: Forward, *, accumulates: bool) -> None:
+        self.forward = forward
+        self.accumulates = accumulates
+        self.lifetimes = forward.lifetimes
+        start = self._start(forward.visits)
+        self._retrace(forward.visits)
+        if start is not None:
+            start.died = len(self.lifetimes.moments) - 1
+
+    def _retrace(self, visits: list[Visit | Edge | Again]) -> None:
+        starts: list[int] = []
+        for visit in reversed(visits):
+            if isinstance(visit, Visit):
+                self._visit(visit)
+            elif isinstance(visit, Again):
+                self._again(visit)
+            elif visit.opens:
+                self.lifetimes.fold(starts.pop(), visit.more)
+            else:
+                starts.append(len(self.lifetimes.moments))
+
+    def _again(self, stretch: Again) -> None:
+        """Run a stretch again, then back; until that is done its result and the gradient of it are held.
+
+        Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
+        """
+        incoming = stretch.slot.gradient
+        visits, result = self.forward.again(stretch)
+        self._retrace(visits)
+        now = len(self.lifetimes.moments) - 1
+        for held in (incoming, result):
+            if held is not None:
+                held.died = max(held.died, now)
+
+    def _start(self, visits: list[Visit | Edge | Again]) -> Stretch | None:
+        """The gradient that backward starts from: the caller holds it until the end."""
+        last = last_of(visits)
+        if last is None:
+            return None
+        for slot in (last.slot, *(slot for slot, _ in self.forward.ends)):
+            slot.gradient = slot.gradient or self.lifetimes.take(slot.size, len(self.lifetimes.moments))
+        return last.slot.gradient
+
+    def _visit(self, visit: Visit) -> None:
+        slot, plan = visit.slot, visit.plan
+        if slot.parts:
+            self._join(slot, visit)
+        incoming, slot.gradient = slot.gradient, None
+        if incoming is None:
+            return
+        if plan.passes:
+            self._pass(visit, incoming)
+            return
+        now = self._moment(visit)
+        incoming.died = now
+        for stretch in visit.kept:
+            stretch.died = now
+        if plan.backward_scratch:
+            self.lifetimes.take(plan.backward_scratch, now)
+        made = [(target, incoming if shared else self._gradient(target, now)) for target, shared in visit.targets]
+        for target, gradient in made:
+            if target.gradient is None:
+                target.gradient = gradient
+            else:
+                self._add(target, target.gradient, gradient, visit)
+        for target, _ in made:
+            if target.of_weight and target.gradient is not None:
+                target.gradient.settled = len(self.lifetimes.moments) - 1
+
+    def _moment(self, visit: Visit) -> int:
+        return self.lifetimes.moment("backward", visit.name, visit.rounds)
+
+    def _gradient(self, target: Slot, now: int) -> Stretch:
+        stays = target.of_weight and target.gradient is None and not self.accumulates
+        return self.lifetimes.take(target.size, now, GRADIENTS if stays else TEMPORARIES)
+
+    def _add(self, target: Slot, first: Stretch, second: Stretch, visit: Visit) -> None:
+        now = self._moment(visit)
+        first.died = second.died = now
+        total = self.lifetimes.take(target.size, now)
+        if not target.of_weight:
+            target.gradient = total
+
+    def _pass(self, visit: Visit, incoming: Stretch) -> None:
+        """A slice's gradient waits for those of the other slices, to be joined with them."""
+        whole = visit.targets[0][0]
+        whole.parts.append(incoming)
+        if sum(decided(part.size) for part in whole.parts) >= decided(whole.size):
+            self._join(whole, visit)
+
+    def _join(self, whole: Slot, visit: Visit) -> None:
+        now = self._moment(visit)
+        for part in whole.parts:
+            part.died = now
+        whole.parts.clear()
+        joined = self._gradient(whole, now)
+        if whole.gradient is None:
+            whole.gradient = joined
+        else:
+            self._add(whole, whole.gradient, joined, visit)
+
+
+def update(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """The optimizer's step."""
+    if settings.update == "loop":
+        _update_each(weights, settings, lifetimes)
+    else:
+        _update_all(weights, settings, lifetimes)
+
+
+def _update_each(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """One weight after another, with the tensors of a weight's size that each update makes.
+
+    AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
+    """
+    optimizer, dtype = settings.states, settings.policy.state_dtype
+    starts: list[int] = []
+    lasting: Stretch | None = None
+    for weight in weights:
+        if isinstance(weight, Edge):
+            if weight.opens:
+                starts.append(len(lifetimes.moments))
+            else:
+                lifetimes.fold(starts.pop(), weight.more)
+            continue
+        storage, rounds = weight
+        now = lifetimes.moment("optimizer", storage.name, rounds)
+        if lasting is not None:
+            lasting.died = now
+        made = [lifetimes.take(size_bytes(storage.elements, dtype), now) for _ in range(optimizer.makes)]
+        lasting = made[-1] if made and optimizer.lasts else None
+
+
+def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+    """All weights at once: a foreach update makes its tensors for all of them, a fused one none."""
+    dtype = settings.policy.state_dtype
+    makes = settings.states.together if settings.update == "foreach" else 0
+    now = lifetimes.moment("optimizer", "every weight", "")
+    times = [1]
+    for weight in weights:
+        if isinstance(weight, Edge) and weight.opens:
+            times.append(times[-1] * (1 + weight.more))
+        elif isinstance(weight, Edge):
+            times.pop()
+        else:
+            size = lifetimes.allotted(size_bytes(weight[0].elements, dtype))
+            for _ in range(makes or 0):
+                lifetimes.take(size * times[-1], now)

@@ -1,0 +1,62 @@
+"""Does it fit: a prediction's peak against a budget of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.display.units import Budget, read_budget, show_bytes
+
+if TYPE_CHECKING:
+    from costmodel.cost.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
+
+    margin: bytes to spare, negative if it does not fit. binds: what takes most at the peak, and where that is.
+    """
+
+    budget: Budget
+    peak: int
+    reserve: int
+    binds: str
+
+    @property
+    def margin(self) -> int:
+        """Bytes to spare; negative if there are too few."""
+        return self.budget.bytes - self.reserve - self.peak
+
+    def __bool__(self) -> bool:
+        return self.margin >= 0
+
+    def __str__(self) -> str:
+        verdict = "fits" if self else "does not fit"
+        spare = f"{show_bytes(abs(self.margin))} {'to spare' if self else 'too much'}"
+        reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
+        return (
+            f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
+            f"({self.budget.reading}), {spare}; {self.binds}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [bytes]."""
+        return {
+            "fits": bool(self),
+            "budget": self.budget.bytes,
+            "peak": self.peak,
+            "reserve": self.reserve,
+            "margin": self.margin,
+            "binds": self.binds,
+        }
+
+
+def fit(prediction: Prediction, memory: Any, reserve: Any = 0) -> Fit:
+    """See `Prediction.fits`."""
+    step = prediction.timeline.peak_step
+    line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
+    where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
+    binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
+    spared = read_budget(reserve, "reserve").bytes if reserve else 0
+    return Fit(read_budget(memory), prediction.memory.peak, spared, binds)

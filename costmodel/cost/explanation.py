@@ -1,0 +1,271 @@
+"""Formulas as people read them: sums over repeats, with the batch's sizes in front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+from sympy.printing.str import StrPrinter
+
+from costmodel.architectures.base import Definition
+from costmodel.cost.prediction import Prediction
+from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
+from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
+from costmodel.display.units import UNITS
+from costmodel.errors import unknown
+from costmodel.graph.tensor import Block
+from costmodel.symbolic.sizes import Letter, expression
+
+_EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
+"""Sizes of a batch: formulas read best with them in front."""
+
+
+def repeats_of(block: Block) -> list[sympy.Symbol]:
+    """Letters that count repeats: formulas are sums over them."""
+    found: dict[sympy.Symbol, None] = {}
+    for entry in block.entries:
+        if isinstance(entry, Block):
+            found.update(dict.fromkeys(sympy.sympify(expression(entry.count)).free_symbols))
+            found.update(dict.fromkeys(repeats_of(entry)))
+    return list(found)
+
+
+def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
+    """The same expression as a sum over repeats, with the batch's sizes in front of what they multiply."""
+    formula = sympy.sympify(formula)
+    if formula.is_number:
+        return formula
+    if isinstance(formula, sympy.Max):
+        highest = _undominated([sympy.expand(candidate) for candidate in _candidates(formula)])
+        return sympy.Max(*(readable(candidate, counts) for candidate in highest), evaluate=False)
+    collected = sympy.collect(sympy.expand(formula), counts, evaluate=False)
+    parts = [(power, *_common_extents(coefficient)) for power, coefficient in collected.items()]
+    shared = {s: min(powers.get(s, 0) for _, powers, _ in parts) for s in _EXTENTS}
+    terms = [power * _monomial(powers, shared) * rest for power, powers, rest in parts]
+    return _monomial(shared, {}) * sympy.Add(*terms)
+
+
+def _candidates(formula: Any) -> list[Any]:
+    """What a maximum, possibly of maxima, is taken over."""
+    if not isinstance(formula, sympy.Max):
+        return [formula]
+    return [candidate for argument in formula.args for candidate in _candidates(argument)]
+
+
+def _undominated(candidates: list[Any]) -> list[Any]:
+    """Those that no other exceeds at all sizes, as far as the signs of the difference's terms tell."""
+    kept: list[Any] = []
+    for one in dict.fromkeys(candidates):
+        if not any(_never_below(other, one) for other in kept):
+            kept = [other for other in kept if not _never_below(one, other)] + [one]
+    return kept
+
+
+def _never_below(a: Any, b: Any) -> bool:
+    return all(term.is_nonnegative for term in sympy.Add.make_args(sympy.expand(a - b)))
+
+
+def _common_extents(terms: sympy.Expr) -> tuple[dict[sympy.Symbol, int], sympy.Expr]:
+    """The highest power of each batch size that divides every term, and what remains."""
+    powers = [term.as_powers_dict() for term in sympy.Add.make_args(terms)]
+    common = {s: min(int(p[s]) for p in powers) for s in _EXTENTS}
+    divisor = _monomial(common, {})
+    return common, sympy.Add(*(term / divisor for term in sympy.Add.make_args(terms)))
+
+
+def _monomial(powers: dict[sympy.Symbol, int], less: dict[sympy.Symbol, int]) -> sympy.Expr:
+    return sympy.Mul(*(s ** (power - less.get(s, 0)) for s, power in powers.items()))
+
+
+_OTHER_SOURCES = {
+    "memory.optimizer": "{optimizer} ({source})",
+    "memory.counters": "{optimizer} ({source})",
+    "flops.recomputed": "forward passes run again in backward: checkpoint {checkpoint}",
+    "pointwise_flops.recomputed": "forward passes run again in backward: checkpoint {checkpoint}",
+    "memory.masters": "fp32 copies that the optimizer updates: {policy}",
+    "memory.casts": "copies of weights that matrix products read and backward needs: {policy}",
+    "memory.inputs": "what the user feeds in: the batch and its targets",
+    "memory.buffers": "constants beside the weights: running statistics, masks, position tables",
+    "memory.cache": "keys and values of each token that a block sees (Pope et al. 2023, §2.1), or the latent and "
+    "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that attention reads",
+    "memory.temporaries": "the timeline: the most that short-lived tensors take at any step",
+    "memory.peak": "the timeline: the most alive at any step of forward, loss, backward and optimizer",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
+
+    note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.
+    """
+
+    quantity: str
+    unit: str
+    formula: sympy.Expr
+    letters: tuple[Definition, ...]
+    value: int
+    sources: tuple[str, ...]
+    note: str = ""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> str:
+        """The formula with each letter's value put in, not worked out."""
+        return _NumberPrinter({d.symbol: d.value for d in self.letters}).doprint(self.formula)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "formula": str(self.formula),
+            "latex": sympy.latex(self.formula),
+            "letters": {d.symbol: {"meaning": d.meaning, "value": d.value} for d in self.letters},
+            "numbers": self.numbers,
+            "value": self.value,
+            "sources": list(self.sources),
+            "note": self.note,
+            "assumptions": list(self.assumptions),
+        }
+
+    def __str__(self) -> str:
+        width = max((len(d.symbol) for d in self.letters), default=0)
+        value = max((len(f"{d.value:,}") for d in self.letters), default=0)
+        return "\n".join(
+            [
+                f"{self.quantity} = {self.formula}",
+                f"{' ' * len(self.quantity)} = {self.numbers}",
+                f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
+                *(["", "where"] if self.letters else []),
+                *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
+                *(["", f"note: {self.note}"] if self.note else []),
+                *(["", "assumed", *(f"  {said}" for said in self.assumptions)] if self.assumptions else []),
+                "",
+                "sources",
+                *(f"  {source}" for source in self.sources),
+            ]
+        )
+
+    def _repr_latex_(self) -> str:
+        name = sympy.Symbol(self.quantity.replace("_", " "))
+        return f"$\\displaystyle \\mathrm{{{sympy.latex(name)}}} = {sympy.latex(self.formula)}$"
+
+    def _repr_markdown_(self) -> str:
+        rows = [f"| ${sympy.latex(sympy.Symbol(d.symbol))}$ | {d.value:,} | {d.meaning} |" for d in self.letters]
+        table = ["| letter | value | meaning |", "|---|---:|---|", *rows] if rows else []
+        sources = [f"- {source}" for source in self.sources]
+        result = f"`= {self.numbers}` = **{self.value:,} {self.unit}**"
+        note = [f"note: {self.note}", ""] if self.note else []
+        assumed = [*(f"assumed: {said}" for said in self.assumptions), ""] if self.assumptions else []
+        return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumed, *sources])
+
+
+class _NumberPrinter(StrPrinter):
+    """Prints numbers where the letters stand."""
+
+    def __init__(self, values: dict[str, int]) -> None:
+        super().__init__()
+        self._values = values
+
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        return str(self._values[expr.name])
+
+
+def explain(prediction: Prediction, quantity: str) -> Explanation:
+    """See `Prediction.explain`."""
+    if quantity not in QUANTITIES:
+        raise unknown("quantity", quantity, QUANTITIES)
+    value = int(prediction.value(quantity))
+    for lettered in (prediction.typical, prediction.lettered):
+        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root))
+        shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
+        numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
+        if formula.subs(numbers) == value:
+            note = _note(quantity, prediction, lettered)
+            unit = UNITS[quantity.partition(".")[0]]
+            sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
+            return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
+    raise ArithmeticError(f"the formula of {quantity} gives {formula.subs(numbers)}, not {value}")
+
+
+def _note(quantity: str, prediction: Prediction, lettered: Prediction) -> str:
+    """Where the formula does not hold at all sizes."""
+    if quantity in ("memory.peak", "memory.temporaries"):
+        return "the highest step of each phase at these sizes; at others another step may be higher"
+    if lettered is not prediction.typical:
+        return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
+    return ""
+
+
+def _assumed(quantity: str, prediction: Prediction) -> tuple[str, ...]:
+    """What a quantity of the batch takes for granted; weights and what is of their size take nothing."""
+    if quantity.partition(".")[0] not in ("flops", "pointwise_flops") and quantity not in _OF_THE_BATCH:
+        return ()
+    return tuple(f"{topic}: {said}" for topic, said in prediction.model.assumptions(prediction.batch_shape))
+
+
+_OF_THE_BATCH = ("memory.activations", "memory.temporaries", "memory.peak")
+
+
+def definitions_of(prediction: Prediction) -> list[Definition]:
+    """A letter for each size of the batch and of the model."""
+    extent = prediction.batch_shape
+    definitions = [Definition("B", "batch size", extent.batch)]
+    if extent.seq is not None:
+        definitions.append(Definition("T", "sequence length", extent.seq))
+    if extent.target is not None and prediction.settings.target_seq is not None:
+        definitions.append(Definition("T_t", "target length", extent.target))
+    if extent.image is not None:
+        height, width = extent.image
+        definitions += [Definition("H", "image height", height), Definition("W", "image width", width)]
+    return definitions + list(prediction.model.size_fields().values())
+
+
+def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
+    """The same question with a letter for each size.
+
+    typical: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
+    have size 1 and to be treated as such.
+    """
+    model, extent = prediction.model, prediction.batch_shape
+    changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
+    if extent.seq is not None:
+        changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
+    if extent.target is not None and prediction.settings.target_seq is not None:
+        changes["target_seq"] = _letter("T_t", max(extent.target, 2) if typical else extent.target)
+    if extent.image is not None:
+        sides = (_at_least_64(side) if typical else side for side in extent.image)
+        changes["image"] = tuple(_letter(name, side) for name, side in zip("HW", sides, strict=True))
+    lettered = model.with_sizes({field: _letter(d.symbol, d.value) for field, d in model.size_fields().items()})
+    return Prediction(lettered, replace(prediction.settings, **changes))
+
+
+def _at_least_64(side: int) -> int:
+    while side < 64:  # doubled, since some networks halve the image so often that it must divide
+        side = 2 * side
+    return side
+
+
+def _symbol(definition: Definition) -> sympy.Symbol:
+    return sympy.Symbol(definition.symbol, integer=True, positive=True)
+
+
+def _letter(symbol: str, value: int) -> Letter:
+    return Letter(value, sympy.Symbol(symbol, integer=True, positive=True))
+
+
+def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
+    """What the formulas rest on: the source of each kind that adds to the quantity."""
+    fields = ROW_COLUMNS.get(quantity, ())
+    kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
+    by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
+    settings = prediction.settings
+    other = _OTHER_SOURCES.get(quantity, "").format(
+        optimizer=settings.states.describe(),
+        source=settings.states.source,
+        policy=settings.policy.source,
+        checkpoint=settings.checkpoint,
+    )
+    return (*([other] if other else []), *(f"{kind}: {by_kind[kind]}" for kind in kinds))

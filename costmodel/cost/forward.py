@@ -1,0 +1,293 @@
+"""The walk over a graph that finds how long each tensor of the forward pass stays in memory.
+
+A tensor is free after its last use, unless backward needs it; what a part of the model is handed is in use until that
+part is done.
+
+A block that repeats is walked three times at most: its first round, one that stands for all those between, and its
+last.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from costmodel.cost.liveness import ACTIVATIONS, CASTS, Lifetimes, Parts, Phase, Stretch
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.symbolic.sizes import decided
+from costmodel.training.dtypes import Dtype, size_bytes
+
+_KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS}
+"""Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
+
+
+class Slot:
+    """Where the gradient of one tensor of `size` bytes comes together; `parts` are gradients of slices of it."""
+
+    __slots__ = ("gradient", "of_weight", "parts", "size")
+
+    def __init__(self, size: int, *, of_weight: bool = False) -> None:
+        self.size = size
+        self.of_weight = of_weight
+        self.gradient: Stretch | None = None
+        self.parts: list[Stretch] = []
+
+
+class Plan(NamedTuple):
+    """What all rounds of a call have in common; sizes in bytes.
+
+    part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
+    itself, its output first if that is new. kept: what it keeps, and on which line. gradients: the
+    operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
+    through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
+    forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
+    """
+
+    part: str
+    phase: Phase
+    reads: list[Storage]
+    makes: list[tuple[Storage, int]]
+    kept: list[tuple[Storage, int]]
+    gradients: list[tuple[Tensor, bool]]
+    output: int
+    forward_scratch: int
+    backward_scratch: int
+    passes: bool
+    same: bool
+    cached: bool
+
+
+class Visit(NamedTuple):
+    """One round of a call, as backward will need it."""
+
+    name: str
+    rounds: str
+    plan: Plan
+    slot: Slot
+    targets: list[tuple[Slot, bool]]
+    kept: list[Stretch]
+
+
+class Again(NamedTuple):
+    """One round of a stretch that is recomputed: what running it again needs.
+
+    slot: where the gradient of its result comes together. places, slots, weights: those of what it reads from outside,
+    as they were in this round.
+    """
+
+    block: Block
+    rounds: str
+    slot: Slot
+    places: dict[Storage, Stretch]
+    slots: dict[Tensor | Storage, Slot]
+    weights: dict[Block, dict[Storage, Slot]]
+
+
+class Edge(NamedTuple):
+    """A side of a stretch of visits that happens `more` times beside the one walked."""
+
+    opens: bool
+    more: int
+
+
+class Forward:
+    """Walks a run; `folds` lets one round of a repeated block stand for all between its first and its last.
+
+    visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
+    output: the result, which the user holds. ends: gradients and memory of several results, where no loss joins them.
+    """
+
+    def __init__(self, run: Run, lifetimes: Lifetimes, *, folds: bool) -> None:
+        self.lifetimes = lifetimes
+        self.visits: list[Visit | Edge | Again] = []
+        self.weights: list[tuple[Storage, str] | Edge] = []
+        self.output = self._given = Stretch(0, 0, 0)
+        self._gradients: Dtype = run.precision.gradient_dtype
+        self._folds = folds
+        self._rounds = ""
+        self._pass: Literal["forward", "once", "again"] = "forward"
+        self._parts = Parts(lifetimes)
+        self._places: dict[Storage, Stretch] = {}
+        self._slots: dict[Tensor | Storage, Slot] = {}
+        self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
+        self._plans: dict[Call, Plan] = {}
+        self._cached: list[Stretch] = []
+        self._alike = 1
+        self._walk(run.root)
+        self._parts.leave_since(0)
+        self._drop_cache()
+        self.ends = [(self._slots[x.storage], self._places[x.storage]) for x in run.outputs]
+
+    def _walk(self, block: Block) -> None:
+        for entry in block.entries:
+            if isinstance(entry, Call):
+                self._call(entry)
+            elif entry.recomputed:
+                self._once(entry)
+            else:
+                self._repeat(entry)
+
+    def _once(self, block: Block) -> None:
+        """Run a stretch without keeping anything but what it reads from outside."""
+        read: dict[Tensor | Storage, None] = {}
+        for x in (x for call in block.calls() for x in call.inputs):
+            read.update({x: None, x.storage: None})
+        for nested in block.blocks():
+            if nested.entry is not None and nested.entry.storage.parts is not None:
+                read[nested.entry.storage.parts[0]] = None
+        places = {key: self._places[key] for key in read if isinstance(key, Storage) and key in self._places}
+        slots = {key: self._slots[key] for key in read if key in self._slots}
+        for storage in block.kept:
+            self._places[storage].line = ACTIVATIONS
+        outer, self.visits, self._pass = self.visits, [], "once"
+        self._walk(block)
+        ran, self.visits, self._pass = self.visits, outer, "forward"
+        if last := last_of(ran):
+            outer.append(Again(block, self._rounds, last.slot, places, slots, dict(self._weights)))
+
+    def again(self, stretch: Again) -> tuple[list[Visit | Edge | Again], Stretch]:
+        """Run a stretch again, keeping what its backward needs; returns its visits and its result."""
+        outer = self.visits, self._rounds, self._pass, self._weights, self.output
+        self.visits, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
+        self._places.update(stretch.places)
+        self._slots.update(stretch.slots)
+        start = len(self.lifetimes.moments)
+        alike, self._alike = self._alike, 1
+        self._walk(stretch.block)
+        self._alike = alike
+        self._parts.leave_since(start)
+        self._drop_cache()
+        visits, result = self.visits, self.output
+        self.visits, self._rounds, self._pass, self._weights, self.output = outer
+        if last := last_of(visits):
+            last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
+            last.slot.parts, stretch.slot.parts = stretch.slot.parts, []
+        return visits, result
+
+    def _drop_cache(self) -> None:
+        """Autocast ends: its copies of weights go, but for those that backward needs."""
+        now = len(self.lifetimes.moments) - 1
+        for stretch in self._cached:
+            if stretch.line == CASTS:
+                stretch.rounds = 1  # each goes in backward, in its own round
+            else:
+                stretch.died = now
+        self._cached.clear()
+
+    def _repeat(self, block: Block) -> None:
+        entry, made = block.entry, block.exit
+        if entry is None or made is None or entry.storage.parts is None:
+            raise AssertionError(f"block {block.name} was never closed")
+        self._parts.note(block)
+        outer, count, before = self._rounds, decided(block.count), entry.storage.parts[0]
+        walked = (1, *((2,) if count > 2 else ()), *((count,) if count > 1 else ()))
+        for number in walked if self._folds else range(1, count + 1):
+            self._hand_on(before, entry.storage)
+            self._slots[entry] = self._slots[entry.storage]
+            several = self._folds and number == 2 and count > 3
+            shown = f"{number}–{count - 1}" if several else f"{number}" if count > 1 else ""
+            self._rounds = f"{outer} {shown}".strip()
+            self._round(block, block.count - 3 if several else 0)
+            before = made.storage
+        self._rounds = outer
+        if made.storage is not entry.storage and made.storage.parts is not None:
+            self._hand_on(made.storage, made.storage.parts[1])
+
+    def _round(self, block: Block, more: int) -> None:
+        self._weights[block] = {}
+        start = len(self.lifetimes.moments)
+        if more:
+            self._edge(Edge(True, more))
+        outer, self._alike = self._alike, self._alike * (1 + more)
+        self._walk(block)
+        self._alike = outer
+        self._parts.leave_since(start)
+        if more:
+            self._edge(Edge(False, more))
+            self.lifetimes.fold(start, more)
+
+    def _edge(self, edge: Edge) -> None:
+        self.visits.append(edge)
+        if self._pass != "again":
+            self.weights.append(edge)
+
+    def _hand_on(self, old: Storage, new: Storage) -> None:
+        self._places[new] = self._places.get(old, self._given)
+        self._slots[new] = self._slots.get(old) or Slot(0)
+
+    def _call(self, call: Call) -> None:
+        plan = self._plans.get(call)
+        if plan is None:
+            plan = self._plans[call] = plan_of(call)
+        if plan.makes or plan.forward_scratch:
+            self._make(call, plan)
+        y, places = call.y, self._places
+        slot = self._slot(call.x) if plan.same else Slot(plan.output)
+        self._slots[y] = slot
+        if plan.makes and plan.makes[0][0] is y.storage:
+            self._slots[y.storage] = slot
+        self.output = places.get(y.storage, self._given)
+        if y.requires_grad and not plan.same:
+            kept: list[Stretch] = []
+            for storage, line in plan.kept if self._pass != "once" else ():
+                stretch = places[storage]
+                kept.append(stretch)
+                stretch.line = line
+            targets = [(self._slot(x), shared) for x, shared in plan.gradients]
+            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, kept))
+
+    def _make(self, call: Call, plan: Plan) -> None:
+        lifetimes, parts, places = self.lifetimes, self._parts, self._places
+        parts.enter(plan.part)
+        now = lifetimes.moment("recompute" if self._pass == "again" else plan.phase, call.name, self._rounds)
+        for storage in plan.reads:
+            stretch = places[storage]
+            stretch.died = now
+            parts.hand(stretch)
+        for storage, size in plan.makes:
+            places[storage] = made = lifetimes.take(size, now)
+            if plan.cached:
+                made.rounds = self._alike
+                self._cached.append(made)
+        if plan.forward_scratch:
+            lifetimes.take(plan.forward_scratch, now)
+
+    def _slot(self, x: Tensor) -> Slot:
+        if x.storage.origin == "weight":
+            here = self._weights[x.storage.block]
+            slot = here.get(x.storage)
+            if slot is None:
+                slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
+                if self._pass != "again":
+                    self.weights.append((x.storage, self._rounds))
+            return slot
+        return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
+
+
+def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
+    """The last call or stretch among visits."""
+    return next((visit for visit in reversed(visits) if not isinstance(visit, Edge)), None)
+
+
+def plan_of(call: Call) -> Plan:
+    """What all rounds of `call` have in common."""
+    y, kind = call.y, call.kind
+    known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
+    gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
+    makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
+    scratch = kind.scratch(call)
+    passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
+    return Plan(
+        call.name.rpartition(".")[0],
+        call.phase,
+        list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
+        [(storage, storage.bytes) for storage in makes],
+        [(storage, _KEPT[storage.origin]) for storage in call.kept if storage.origin in _KEPT],
+        gradients,
+        y.bytes,
+        size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,
+        size_bytes(scratch.backward, y.dtype) if scratch.backward else 0,
+        passes,
+        passes and decided(y.size) == decided(call.x.size),
+        y.storage.origin == "cast" and (y.requires_grad or not call.run.training),
+    )

@@ -1,0 +1,213 @@
+"""When each stretch of memory in a training step is taken and given back: what the walks over a graph write down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from costmodel.cost.allocator import exactly
+from costmodel.graph.tensor import Block, Call
+from costmodel.layers.cast import Cast
+
+Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
+
+GRADIENTS, ACTIVATIONS, CASTS, TEMPORARIES = range(4)
+"""The lines on which memory comes and goes during a step; on all others it is there throughout."""
+
+Level = tuple[int, int, int, int]
+"""Bytes on each of these lines."""
+
+Change = tuple[Level, Level]
+"""What is taken before a moment, and given back after it."""
+
+NOTHING: Level = (0, 0, 0, 0)
+
+
+class Stretch:
+    """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
+
+    rounds: how many are given back at once, where it stands for those of alike rounds and all stay until after them.
+    settled: the moment after which a gradient is its weight's.
+    """
+
+    __slots__ = ("born", "died", "line", "rounds", "settled", "size")
+
+    def __init__(self, size: int, line: int, born: int) -> None:
+        self.size = size
+        self.line = line
+        self.born = self.settled = self.died = born
+        self.rounds = 1
+
+
+class Moment(NamedTuple):
+    """What runs, and in which rounds of the blocks around it."""
+
+    phase: Phase
+    layer: str
+    rounds: str
+
+
+class Fold(NamedTuple):
+    """The moments from `start` up to `end` happen `more` times beside the one written down."""
+
+    start: int
+    end: int
+    more: int
+
+
+class Lifetimes:
+    """The moments of one step, and what is alive at each. allotted: what the allocator takes for so many bytes."""
+
+    def __init__(self, allotted: Callable[[int], int] = exactly) -> None:
+        self.allotted = allotted
+        self.moments: list[Moment] = []
+        self.stretches: list[Stretch] = []
+        self.folds: list[Fold] = []
+
+    def moment(self, phase: Phase, layer: str, rounds: str) -> int:
+        """Time moves on."""
+        now = len(self.moments)
+        self.moments.append(Moment(phase, layer, rounds))
+        return now
+
+    def take(self, size: int, now: int, line: int = TEMPORARIES) -> Stretch:
+        """So many bytes, for this moment until `died` says otherwise."""
+        stretch = Stretch(size, line, now)
+        self.stretches.append(stretch)
+        return stretch
+
+    def fold(self, start: int, more: int) -> None:
+        """All since the moment `start` happens `more` times beside."""
+        if start < len(self.moments):
+            self.folds.append(Fold(start, len(self.moments), more))
+
+    def levels(self, changes: Sequence[Change]) -> list[Level]:
+        """Bytes alive at each moment, from the `changes` there.
+
+        Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
+        first or in the last: the one that is higher stands here for all.
+        """
+        return [variants[-1] for variants in self._levels(changes, every=False)]
+
+    def every_level(self, changes: Sequence[Change]) -> list[list[Level]]:
+        """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
+        return self._levels(changes, every=True)
+
+    def _levels(self, changes: Sequence[Change], *, every: bool) -> list[list[Level]]:
+        opening = {fold.start: NOTHING for fold in self.folds}
+        closing: dict[int, list[Fold]] = {}
+        for fold in self.folds:
+            closing.setdefault(fold.end - 1, []).append(fold)
+        result: list[list[Level]] = []
+        level = NOTHING
+        for now, (taken, freed) in enumerate(changes):
+            if now in opening:
+                opening[now] = level
+            level = plus(level, taken)
+            result.append([level])
+            level = minus(level, freed)
+            for fold in closing.get(now, ()):
+                a, b, c, d = minus(level, opening[fold.start])
+                grown = (fold.more * a, fold.more * b, fold.more * c, fold.more * d)
+                if every and grown[TEMPORARIES] == 0:
+                    for levels in result[fold.start : fold.end]:
+                        levels += [plus(level, grown) for level in levels]
+                elif sum(grown) > 0:
+                    for levels in result[fold.start : fold.end]:
+                        levels[:] = [plus(level, grown) for level in levels]
+                level = plus(level, grown)
+        return result
+
+    def changes(self) -> list[Change]:
+        """Bytes taken before and given back after each moment, by line.
+
+        A gradient in the making is a temporary, until it is its weight's.
+        """
+        taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
+        for stretch in self.stretches:
+            size, line = self.allotted(stretch.size), stretch.line
+            if line == GRADIENTS:
+                taken[TEMPORARIES][stretch.born] += size
+                freed[TEMPORARIES][stretch.settled] += size
+                freed[GRADIENTS][stretch.settled] -= size
+            else:
+                taken[line][stretch.born] += size
+            freed[line][stretch.died] += size * stretch.rounds
+        return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
+
+
+def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
+    """The order in which so many moments happen with every round of `folds` by itself; inner folds come first."""
+    order = [[now] for now in range(moments)]
+    for start, end, more in folds:
+        once = [now for stretch in order[start:end] for now in stretch]
+        order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
+    return [now for stretch in order for now in stretch]
+
+
+def plus(level: Level, more: Level) -> Level:
+    """Line by line."""
+    return level[0] + more[0], level[1] + more[1], level[2] + more[2], level[3] + more[3]
+
+
+def minus(level: Level, less: Level) -> Level:
+    """Line by line."""
+    return level[0] - less[0], level[1] - less[1], level[2] - less[2], level[3] - less[3]
+
+
+class Part:
+    """A part of the model, by the path of its name, and what it was handed that there was before `start`."""
+
+    __slots__ = ("handed", "inside", "name", "start")
+
+    def __init__(self, name: str, start: int) -> None:
+        self.name = name
+        self.inside = f"{name}." if name else ""
+        self.start = start
+        self.handed: list[Stretch] = []
+
+
+class Parts:
+    """The parts that a walk is in, from the whole model inwards."""
+
+    def __init__(self, lifetimes: Lifetimes) -> None:
+        self._lifetimes = lifetimes
+        self._open = [Part("", 0)]
+        self._lists: set[str] = set()
+
+    def enter(self, name: str) -> None:
+        """Go to the part that holds the next layer: leave those that it is not in, and enter those that it is."""
+        if name == self._open[-1].name:
+            return
+        path = f"{name}."
+        while not path.startswith(self._open[-1].inside):
+            self._leave()
+        now = len(self._lifetimes.moments)
+        end = len(self._open[-1].name)
+        while (end := path.find(".", end + 1)) > 0:
+            if name[:end] not in self._lists:
+                self._open.append(Part(name[:end], now))
+
+    def hand(self, stretch: Stretch) -> None:
+        """A layer of the innermost part reads this."""
+        if stretch.born < self._open[-1].start:
+            for part in self._open:
+                if stretch.born < part.start:
+                    part.handed.append(stretch)
+
+    def leave_since(self, start: int) -> None:
+        """Leave every part entered since the moment `start`, such as when a round of a block began."""
+        while len(self._open) > 1 and self._open[-1].start >= start:
+            self._leave()
+
+    def note(self, block: Block) -> None:
+        """See whether a repeated block is a part or a list of bare layers."""
+        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and isinstance(entry.kind, Cast))]
+        names = {entry.name.rpartition(".")[0] if isinstance(entry, Call) else "" for entry in layers}
+        if len(names) == 1 and (name := names.pop()).endswith(block.name):
+            self._lists.add(name)
+
+    def _leave(self) -> None:
+        now = len(self._lifetimes.moments) - 1
+        for stretch in self._open.pop().handed:
+            stretch.died = max(stretch.died, now)

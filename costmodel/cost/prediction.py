@@ -1,0 +1,278 @@
+"""The answer to one question: exact numbers about one model, that print, tabulate and explain themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from costmodel.architectures.applicability import check_applies
+from costmodel.architectures.base import Architecture, BatchShape
+from costmodel.architectures.trace import batch_shape, trace
+from costmodel.cost.allocator import ALLOTTED, exactly
+from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
+from costmodel.cost.rows import Row, idle_params, rows_of
+from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
+from costmodel.graph.run import Run
+from costmodel.importers.files import settings_of
+from costmodel.training.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+    import sympy
+
+    from costmodel.cost.budget import Fit
+    from costmodel.cost.explanation import Explanation
+
+
+MOST_REPLAYED = 1_000_000
+"""Moments of a step, round by round, that are replayed."""
+
+
+class Prediction:
+    """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
+
+    run: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
+    """
+
+    def __init__(self, model: Architecture, settings: Settings, run: Run | None = None) -> None:
+        self.model = model
+        self.settings = settings
+        self.run = trace(model, settings) if run is None else run
+
+    @cached_property
+    def batch_shape(self) -> BatchShape:
+        """The sizes of one batch."""
+        return batch_shape(self.model, self.settings)
+
+    @cached_property
+    def layers(self) -> list[Row]:
+        """A row for each layer, repeats folded; rows add up to the totals."""
+        return rows_of(self.run, self.settings.flop_rule, self.settings.accumulate)
+
+    @cached_property
+    def params(self) -> int:
+        """Trained weights, each counted once (tied ones too)."""
+        return self._total("params")
+
+    @cached_property
+    def trainable_params(self) -> int:
+        """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
+        return sum(s.elements * s.times for s in self.run.trained)
+
+    @cached_property
+    def active_params(self) -> int:
+        """Weights that one token meets: of experts only those that it chooses, of all else everything."""
+        return self.params - idle_params(self.run)
+
+    @cached_property
+    def flops(self) -> Flops:
+        """Contraction FLOPs, a multiply-add being two."""
+        return Flops(*(self._total(f"{part}_flops") for part in Flops.__dataclass_fields__))
+
+    @cached_property
+    def pointwise_flops(self) -> Flops:
+        """All other arithmetic."""
+        return Flops(*(self._total(f"{part}_pointwise_flops") for part in Flops.__dataclass_fields__))
+
+    def _total(self, column: str) -> int:
+        return sum(getattr(row, column) for row in self.layers)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Bytes alive, by category, at every step of forward, backward and the optimizer."""
+        asked = self.settings
+        exact = asked.allocator == "exact"
+        standing = self._standing if exact else standing_of(self.run, asked, ALLOTTED[asked.allocator])
+        return timeline_of(self.run, asked, standing)
+
+    @cached_property
+    def _standing(self) -> Standing:
+        return standing_of(self.run, self.settings, exactly)
+
+    @cached_property
+    def reserved(self) -> int:
+        """Segments that PyTorch's CUDA caching allocator takes from the device for one step [bytes], replayed.
+
+        Raises SettingError where the step has too many moments to replay.
+        """
+        if self.timeline.happenings > MOST_REPLAYED:
+            raise SettingError(
+                f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
+                "use timeline.peak"
+            )
+        return reserved_bytes(self.run, self.settings)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory by purpose [bytes]."""
+        run = self.run
+        weights, masters, optimizer, counters, buffers, inputs = self._standing
+        return Memory(
+            weights=weights,
+            masters=masters,
+            gradients=gradient_bytes(run, exactly),
+            optimizer=optimizer,
+            counters=counters,
+            buffers=buffers,
+            inputs=inputs,
+            activations=self._total("activation_bytes"),
+            casts=self._total("cast_bytes"),
+            temporaries=self.timeline.temporaries,
+            peak=self.timeline.peak,
+            cache=sum(s.bytes * s.times for s in run.cached),
+        )
+
+    @cached_property
+    def lettered(self) -> Prediction:
+        """The same question with a letter for each size: its numbers come with formulas."""
+        from costmodel.cost.explanation import with_letters
+
+        return with_letters(self, typical=False)
+
+    @cached_property
+    def typical(self) -> Prediction:
+        """As `lettered`, at sizes of a batch that are nowhere 1 if the model allows: formulas hold more widely."""
+        from costmodel.cost.explanation import with_letters
+
+        try:
+            return with_letters(self, typical=True)
+        except CostModelError:
+            return self.lettered
+
+    def value(self, quantity: str) -> int:
+        """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
+        _check_quantity(quantity)
+        value: Any = self
+        for part in quantity.split("."):
+            value = getattr(value, part)
+        return value
+
+    def formula(self, quantity: str) -> sympy.Expr:
+        """A quantity as a sympy expression in the model's own letters. Raises UnknownNameError."""
+        return self.explain(quantity).formula
+
+    def explain(self, quantity: str) -> Explanation:
+        """A quantity's formula, letters, numbers put in, value and sources. Raises UnknownNameError."""
+        _check_quantity(quantity)  # before sympy is loaded
+        from costmodel.cost.explanation import explain
+
+        return explain(self, quantity)
+
+    def fits(self, memory: str | float, *, reserve: str | int = 0) -> Fit:
+        """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
+
+        What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError.
+        """
+        from costmodel.cost.budget import fit
+
+        return fit(self, memory, reserve)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the question (model and settings), then the answer."""
+        from costmodel.importers.files import describe
+
+        return {
+            "model": describe(self.model),
+            "settings": asdict(self.settings),
+            "params": self.params,
+            "trainable_params": self.trainable_params,
+            "active_params": self.active_params,
+            "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
+            "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
+            "memory": asdict(self.memory),
+            "layers": [row.to_dict() for row in self.layers],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON; `from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Prediction:
+        """The prediction that `to_dict` described, worked out again.
+
+        Raises CostModelError if the data describes no prediction, or if its numbers are not what its model costs.
+        """
+        from costmodel.importers.files import as_json, build
+
+        if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
+            raise CostModelError("this is not a prediction: it has no model and settings")
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        found, given = json.loads(again.to_json()), as_json(data, "a prediction")
+        for field in {**found, **given}:
+            if field not in found or given.get(field) != found[field]:
+                raise CostModelError(
+                    f"the prediction's {shown(field)} is not what its model costs; it was changed or is of another "
+                    "version"
+                )
+        return again
+
+    @classmethod
+    def from_json(cls, text: str) -> Prediction:
+        """The prediction that `to_json` wrote. Raises CostModelError."""
+        try:
+            data = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CostModelError(f"this is not a prediction: {error}") from None
+        return cls.from_dict(data)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each layer (needs pandas, extra `frame`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
+        return pandas.DataFrame([row.to_dict() for row in self.layers])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prediction):
+            return NotImplemented
+        return self.model == other.model and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash((self.model.title, self.settings))
+
+    def __str__(self) -> str:
+        from costmodel.cost.report import text
+
+        return text(self)
+
+    def __repr__(self) -> str:
+        return f"<Prediction {self.model.title} {self.params:,} params>"
+
+    def _repr_html_(self) -> str:
+        from costmodel.cost.report import html
+
+        return html(self)
+
+
+def _check_quantity(quantity: str) -> None:
+    if quantity not in QUANTITIES:
+        raise unknown("quantity", quantity, QUANTITIES)
+
+
+def predict(model: Architecture | str, **settings: Any) -> Prediction:
+    """What a model costs, before anyone builds it.
+
+    Args:
+        model: an architecture, or what `load` takes: a ready model's name or a file's path.
+        **settings: batch, seq, image, mode, optimizer, ... : the fields of `costmodel.training.Settings`, which says
+            what each is.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if not isinstance(model, Architecture):
+        from costmodel.importers.zoo import load
+
+        model = load(model)
+    asked = settings_of(settings)
+    check_applies(model, asked)
+    try:
+        return Prediction(model, asked)
+    except ShapeError as error:
+        raise ShapeError(f"{model.file}: {error}" if model.file else str(error)) from None

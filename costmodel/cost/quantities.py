@@ -1,0 +1,85 @@
+"""The quantities that a prediction answers with, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
+
+    forward: int
+    backward: int
+    recomputed: int = 0
+
+    @property
+    def total(self) -> int:
+        """Forward and backward: model FLOPs, as in MFU (Chowdhery et al. 2022, app. B)."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """Model FLOPs and recomputed ones, as in HFU (Chowdhery et al. 2022, app. B)."""
+        return self.total + self.recomputed
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
+
+    masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
+    weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
+    cache: what decoding keeps of an inference's tokens, beside the peak of the pass that reads them.
+    """
+
+    weights: int
+    masters: int
+    gradients: int
+    optimizer: int
+    counters: int
+    buffers: int
+    inputs: int
+    activations: int
+    casts: int
+    temporaries: int
+    peak: int
+    cache: int
+
+
+FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
+QUANTITIES = (
+    "params",
+    "trainable_params",
+    "active_params",
+    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
+    *(f"memory.{line}" for line in Memory.__dataclass_fields__),
+)
+"""Every quantity with a formula, by the name that `formula` and `explain` take."""
+
+_PASSES = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "total": ("forward", "backward"),
+    "recomputed": ("recomputed",),
+    "hardware": ("forward", "backward", "recomputed"),
+}
+ROW_COLUMNS = {
+    "params": ("params",),
+    "trainable_params": ("params",),
+    "active_params": ("params",),
+    **{
+        f"{group}.{part}": tuple(f"{name}_{group}" for name in passes)
+        for group in ("flops", "pointwise_flops")
+        for part, passes in _PASSES.items()
+    },
+    "memory.weights": ("params",),
+    "memory.gradients": ("params",),
+    "memory.optimizer": ("params",),
+    "memory.activations": ("activation_bytes",),
+    "memory.casts": ("cast_bytes",),
+}
+"""Which columns of a layer's row a quantity comes from; the others are made of tensors or moments, not of layers."""
+
+SUMMED = tuple(name for name, columns in ROW_COLUMNS.items() if name == "params" or columns != ("params",))
+"""The quantities that are sums of those columns, and so can be asked of a part of a model."""

@@ -1,0 +1,285 @@
+"""The conventions behind the numbers, in words: every report prints those in force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from html import escape
+from textwrap import fill
+from typing import TYPE_CHECKING, NamedTuple
+
+from costmodel.cost.rows import Row, rows_of
+from costmodel.display.table import Cells, Table
+from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+
+if TYPE_CHECKING:
+    from costmodel.cost.prediction import Prediction
+    from costmodel.training.optimizers import Optimizer
+    from costmodel.training.precision import Precision
+
+
+def conventions(p: Prediction) -> list[tuple[str, str]]:
+    """The conventions in force, as (topic, sentence)."""
+    settings = p.settings
+    rule = "as PyTorch's FlopCounterMode counts them" if settings.flop_rule == "pytorch" else "by plain arithmetic"
+    said = [
+        (
+            "FLOPs",
+            f"a multiply-add is 2; contractions (matrix products, convolutions, attention) {rule}; all other "
+            "arithmetic is pointwise, on its own line",
+        ),
+    ]
+    if settings.training:
+        said += _training(p)
+    if p.model.HAS_ATTENTION:
+        said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
+    said += p.model.assumptions(p.batch_shape)
+    said.append(("precision", _sourced(settings.policy)))
+    if settings.allocator == "cuda":
+        said.append(("allocator", _CUDA))
+    return [
+        *p.model.caveats,
+        *said,
+        (
+            "layers",
+            "a row counts all its repeats, and rows add up to the totals; weights and activations are counted once, "
+            "where they first occur; forward and backward are FLOPs; FLOP/B is forward FLOPs a byte of inputs, weights "
+            "and outputs, each moved once",
+        ),
+        ("units", "bytes binary (1 GiB = 2^30 B), FLOPs and counts decimal (1 T = 10^12)"),
+    ]
+
+
+def _training(p: Prediction) -> list[tuple[str, str]]:
+    settings = p.settings
+    loss = p.model.default_loss if settings.loss == "default" else settings.loss
+    kept = f"with what the loss ({loss}) keeps" if loss else "loss left out"
+    return [
+        ("backward", "weight gradients and input gradients, as autograd runs them: none for an input that needs none"),
+        (
+            "activations",
+            f"what PyTorch's eager autograd keeps for backward on a {settings.device.upper()}, {kept}; "
+            "each memory once, without weights, buffers and inputs",
+        ),
+        ("optimizer", _sourced(settings.states) + _UPDATES[settings.update]),
+        *([("checkpointing", _checkpointing(settings.checkpoint))] if settings.checkpoint != "none" else []),
+    ]
+
+
+def _checkpointing(checkpoint: str | int | tuple[str, ...]) -> str:
+    if isinstance(checkpoint, tuple):
+        which = ", ".join(checkpoint)
+    else:
+        which = f"every {checkpoint} blocks" if isinstance(checkpoint, int) else checkpoint
+    return (
+        f"{which}: of each recomputed stretch its inputs are kept, and the whole of it is run again in backward "
+        "(torch.utils.checkpoint); hardware FLOPs are model FLOPs and recomputed ones"
+    )
+
+
+def _sourced(declared: Precision | Optimizer) -> str:
+    return f"{declared.name}: {declared.source}" if declared.source else declared.name
+
+
+_UPDATES = {"loop": "", "foreach": "; all weights at once (foreach)", "fused": "; all weights in one kernel (fused)"}
+_CUDA = (
+    "PyTorch's CUDA caching allocator: the peak counts blocks, multiples of 512 B; reserved is what its segments take "
+    "(2 MiB for tensors up to 1 MiB, 20 MiB up to 10 MiB, else their own) when one step is replayed; all other lines "
+    "are exact"
+)
+_ATTENTION = {
+    "eager": "eager, the scores are stored",
+    "flash": "flash, the scores are never stored",
+    "efficient": "memory-efficient kernel, the scores are never stored",
+}
+_PAIRS = {"full": "; FLOPs of the full square of positions", "visible": "; FLOPs of visible positions only"}
+
+
+MOST_ROWS = 60
+"""More layers than this are shown by scope; `Prediction.layers` always has each."""
+
+WIDTH = 110
+"""Columns that prose is wrapped to."""
+
+
+def text(p: Prediction) -> str:
+    """The whole report as aligned plain text, without a final newline."""
+    parts = [headline(p), *(table.text() for table in tables(p))]
+    parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
+    said = [
+        fill(printable(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)
+    ]
+    return "\n\n".join([*parts, "\n".join(said)])
+
+
+def html(p: Prediction) -> str:
+    """The same for a notebook. Everything is escaped; colours are the page's own, so that it reads in dark mode."""
+    shown = "".join(table.html() for table in tables(p))
+    notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
+    said = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
+    details = f"<details><summary>Conventions</summary><ul>{said}</ul></details>"
+    return f'<div style="overflow-x:auto"><p><b>{escape(headline(p))}</b></p>{shown}{notes}{details}</div>'
+
+
+def headline(p: Prediction) -> str:
+    """The question in one line: the model and how it is run."""
+    extent, settings = p.batch_shape, p.settings
+    what = "one training step" if settings.training else "one forward pass (inference)"
+    sizes = [f"batch {int(extent.batch)}"]
+    if settings.accumulate > 1:
+        sizes = [f"{settings.accumulate} micro-batches of {int(extent.batch)}"]
+    if extent.seq is not None:
+        sizes.append(f"seq {int(extent.seq)}")
+    if extent.target not in (None, extent.seq):
+        sizes.append(f"target_seq {int(extent.target)}")
+    if extent.image is not None:
+        sizes.append("image {}×{}".format(*map(int, extent.image)))
+    optimizer = [settings.states.name] if settings.training else []
+    return printable(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
+
+
+def tables(p: Prediction) -> list[Table]:
+    """Totals, memory and layers."""
+    return [_arithmetic(p), _memory(p), _layers(p)]
+
+
+def _arithmetic(p: Prediction) -> Table:
+    rows: list[Cells] = [("params", show_count(p.params), show_exact(p.params), "")]
+    if p.settings.training and p.trainable_params != p.params:
+        rows.append(("trained", show_count(p.trainable_params), show_exact(p.trainable_params), ""))
+    if p.active_params != p.params:
+        rows.append(("active", show_count(p.active_params), show_exact(p.active_params), ""))
+    passes = ["forward", "backward", "total"] if p.settings.training else ["forward"]
+    passes += ["recomputed", "hardware"] if p.flops.recomputed or p.pointwise_flops.recomputed else []
+    for name in passes:
+        flops, pointwise = getattr(p.flops, name), getattr(p.pointwise_flops, name)
+        rows.append((f"FLOPs {name}", show_flops(flops), show_exact(flops), show_flops(pointwise)))
+    return Table(("Totals", "", "exact", "pointwise, apart"), rows)
+
+
+def _memory(p: Prediction) -> Table:
+    remarks = {
+        "masters": "the optimizer's copies of the weights",
+        "optimizer": printable(p.settings.states.describe()) if p.settings.training else "",
+        "counters": "its scalars, on the host",
+        "casts": "weights kept in the precision of the products",
+        "inputs": "inputs and targets",
+        "activations": "kept for backward",
+        "temporaries": "the most at any moment",
+        "peak": "the most alive at once, not the sum",
+        "reserved": "segments that hold it, replayed",
+        "cache": "what decoding keeps of these tokens, beside the peak",
+    }
+    lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
+    for name in ("masters", "casts", "cache"):  # a precision that has none says so by its name
+        if not lines[name]:
+            del lines[name]
+    if p.settings.allocator == "cuda":
+        remarks["peak"] = "the most given out at once, in blocks of 512 B"
+        lines["reserved"] = p.reserved
+    rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
+    return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
+
+
+def _layers(p: Prediction) -> Table:
+    columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
+    total = merged("total", p.layers)
+    shown = [*by_scope([row for row in p.layers if not is_free(row)]), total]
+    header = [column.header for column in columns]
+    cells = [[column.cell(row, total) for column in columns] for row in shown]
+    return Table(header, cells, words=frozenset({0, 1}), total=True)
+
+
+class Column(NamedTuple):
+    """A column of the table of layers: its heading, and its cell for a row beside the total."""
+
+    header: str
+    cell: Callable[[Row, Row], str]
+    of_training: bool = False
+
+
+COLUMNS = (
+    Column("layer", lambda row, _: printable(row.name)),
+    Column("kind", lambda row, _: f"{row.kind} ×{row.repeat}" if row.repeat > 1 else row.kind),
+    Column("params", lambda row, _: _or_dash(show_count, row.params)),
+    Column("forward", lambda row, _: _or_dash(show_count, row.forward_flops)),
+    Column("share", lambda row, total: show_share(row.forward_flops, total.forward_flops)),
+    Column("backward", lambda row, _: _or_dash(show_count, row.backward_flops), True),
+    Column("activations", lambda row, _: _or_dash(show_bytes, row.activation_bytes), True),
+    Column("share", lambda row, total: show_share(row.activation_bytes, total.activation_bytes), True),
+    Column("FLOP/B", lambda row, _: f"{row.intensity:.1f}" if row.forward_flops else "-"),
+)
+
+
+def printable(name: str) -> str:
+    """A name from a file without what would steer a terminal or break a line."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _or_dash(show: Callable[[int], str], value: int) -> str:
+    return show(value) if value else "-"
+
+
+def is_free(row: Row) -> bool:
+    """Whether a layer computes, stores, keeps and moves nothing."""
+    return not (
+        row.params
+        or row.forward_flops
+        or row.backward_flops
+        or row.forward_pointwise_flops
+        or row.backward_pointwise_flops
+        or row.activation_bytes
+        or row.forward_bytes
+    )
+
+
+def by_scope(rows: list[Row]) -> list[Row]:
+    """`rows`, or where there are more than `MOST_ROWS` their sums over the deepest scopes that are few enough."""
+    groups: list[list[Row]] = [[row] for row in rows]
+    depth = max((row.name.count(".") for row in rows), default=0)
+    while len(groups) > MOST_ROWS and depth > 0:
+        scopes: dict[str, list[Row]] = {}
+        for row in rows:
+            scopes.setdefault(_scope(row, depth), []).append(row)
+        groups = list(scopes.values())
+        depth -= 1
+    return [group[0] if len(group) == 1 else merged(_scope(group[0], depth + 1), group) for group in groups]
+
+
+def _scope(row: Row, depth: int) -> str:
+    return ".".join(row.name.split(".")[:depth])
+
+
+def merged(name: str, rows: list[Row]) -> Row:
+    """Several rows as one that is their sum, with a multiplicity if they all have the same."""
+    repeats = {row.repeat for row in rows}
+    repeat = repeats.pop() if len(repeats) == 1 else 1
+    layers = sum(row.repeat for row in rows) // repeat
+    figures = {f: sum(getattr(row, f) for row in rows) for f in _FIGURES}
+    return Row(name=name, kind=_layer_count(layers), repeat=repeat, **figures)
+
+
+def _layer_count(layers: int) -> str:
+    return f"{layers:,} layer{'s' * (layers != 1)}"
+
+
+_FIGURES = [name for name in Row._fields if name not in ("name", "kind", "repeat")]
+
+
+def footnotes(p: Prediction) -> list[str]:
+    """What the table of layers leaves out, and where counted FLOPs are not what arithmetic says."""
+    notes: list[str] = []
+    free: Counter[str] = Counter()
+    for row in filter(is_free, p.layers):
+        free[row.kind] += row.repeat
+    if free:
+        listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
+        notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
+    counts = {rule: rows_of(p.run, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic")}
+    counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
+    if counted != plain:
+        notes.append(
+            "FlopCounterMode takes the weight gradient of a grouped convolution for that of a dense one: it counts "
+            f"{show_flops(counted)} in all; by arithmetic it is {show_flops(plain)} ({show_exact(plain)})"
+        )
+    return notes

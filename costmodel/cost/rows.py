@@ -1,0 +1,156 @@
+"""From a graph to rows: what each layer costs, every weight and kept tensor charged once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.layers.base import Work
+from costmodel.layers.embedding import Table
+from costmodel.layers.experts import ExpertLinear
+from costmodel.symbolic.sizes import exact_div, minimum
+from costmodel.training.dtypes import size_bytes
+
+CHECKPOINT = "checkpoint"
+"""What the row of a recomputed stretch is called, which has what the stretch reads from outside."""
+CHECKPOINTING = "the input of each recomputed stretch (torch.utils.checkpoint; Chen et al. 2016, §4)"
+
+
+class Row(NamedTuple):
+    """One layer, all its repeats together, so that rows add up to totals.
+
+    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. cast_bytes are those of
+    weights kept in another precision.
+    """
+
+    name: str
+    kind: str
+    repeat: int
+    params: int
+    forward_flops: int
+    backward_flops: int
+    forward_pointwise_flops: int
+    backward_pointwise_flops: int
+    activation_bytes: int
+    forward_bytes: int
+    cast_bytes: int = 0
+    recomputed_flops: int = 0
+    recomputed_pointwise_flops: int = 0
+
+    @property
+    def intensity(self) -> float:
+        """Forward contraction FLOPs a byte of compulsory forward traffic; 0 where nothing moves."""
+        return float(self.forward_flops) / float(self.forward_bytes) if self.forward_bytes else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**self._asdict(), "intensity": self.intensity}
+
+
+WORK = [column for column in Row._fields if column.endswith("_flops")] + ["forward_bytes"]
+"""Columns that grow with the number of micro-batches; what is kept is that of one."""
+
+
+def rows_of(run: Run, flop_rule: str, micro_batches: int = 1) -> list[Row]:
+    """A row for each recorded call, in order."""
+    rows = list(_rows(run.root, set(), flop_rule))
+    if micro_batches == 1:
+        return rows
+    return [row._replace(**{column: micro_batches * getattr(row, column) for column in WORK}) for row in rows]
+
+
+def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            yield _row(entry, charged, flop_rule)
+            continue
+        if entry.recomputed:
+            kept = _newly_kept(entry.kept, charged, "computed")
+            name = next(entry.calls()).name.rpartition(".")[0]
+            yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, kept, 0)
+        yield from _rows(entry, charged, flop_rule)
+
+
+def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
+    times = call.times
+    forward = call.kind.forward(call)
+    backward_flops = backward_pointwise_flops = 0
+    if call.y.requires_grad:
+        for _, work, _ in call.gradients():
+            backward_flops += _contractions(work, flop_rule)
+            backward_pointwise_flops += work.pointwise
+    return Row(
+        call.name,
+        call.kind.kind,
+        times,
+        sum(s.elements * s.times for s in _newly(charged, call.stored.values())) if call.stored else 0,
+        times * _contractions(forward, flop_rule),
+        times * backward_flops,
+        times * forward.pointwise,
+        times * backward_pointwise_flops,
+        _newly_kept(call.kept, charged, "computed") if call.kept and not call.recomputed else 0,
+        times * traffic(call),
+        _newly_kept(call.kept, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
+        times * _contractions(forward, flop_rule) if call.recomputed else 0,
+        times * forward.pointwise if call.recomputed else 0,
+    )
+
+
+def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage]:
+    for weight in weights:
+        if weight.storage not in charged and weight.storage.origin == "weight":
+            charged.add(weight.storage)
+            yield weight.storage
+
+
+def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origin) -> int:
+    """Bytes of those of an origin that nothing before has kept."""
+    kept = 0
+    for storage in storages:
+        for leaf in (storage,) if storage.parts is None else storage.leaves():
+            if leaf.origin == origin and leaf not in charged:
+                charged.add(leaf)
+                kept += leaf.bytes * leaf.times
+    return kept
+
+
+def idle_params(run: Run) -> int:
+    """Weights that one token does not meet: those of the experts that it does not choose."""
+    idle: dict[Storage, int] = {}
+    for call in run.root.calls():
+        if isinstance(kind := call.kind, ExpertLinear):
+            for weight in call.stored.values():
+                left = exact_div(weight.size, kind.experts) * (kind.experts - kind.chosen)
+                idle[weight.storage] = left * weight.storage.times
+    return sum(idle.values())
+
+
+def _contractions(work: Work, flop_rule: str) -> int:
+    return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
+
+
+def _read(call: Call, x: Tensor) -> int:
+    """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows."""
+    if x.storage.role == "weight" and isinstance(call.kind, Table):
+        return size_bytes(call.y.size, x.dtype)
+    if x.storage.role == "weight" and isinstance(call.kind, ExpertLinear):
+        experts = call.kind.experts
+        busy = experts if call.kind.busy is None else call.kind.busy
+        return size_bytes(exact_div(x.size, experts) * minimum(busy, call.x.shape[0]), x.dtype)
+    return x.bytes
+
+
+def traffic(call: Call) -> int:
+    """Compulsory bytes of one forward call: none for a view; rows are spread over as many experts as they can be."""
+    y = call.y
+    if any(x.storage is y.storage for x in call.operands()):
+        return 0
+    moved = y.bytes
+    seen: list[Storage] = []
+    for x in (*call.inputs, *call.weights.values()):
+        if x.storage not in seen:
+            seen.append(x.storage)
+            moved += _read(call, x)
+    return moved

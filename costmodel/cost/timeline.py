@@ -1,0 +1,351 @@
+"""What is in memory from the start of a step to its end: weights, states, buffers and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodel.cost.allocator import ALLOTTED, replay
+from costmodel.cost.backward import Backward, update
+from costmodel.cost.forward import Forward
+from costmodel.cost.liveness import (
+    GRADIENTS,
+    NOTHING,
+    TEMPORARIES,
+    Change,
+    Fold,
+    Level,
+    Lifetimes,
+    Moment,
+    Phase,
+    minus,
+    plus,
+    unfolded,
+)
+from costmodel.cost.report import WIDTH, printable
+from costmodel.display.table import Table
+from costmodel.display.units import show_bytes, show_exact
+from costmodel.graph.run import Run
+from costmodel.symbolic.sizes import Letter, largest
+from costmodel.training.dtypes import size_bytes
+from costmodel.training.settings import Settings
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
+    from costmodel.display.areas import Steps
+
+
+class Standing(NamedTuple):
+    """The lines of what stays [bytes].
+
+    masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
+    """
+
+    weights: int
+    masters: int
+    optimizer: int
+    counters: int
+    buffers: int
+    inputs: int
+
+
+class Lasting(NamedTuple):
+    """Tensors of one size that stay, on a line of `Standing`: bytes of one, and how many there are."""
+
+    line: str
+    size: int
+    times: int
+
+
+def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
+    """Every tensor that stays."""
+    policy, optimizer = settings.policy, settings.states
+    state_bytes = size_bytes(1, policy.state_dtype)
+    for s, shape in run.weights.items():
+        yield Lasting("weights", s.bytes, s.times)
+        if s.dtype == policy.quantised:
+            yield Lasting("weights", size_bytes(policy.scale_elements(shape), "fp16"), s.times)
+    for s, shape in run.trained.items():
+        if policy.master:
+            yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
+        for size in optimizer.state_sizes(shape, state_bytes):
+            yield Lasting("optimizer", size, s.times)
+        if scalars := optimizer.scalar_bytes(shape):
+            yield Lasting("counters", scalars, s.times)
+    for s in run.buffers:
+        yield Lasting("buffers", s.bytes, s.times)
+    for s in run.inputs:
+        yield Lasting("inputs", s.bytes, s.times)
+
+
+def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) -> Standing:
+    """Adds up what stays, with what the allocator takes for each tensor."""
+    lines = dict.fromkeys(Standing._fields, 0)
+    for line, size, times in lasting(run, settings):
+        lines[line] += allotted(size) * times
+    return Standing(**lines)
+
+
+def gradient_bytes(run: Run, allotted: Callable[[int], int]) -> int:
+    """Gradients of all trained weights [bytes]."""
+    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.trained)
+
+
+MOST_UNFOLDED = 200_000
+"""Timelines of more steps are drawn with their rounds folded."""
+MOST_DRAWN = 4_000
+"""Of more steps than this, the highest of each few is drawn."""
+
+
+class Alive(NamedTuple):
+    """Bytes alive at one step, by category.
+
+    gradients are those of weights, once they are whole; activations are kept for backward, and so are casts, copies of
+    weights in a lower precision; temporaries are all else that comes and goes.
+    """
+
+    weights: int
+    masters: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    inputs: int
+    activations: int
+    casts: int
+    temporaries: int
+
+    @property
+    def total(self) -> int:
+        """All categories together."""
+        return sum(self[1:], self[0])
+
+
+class Step(NamedTuple):
+    """One step: its phase, its layer, the rounds of the repeated blocks around it ("" if none), what is alive."""
+
+    phase: Phase
+    layer: str
+    rounds: str
+    alive: Alive
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline:
+    """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
+
+    every: of letters whose formulas are to hold everywhere, all levels that may be the highest somewhere.
+    """
+
+    standing: Alive
+    moments: tuple[Moment, ...]
+    levels: tuple[Level, ...]
+    changes: tuple[Change, ...]
+    folds: tuple[Fold, ...]
+    every: tuple[Level, ...] = ()
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, in order."""
+        return tuple(self._step(now) for now in range(len(self.moments)))
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
+        return [int(a) + int(b) + int(c) + int(d) for a, b, c, d in self.levels]
+
+    def _highest(self, heights: list[int]) -> list[int]:
+        """For each phase the first moment that is highest."""
+        highest: dict[Phase, int] = {}
+        for now, (moment, height) in enumerate(zip(self.moments, heights, strict=True)):
+            if moment.phase not in highest or height > heights[highest[moment.phase]]:
+                highest[moment.phase] = now
+        return list(highest.values())
+
+    @cached_property
+    def peak(self) -> int:
+        """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
+        levels = self.every or [self.levels[now] for now in self._highest(self._totals)]
+        return largest([self._alive(level).total for level in levels])
+
+    @cached_property
+    def peak_step(self) -> Step:
+        """The first step at which the most is alive."""
+        return self._step(self._totals.index(max(self._totals)))
+
+    @cached_property
+    def temporaries(self) -> int:
+        """The most that temporaries take at any step [bytes]; with letters as `peak`."""
+        sizes = [level[TEMPORARIES] for level in self.levels]
+        every = [level[TEMPORARIES] for level in self.every]
+        return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
+
+    @cached_property
+    def happenings(self) -> int:
+        """How many steps there are with every round by itself."""
+        times = [1] * len(self.moments)
+        for start, end, more in self.folds:
+            times[start:end] = [n * (1 + int(more)) for n in times[start:end]]
+        return sum(times)
+
+    def unfolded(self) -> Iterator[Step]:
+        """Every step of every round. There are `happenings` of them, which may be very many."""
+        level = NOTHING
+        for now in unfolded(len(self.moments), self.folds):
+            taken, freed = self.changes[now]
+            level = plus(level, taken)
+            yield Step(*self.moments[now], self._alive(level))
+            level = minus(level, freed)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """A picture of it, also written to `path` (extra `plot`): what is alive by category, and the peak.
+
+        Raises CostModelError without matplotlib, or if `path` cannot be written.
+        """
+        from costmodel.display.areas import areas
+        from costmodel.display.figures import save
+
+        peak = self.peak_step
+        figure = areas(self._drawn(), peak.alive._asdict(), peak.phase, place(peak))
+        if path is not None:
+            save(figure, path)
+        return figure
+
+    def _drawn(self) -> Steps:
+        """Every step of every round, or of so many as are drawn; of very many, rounds that are alike as one."""
+        from costmodel.display.areas import Steps
+
+        if self.happenings > MOST_UNFOLDED:
+            steps, width = self.steps, 1
+            meaning = "step (rounds that are alike drawn as one, at the one with most alive)"
+        else:
+            every = list(self.unfolded())
+            width = -(-len(every) // MOST_DRAWN)
+            several = (every[start : start + width] for start in range(0, len(every), width))
+            steps = [max(few, key=lambda step: step.alive.total) for few in several]
+            which = (
+                f"of every {width}, the one with most alive" if width > 1 else "a layer's forward, backward or update"
+            )
+            meaning = f"step ({which})"
+        return Steps([step.phase for step in steps], [step.alive._asdict() for step in steps], width, meaning)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the peak, where it is, and every step."""
+        steps = [{**step._asdict(), "alive": step.alive._asdict()} for step in self.steps]
+        return {"peak": self.peak, "peak_step": self.steps.index(self.peak_step), "steps": steps}
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def __repr__(self) -> str:
+        return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
+
+    def _step(self, now: int) -> Step:
+        return Step(*self.moments[now], self._alive(self.levels[now]))
+
+    def _alive(self, level: Level) -> Alive:
+        gradients, activations, casts, temporaries = level
+        gradients = self.standing.gradients + gradients
+        return self.standing._replace(
+            gradients=gradients, activations=activations, casts=casts, temporaries=temporaries
+        )
+
+
+def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
+    """One step of `run`: forward and loss, and in training backward and the optimizer, whose states exist already.
+
+    standing: what is there throughout.
+    """
+    allotted = ALLOTTED[settings.allocator]
+    lifetimes = _lives(run, settings, Lifetimes(allotted), folds=True)
+    earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
+    weights, masters, optimizer, _, buffers, inputs = standing
+    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
+    changes = lifetimes.changes()
+    sizes = (*(stretch.size for stretch in lifetimes.stretches), *(fold.more for fold in lifetimes.folds))
+    if any(isinstance(size, Letter) and size.everywhere for size in sizes):
+        variants = lifetimes.every_level(changes)
+        levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
+    else:
+        levels, every = lifetimes.levels(changes), ()
+    return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.folds), every)
+
+
+def reserved_bytes(run: Run, settings: Settings) -> int:
+    """Bytes of segments that PyTorch's CUDA caching allocator takes for what stays and for one step, replayed.
+
+    Every round of a repeated block is replayed by itself.
+    """
+    lives = _lives(run, settings, Lifetimes(), folds=False).stretches
+    standing = [(size, times) for line, size, times in lasting(run, settings) if line != "counters"]
+    if settings.accumulate > 1:
+        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.trained]
+    return replay(standing, [(stretch.size, stretch.born, stretch.died) for stretch in lives])
+
+
+def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, folds: bool) -> Lifetimes:
+    """What comes and goes in one step.
+
+    Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
+    held to the end, and what the loss alone reads is not.
+    """
+    forward = Forward(run, lifetimes, folds=folds)
+    if not lifetimes.moments:  # nothing but views of the input, which is there all along
+        lifetimes.moment("forward", "input", "")
+    if run.training:
+        Backward(forward, accumulates=settings.accumulate > 1)
+        update(forward.weights, settings, lifetimes)
+    last = len(lifetimes.moments) - 1
+    for held in (forward.output, *(place for _, place in forward.ends)):
+        held.died = last
+    for stretch in lifetimes.stretches:
+        if stretch.line == GRADIENTS:
+            stretch.died = last
+    return lifetimes
+
+
+FOLDED = "Rounds that are alike stand as one step, at the one of them that has most alive."
+
+
+def milestones(timeline: Timeline) -> list[tuple[str, int]]:
+    """The steps that matter, in order, each with a name."""
+    steps = timeline.steps
+    phases: dict[str, list[int]] = {}
+    for now, step in enumerate(steps):
+        phases.setdefault(step.phase, []).append(now)
+
+    def highest(of: list[int]) -> int:
+        return max(of, key=lambda now: int(steps[now].alive.total))
+
+    named = {highest(of): f"most in {phase}" for phase, of in phases.items()}
+    named |= {of[-1]: f"end of {phase}" for phase, of in phases.items() if phase in ("forward", "backward")}
+    named[0] = "start"
+    named[steps.index(timeline.peak_step)] = f"peak, in {timeline.peak_step.phase}"
+    return [(name, now) for now, name in sorted(named.items())]
+
+
+def text(timeline: Timeline) -> str:
+    """A table of what is alive at the steps that matter, without a final newline."""
+    found = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
+    lines = [line for line in type(timeline.standing)._fields if any(getattr(s.alive, line) for _, s in found)]
+    rows = [_row(name, step, lines) for name, step in found]
+    table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}))
+    peak = timeline.peak_step
+    said = f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
+    return "\n\n".join([said, table.text(), *([fill(FOLDED, WIDTH)] if timeline.folds else [])])
+
+
+def place(step: Step) -> str:
+    """Its layer, and the rounds of the repeated blocks around it."""
+    return printable(f"{step.layer} (round {step.rounds})" if step.rounds else step.layer)
+
+
+def _row(name: str, step: Step, lines: list[str]) -> list[str]:
+    sizes = [getattr(step.alive, line) for line in lines]
+    shown = [show_bytes(size) if size else "-" for size in sizes]
+    return [name, place(step), *shown, show_bytes(step.alive.total)]

@@ -1,0 +1,1 @@
+"""Plain data for people: units, tables, figures."""

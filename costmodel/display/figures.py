@@ -1,0 +1,192 @@
+"""Figures for people: files written whole or not at all, light and dark colours, axes with units."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodel.display.units import UNITS, binary_unit, show_bytes, show_count, show_flops
+from costmodel.errors import CostModelError, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+COLOURS = {
+    "weights": "#0072b2",
+    "masters": "#c3d9e8",
+    "optimizer": "#7fc4ee",
+    "buffers": "#666666",
+    "inputs": "#cc79a7",
+    "gradients": "#d55e00",
+    "activations": "#5dc1a0",
+    "casts": "#9a6324",
+    "temporaries": "#f0e442",
+}
+"""From the bottom up: after Okabe and Ito's palette for colour-blind readers, with neighbours of unlike brightness."""
+
+
+def figure_class() -> Any:
+    """Matplotlib's Figure. Raises CostModelError where the extra `plot` is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CostModelError("a picture needs matplotlib: pip install 'costmodel[plot]'") from None
+    return Figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a picture in the format that the path's ending names, whole or not at all. Raises CostModelError."""
+    ending = ending_of(path, figure)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=ending)
+    write(drawn.getvalue(), path)
+
+
+def ending_of(path: str | os.PathLike[str], figure: Figure) -> str:
+    """The format that a path's ending names. Raises CostModelError for one that is not drawn."""
+    known = sorted(figure.canvas.get_supported_filetypes())
+    ending = Path(path).suffix[1:].lower()
+    if ending not in known:
+        raise CostModelError(f"cannot draw {shown(str(path))}: use a name that ends in .png, or in {', '.join(known)}")
+    return ending
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise CostModelError if a file could not be written there, before the work that gives its content."""
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        reason = "it is a folder" if target.is_dir() else f"{shown(str(folder))} is no folder that can be written to"
+        raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
+
+
+def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
+    """Write a file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.replace(target)
+    except OSError as error:
+        _discard(part)
+        raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
+
+
+def _discard(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+class Theme(NamedTuple):
+    """Colours of text and lines, of the ground, and of what stands back."""
+
+    ink: str
+    paper: str
+    faint: str
+
+
+LIGHT, DARK = Theme("#222222", "#ffffff", "#8a8a8a"), Theme("#e6e6e6", "#16181c", "#8f959e")
+
+
+def empty(size: tuple[float, float], theme: Theme) -> Figure:
+    """An empty picture of a size in inches. Raises CostModelError where the extra `plot` is missing."""
+    return figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
+
+
+def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure, Axes]:
+    """An empty picture with a title and one pair of axes. Raises CostModelError as `empty`."""
+    figure = empty(size, theme)
+    axes = figure.add_subplot(facecolor=theme.paper)
+    axes.set_title(title.replace("$", r"\$"), color=theme.ink, size=10.5, loc="left")
+    axes.tick_params(which="both", colors=theme.ink)
+    for side in axes.spines:
+        axes.spines[side].set_color(theme.faint)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+MOST_TICKS = 12
+WIDE = 24
+"""Values whose largest is more times their smallest are drawn on a logarithmic axis."""
+NAMES = {
+    "batch": "batch [samples]",
+    "seq": "sequence length [tokens]",
+    "target_seq": "target length [tokens]",
+    "image": "image side [pixels]",
+    "layers": "layers",
+    "width": "width [features]",
+}
+
+
+def scale_of(quantity: str, most: float) -> tuple[float, str]:
+    """The unit in which a quantity of this size is drawn, and what to write at its axis."""
+    group = quantity.partition(".")[0]
+    if group == "memory":
+        size, name = binary_unit(int(most))
+        return size, f"{quantity} [{name}]"
+    if group not in UNITS:
+        return 1, NAMES.get(quantity, quantity)
+    name = (show_flops if "flops" in group else show_count)(int(most)).partition(" ")[2]
+    prefix = "" if name in ("", "FLOP") else name[0]
+    unit = f"{prefix}FLOP" if "flops" in group else prefix
+    return 1000 ** " kMGTPEZYRQ".index(prefix or " "), f"{quantity} [{unit}]" if unit else quantity
+
+
+def shower_of(quantity: str) -> Callable[[Any], str]:
+    """How a quantity's values are written."""
+    group = quantity.partition(".")[0]
+    return show_bytes if group == "memory" else show_flops if "flops" in group else show_count
+
+
+def wide(values: Sequence[float]) -> bool:
+    """Whether numbers are better drawn on a logarithmic axis: doublings, or a wide range of any."""
+    if len(values) < 3 or min(values) <= 0:
+        return False
+    ratios = [b / a for a, b in pairwise(values)]
+    return min(ratios) >= 1.9 or (max(values) > WIDE * min(values) and min(ratios) > 1.2)
+
+
+def ticks_of(labels: Sequence[Any]) -> tuple[list[float], list[str]]:
+    """Places and texts of ticks, where the values stand side by side: at round numbers if they are evenly spaced."""
+    from matplotlib.ticker import MaxNLocator
+
+    if len(labels) > MOST_TICKS and _even(labels):
+        first, step = labels[0], labels[1] - labels[0]
+        marks = MaxNLocator(10, integer=True, steps=[1, 2, 5, 10]).tick_values(first, labels[-1])
+        places = [(mark - first) / step for mark in marks if first <= mark <= labels[-1]]
+        return places, [f"{mark:,g}" for mark in marks if first <= mark <= labels[-1]]
+    step = -(-len(labels) // MOST_TICKS)
+    return [float(n) for n in range(0, len(labels), step)], [written(value) for value in labels[::step]]
+
+
+def _even(labels: Sequence[Any]) -> bool:
+    return all(isinstance(n, int) for n in labels) and len({b - a for a, b in pairwise(labels)}) == 1
+
+
+def label(axes: Axes, along: str, theme: Theme, text: str) -> None:
+    """Name the x or y axis."""
+    getattr(axes, f"set_{along}label")(text, color=theme.ink)
+
+
+def written(value: Any) -> str:
+    """A label of an axis, short."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = str(value)
+        return text if len(text) <= 18 else f"{text[:17]}…"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def budget_line(axes: Axes, height: float, theme: Theme, text: str) -> None:
+    """A line across at a height, named above its left end."""
+    axes.axhline(height, color=theme.ink, linewidth=1.4)
+    box = {"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5}
+    axes.annotate(text, (0.01, height), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                  va="bottom", color=theme.ink, bbox=box)  # fmt: skip

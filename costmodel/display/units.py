@@ -1,0 +1,139 @@
+"""How numbers are shown to people, and read from them: bytes in binary units, FLOPs and counts in decimal ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import index
+from typing import Any
+
+from costmodel.errors import SettingError, shown
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+
+
+def show_bytes(size: int) -> str:
+    """``22.6 GiB``; three significant digits and at least one decimal, exact below 1 KiB."""
+    return _scaled(size, 1024, _BINARY, 3)
+
+
+def binary_unit(size: int) -> tuple[int, str]:
+    """The unit that `show_bytes` shows a size in: its bytes, and its name."""
+    name = show_bytes(size).split()[1]
+    return 1024 ** _BINARY.index(name), name
+
+
+def show_flops(flops: int) -> str:
+    """``4.357 TFLOP``; four significant digits, exact below 1,000."""
+    return _scaled(flops, 1000, tuple(prefix + "FLOP" for prefix in _DECIMAL), 4)
+
+
+def show_count(count: int) -> str:
+    """``124.4 M``; four significant digits, exact below 1,000. Headings say of what."""
+    return _scaled(count, 1000, _DECIMAL, 4)
+
+
+def show_exact(count: int) -> str:
+    """``124,439,808``."""
+    return f"{int(count):,}"
+
+
+def show_share(part: int, whole: int) -> str:
+    """``21.3%``; a dash for nothing, so that what is small is told from what is not there."""
+    if not part or not whole:
+        return "-"
+    if part == whole:
+        return "100%"
+    share = int(part) / int(whole)
+    return "<0.1%" if share < 0.0005 else f"{share:.1%}"
+
+
+def show_seconds(seconds: float) -> str:
+    """``1.23 ms``; three significant digits."""
+    steps = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, factor = next((step for step in steps if seconds >= 0.9995 * step[1]), steps[-1])
+    number = seconds / factor
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f} {unit}"
+
+
+def show_rate(rate: float) -> str:
+    """``31.2 G``, a second; three significant digits. Headings say of what."""
+    return _scaled(int(rate), 1000, _DECIMAL, 3)
+
+
+def show_tick(text: str) -> str:
+    """A number at an axis, without noughts that say nothing: ``100 G`` for ``100.0 G``."""
+    number, space, unit = text.partition(" ")
+    return f"{float(number):g}{space}{unit}"
+
+
+def _scaled(value: int, base: int, units: tuple[str, ...], digits: int) -> str:
+    number, step = float(value), 0
+    while step < len(units) - 1 and number >= base - 0.05:  # what would round up to the base goes on to the next unit
+        number, step = number / base, step + 1
+    if not step:
+        return f"{int(value)} {units[0]}".rstrip()
+    exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])  # of the number as rounded: 9.9996 is 10.00
+    return f"{number:.{max(1, digits - 1 - exponent)}f} {units[step]}"
+
+
+UNITS = {
+    "params": "parameters",
+    "trainable_params": "parameters",
+    "active_params": "parameters",
+    "flops": "FLOP",
+    "pointwise_flops": "FLOP",
+    "memory": "bytes",
+}
+"""The unit of each quantity, by the first part of its name."""
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_NUMBER = re.compile(r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*")
+NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?"
+"""What is read as a number, such as 24, 24.5 or 1.5e9."""
+_SIZE = re.compile(rf"\s*({NUMBER})\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An amount of memory [bytes], and how it was read."""
+
+    bytes: int
+    reading: str
+
+
+def read_budget(memory: Any, what: str = "memory") -> Budget:
+    """Bytes from a whole number, or from text such as "24 GiB" (binary), "24 GB" (decimal) or "24 bytes"; "24G" is GB.
+
+    Raises SettingError for anything else, and for what is not positive.
+    """
+    size = whole(memory)
+    if size is not None:
+        reading = f"{size:,} bytes"
+    elif isinstance(memory, float):
+        raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
+    else:
+        found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+        if found is None and isinstance(memory, str) and _NUMBER.fullmatch(memory):
+            raise SettingError(f"{what}={shown(memory)} has no unit: use text such as '24 GiB', '24 GB' or '24 bytes'")
+        if found is None:
+            raise SettingError(
+                f"{what}={shown(memory)} is not an amount of memory: use text such as '24 GiB' or '24 GB'"
+            )
+        number, prefix, binary = found.groups(default="")
+        size = int(Fraction(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
+        letter = prefix.upper() if binary or prefix.lower() != "k" else "k"
+        reading = f"{number} {letter}{'i' if binary else ''}B = {size:,} bytes"
+    if not 0 < size < 2**63:
+        raise SettingError(f"{what}={shown(memory)} is not a positive amount of memory: use text such as '24 GiB'")
+    return Budget(size, reading)
+
+
+def whole(number: Any) -> int | None:
+    """The int that is the same number, as 1e9 is 1000000000; None for what is no whole number."""
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else None
+    return index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else None

@@ -1,0 +1,1 @@
+"""Paper tensors, and the tape on which a forward pass is recorded."""

@@ -1,0 +1,413 @@
+"""Paper tensors and the calls that make them: what one forward pass on paper recorded, without any data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from costmodel.errors import ShapeError
+from costmodel.symbolic.sizes import Letter, decided, product
+from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
+
+if TYPE_CHECKING:
+    from costmodel.graph.run import Run
+
+
+Origin = Literal["weight", "buffer", "input", "cast", "computed"]
+"""Where a tensor comes from: only what was computed is an activation; a weight cast to another type is neither."""
+
+
+class Storage:
+    """The memory behind tensors. Identity is what counts: two views of one storage are charged once.
+
+    There is one of it for every time that `block` happens. A storage that stands for others, such as the input of a
+    repeated block, lists them in `parts` and holds nothing itself. It may come with fp32 `scales`, as 8-bit floats do.
+    """
+
+    __slots__ = ("block", "dtype", "elements", "name", "origin", "parts", "role", "scales")
+
+    def __init__(
+        self, elements: int, role: Role, origin: Origin, block: Block, name: str = "", dtype: Dtype = "fp32"
+    ) -> None:
+        self.elements = elements
+        self.role: Role = role
+        self.origin: Origin = origin
+        self.block = block
+        self.name = name
+        self.dtype: Dtype = dtype
+        self.scales = 0
+        self.parts: tuple[Storage, ...] | None = None
+
+    @property
+    def times(self) -> int:
+        """How many of it exist."""
+        return self.block.times
+
+    @property
+    def bytes(self) -> int:
+        """Size of one of it with its scales [bytes]."""
+        size = size_bytes(self.elements, self.dtype)
+        return size + size_bytes(self.scales, "fp32") if self.scales else size
+
+    def leaves(self) -> list[Storage]:
+        """The storages that really hold memory behind this one."""
+        if self.parts is None:
+            return [self]
+        return [leaf for part in self.parts for leaf in part.leaves()]
+
+
+class Layout(NamedTuple):
+    """What must agree for one block to be repeated on the output of another."""
+
+    shape: Shape
+    strides: Shape | None
+    role: Role
+    dtype: Dtype
+    origin: Origin
+    requires_grad: bool
+
+
+class Tensor:
+    """A shape and strides (None: contiguous) over a storage; `requires_grad` as in PyTorch's autograd."""
+
+    __slots__ = ("requires_grad", "run", "shape", "storage", "strides")
+
+    def __init__(
+        self, run: Run, shape: Shape, storage: Storage, requires_grad: bool, strides: Shape | None = None
+    ) -> None:
+        self.run = run
+        self.shape = shape
+        self.storage = storage
+        self.requires_grad = requires_grad
+        self.strides = strides
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: elements over all axes but the last."""
+        return product(self.shape[:-1])
+
+    @property
+    def dtype(self) -> Dtype:
+        """Data type of its elements."""
+        return self.storage.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that reading it all moves."""
+        return size_bytes(self.size, self.storage.dtype)
+
+    def has(self, shape: Shape) -> bool:
+        """Whether it is of this shape; sizes are looked at only if there are as many."""
+        return len(self.shape) == len(shape) and self.shape == shape
+
+    @property
+    def layout(self) -> Layout:
+        """All that a repeated block can see of its input."""
+        return Layout(self.shape, self.strides, self.storage.role, self.dtype, self.storage.origin, self.requires_grad)
+
+    def view(self, shape: Shape, strides: Shape | None) -> Tensor:
+        """The same storage, seen with another shape."""
+        return Tensor(self.run, shape, self.storage, self.requires_grad, strides)
+
+    def __repr__(self) -> str:
+        return f"Tensor({show_shape(self.shape)}, {self.storage.role})"
+
+
+def show_shape(shape: Shape) -> str:
+    """A shape as it reads in an error: ``32 × 512 × 768``."""
+    return " × ".join(str(int(size)) for size in shape) or "scalar"
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides [elements]."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
+    """Whether row-major, by PyTorch's rule: the stride of an axis of size 1 does not matter."""
+    if strides is None:
+        return True
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step = step * decided(size)
+    return True
+
+
+def dense_strides(shape: Shape, strides: Shape | None) -> Shape | None:
+    """Layout of an elementwise result: dense, with the axes in memory in its input's order (as TensorIterator does)."""
+    if strides is None or is_contiguous(shape, strides):
+        return None
+    order = sorted(range(len(shape)), key=lambda axis: (decided(strides[axis]), -axis))
+    result: list[int] = [1] * len(shape)
+    step = 1
+    for axis in order:
+        result[axis] = step
+        step = step * shape[axis]
+    return None if is_contiguous(shape, tuple(result)) else tuple(result)
+
+
+def viewed_strides(shape: Shape, strides: Shape | None, new_shape: Shape) -> Shape | Literal[False] | None:
+    """Strides of `new_shape` over the same memory, None if contiguous, False if only a copy can have that shape.
+
+    The rule is that of ``Tensor.view``: every group of new axes must lie within one run of old axes that is
+    contiguous in itself.
+    """
+    if strides is None or is_contiguous(shape, strides):
+        return None
+    result: list[int] = []
+    axis = len(new_shape) - 1
+    run_size, run_stride = 1, strides[-1]
+    for old in range(len(shape) - 1, -1, -1):
+        run_size = run_size * shape[old]
+        ends = old == 0 or (shape[old - 1] != 1 and strides[old - 1] != run_size * run_stride)
+        if not ends:
+            continue
+        covered = 1
+        while axis >= 0 and (covered < run_size or new_shape[axis] == 1):
+            result.append(covered * run_stride)
+            covered = covered * new_shape[axis]
+            axis -= 1
+        if covered != run_size:
+            return False
+        if old > 0:
+            run_size, run_stride = 1, strides[old - 1]
+    found = tuple(reversed(result))
+    return None if is_contiguous(new_shape, found) else found
+
+
+def broadcast(a: Shape, b: Shape, what: str) -> Shape:
+    """Shape of an elementwise operation on two tensors; ShapeError if they do not meet."""
+    rank = max(len(a), len(b))
+    left, right = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    if any(m != n and m != 1 and n != 1 for m, n in zip(left, right, strict=True)):
+        raise ShapeError(f"{what}: shapes {show_shape(a)} and {show_shape(b)} do not meet; they must be equal")
+    return tuple(_joint(m, n) for m, n in zip(left, right, strict=True))
+
+
+def _joint(m: int, n: int) -> int:
+    """The size of an axis that is `m` and `n`, one of which may be broadcast; a letter says more than its value."""
+    if m == n:
+        return m if isinstance(m, Letter) else n
+    return n if m == 1 else m
+
+
+Device = Literal["gpu", "cpu"]
+Recorded = Literal["forward", "loss"]
+"""Phases of a training step whose calls are recorded; those of backward follow from them."""
+
+
+class Block:
+    """A stretch of the graph that happens `count` times for each time that its parent does.
+
+    recomputed: nothing in it is kept but what it reads from outside, `kept`; backward runs it forward again.
+    """
+
+    __slots__ = ("count", "entries", "entry", "exit", "kept", "name", "parent", "recomputed")
+
+    def __init__(self, name: str, count: int, parent: Block | None) -> None:
+        self.name = name
+        self.count = count
+        self.parent = parent
+        self.entries: list[Call | Block] = []
+        self.entry: Tensor | None = None
+        self.exit: Tensor | None = None
+        self.recomputed = False
+        self.kept: tuple[Storage, ...] = ()
+
+    @property
+    def times(self) -> int:
+        """How often this stretch happens in all."""
+        return self.count if self.parent is None else self.count * self.parent.times
+
+    def calls(self) -> Iterator[Call]:
+        """Every call within, in order, each repeated block once."""
+        for entry in self.entries:
+            if isinstance(entry, Block):
+                yield from entry.calls()
+            else:
+                yield entry
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block within, at any depth."""
+        for entry in self.entries:
+            if isinstance(entry, Block):
+                yield entry
+                yield from entry.blocks()
+
+
+Weights = dict[str, Shape]
+Buffers = dict[str, tuple[Shape, Role]]
+
+
+class Work(NamedTuple):
+    """FLOPs of one pass. `counted` is what PyTorch's FlopCounterMode reports where that is not `contractions`."""
+
+    contractions: int
+    pointwise: int
+    counted: int | None = None
+
+
+class Gradient(NamedTuple):
+    """The backward work for one operand; `shared` if its gradient is the incoming one, in the same memory."""
+
+    operand: Tensor
+    work: Work
+    shared: bool = False
+
+
+class Scratch(NamedTuple):
+    """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
+
+    forward: int
+    backward: int
+
+
+class Layer(ABC):
+    """Abstract: what a call asks of its layer kind. `x` and `y` are the call's first input and its output."""
+
+    kind: ClassVar[str]
+    """Name in files, reports and errors: the class name in snake case."""
+    source: ClassVar[str]
+    """Where the formulas come from; printed to whoever asks for an explanation."""
+    fixed: ClassVar[bool] = False
+    """Whether its weights are never trained."""
+
+    @abstractmethod
+    def check(self, call: Call) -> None:
+        """Raise ``call.fail(...)`` if the inputs do not fit."""
+
+    @abstractmethod
+    def weights(self, call: Call) -> Weights:
+        """Trained weights by name, with their shapes."""
+
+    @abstractmethod
+    def buffers(self, call: Call) -> Buffers:
+        """Constants stored beside the weights, with their shapes and roles."""
+
+    @abstractmethod
+    def output(self, call: Call) -> Shape | Tensor:
+        """The output: a shape (new memory), or a tensor (a view, or memory in a certain order)."""
+
+    @abstractmethod
+    def forward(self, call: Call) -> Work:
+        """FLOPs of the forward pass."""
+
+    @abstractmethod
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
+
+    @abstractmethod
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """What autograd saves for backward; weights and buffers may be named, they are charged elsewhere."""
+
+    @abstractmethod
+    def scratch(self, call: Call) -> Scratch:
+        """Working memory."""
+
+
+class Call:
+    """One layer applied to its inputs: what it reads, makes and keeps.
+
+    Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
+    it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
+    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `phase` is that of the
+    run when it was recorded.
+    """
+
+    __slots__ = (
+        "_gradients",
+        "block",
+        "buffers",
+        "given",
+        "inputs",
+        "kept",
+        "kind",
+        "name",
+        "phase",
+        "recomputed",
+        "run",
+        "stored",
+        "weights",
+        "y",
+    )
+
+    def __init__(self, run: Run, kind: Layer, inputs: tuple[Tensor, ...], name: str) -> None:
+        self.run = run
+        self.kind = kind
+        self.inputs = self.given = inputs
+        self.name = name
+        self.block = run.block
+        self.phase: Recorded = run.phase
+        self.weights: dict[str, Tensor] = {}
+        self.stored = self.weights
+        self.buffers: dict[str, Tensor] = {}
+        self.kept: tuple[Storage, ...] = ()
+        self.recomputed = False
+        self.y: Tensor
+        self._gradients: tuple[Gradient, ...] | None = None
+
+    @property
+    def x(self) -> Tensor:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def times(self) -> int:
+        """How often this call happens."""
+        return self.block.times
+
+    def operands(self) -> Iterator[Tensor]:
+        """Inputs and weights: everything a gradient may be asked for."""
+        yield from self.inputs
+        yield from self.weights.values()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The backward work for each operand that needs a gradient; the kind is asked once, after the trace."""
+        if self._gradients is None:
+            self._gradients = tuple([g for g in self.kind.backward(self) if g.operand.requires_grad])
+        return self._gradients
+
+    def like(self, x: Tensor, role: Role = "activation") -> Tensor:
+        """A new tensor of the shape and memory order of `x`, as an elementwise operation makes it."""
+        return self.run.tensor(x.shape, role, strides=dense_strides(x.shape, x.strides))
+
+    def fresh(self, role: Role, *shape: int) -> Storage:
+        """Memory that this call makes beside its output, such as a statistic, a mask or a contiguous copy."""
+        return self.run.storage(product(shape), role, "computed", self.name)
+
+    def as_batch(self, x: Tensor) -> Storage:
+        """What a batched product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
+        *batch, rows, columns = x.shape
+        viewable = viewed_strides(x.shape, x.strides, (product(batch), rows, columns)) is not False
+        return x.storage if viewable else self.copy_of(x)
+
+    def copy_of(self, x: Tensor) -> Storage:
+        """Memory for a contiguous copy of `x`."""
+        return self.run.storage(x.size, x.storage.role, "computed", self.name, x.dtype)
+
+    def fail(self, message: str) -> ShapeError:
+        """Error that names this layer and the shapes it met."""
+        shapes = " and ".join(show_shape(x.shape) for x in self.inputs)
+        return ShapeError(f"{self.name}: {message} (input {shapes})")
+
+
+def transposed(x: Tensor, first: int, second: int) -> Tensor:
+    """View with two axes exchanged."""
+    strides = list(contiguous_strides(x.shape) if x.strides is None else x.strides)
+    shape = list(x.shape)
+    shape[first], shape[second] = shape[second], shape[first]
+    strides[first], strides[second] = strides[second], strides[first]
+    return x.view(tuple(shape), tuple(strides))

@@ -1,0 +1,164 @@
+"""Which axes of a module's inputs are sizes of the batch, and what torch.export leaves open of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.importers.torch.meta import tensor_on_meta
+from costmodel.importers.torch.trees import EXTENTS
+
+Dynamic = Mapping[str, Mapping[int, str]]
+"""For each input, which of its axes is a size of the batch."""
+
+Leaf = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """One tensor among the inputs: its name, its shape, and the size of the batch that each axis is, if any."""
+
+    name: str
+    tensor: Any
+    sizes: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Example:
+    """The example inputs. `sizes`: of the batch, by name; `letters`: the name of each by its symbol in the export."""
+
+    axes: tuple[Axes, ...]
+    sizes: dict[str, int]
+    letters: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    given: dict[str, int] = field(default_factory=dict)
+
+    def attempts(self) -> Iterator[frozenset[str]]:
+        """Sizes to leave open, from all to none."""
+        every = [name for name in EXTENTS if name in self.sizes]
+        tried: list[frozenset[str]] = []
+        for names in (every, [n for n in every if n in ("batch", "seq")], [n for n in every if n == "batch"], []):
+            if frozenset(names) not in tried:
+                tried.append(frozenset(names))
+                yield tried[-1]
+
+    def opened(self, names: frozenset[str]) -> Example:
+        """The same with only these sizes open, none of them 1, which torch.export would fix."""
+        given = {name: max(size, 2) if name in names else size for name, size in self.sizes.items()}
+        axes = tuple(
+            replace(one, sizes={axis: name for axis, name in one.sizes.items() if name in names}) for one in self.axes
+        )
+        fixed = [name for name in self.sizes if name not in names]
+        notes = tuple(f"{name} is fixed at {self.sizes[name]}: no graph holds for others" for name in fixed)
+        return replace(self, axes=axes, given=given, notes=(*self.notes, *notes))
+
+    def inputs(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Arguments without data, and which of their axes are open."""
+        pytree = torch.utils._pytree
+        known = {id(one.tensor): one for one in self.axes}
+        shapes = torch.export.ShapesCollection()
+
+        def bare(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            sizes = known[id(value)].sizes
+            shape = tuple(
+                self.given[sizes[axis]] if axis in sizes else int(size) for axis, size in enumerate(value.shape)
+            )
+            tensor = tensor_on_meta(torch, value, shape)
+            if sizes:
+                shapes[tensor] = dict.fromkeys(sizes, torch.export.Dim.AUTO)
+            return tensor
+
+        args, kwargs = pytree.tree_map(bare, (args, kwargs))
+        opened = any(one.sizes for one in self.axes)
+        return args, kwargs, shapes if opened else None
+
+    def found(self, exported: Any) -> Example:
+        """What the export left open."""
+        signature = exported.graph_signature
+        nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+        given = [nodes[spec.arg.name] for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        tensors = [node for node in given if hasattr(node.meta.get("val"), "shape")]
+        letters: dict[str, str] = {}
+        fixed: set[str] = set()
+        for one, node in zip(self.axes, tensors, strict=True):
+            for axis, name in one.sizes.items():
+                size = node.meta["val"].shape[axis]
+                if isinstance(size, int) or size.node.expr.is_Integer:
+                    fixed.add(name)
+                elif size.node.expr.is_Symbol:
+                    letters.setdefault(size.node.expr.name, name)
+        limits = {letters[s.name]: _limits(r) for s, r in exported.range_constraints.items() if s.name in letters}
+        open_names = set(letters.values())
+        sizes = {name: size if name in open_names else self.given[name] for name, size in self.sizes.items()}
+        notes = tuple(
+            f"{name} is fixed at {sizes[name]}: the module takes no other" for name in sorted(fixed - open_names)
+        )
+        return replace(self, letters=letters, limits=limits, sizes=sizes, notes=(*self.notes, *notes))
+
+
+def _limits(found: Any) -> tuple[int, int | None]:
+    """Least and largest size; torch.export says 2 where it means any."""
+    lower, upper = int(found.lower), found.upper
+    most = int(upper) if getattr(upper, "is_Integer", False) and int(upper) < 2**40 else None
+    return (1 if lower <= 2 else lower), most
+
+
+def examples_of(torch: Any, named: Mapping[str, Any], dynamic: Dynamic | None) -> Example:
+    """The tensors among inputs, in the order in which torch.export sees them. Raises SettingError, UnknownNameError."""
+    for name in dynamic or {}:
+        if name not in named:
+            raise unknown("input", name, named)
+    axes: list[Axes] = []
+    sizes: dict[str, int] = {}
+    notes: list[str] = []
+    for path, tensor in _tensors(torch, named):
+        asked = _checked(path, tensor, dynamic[path[0]]) if dynamic and path[0] in dynamic else None
+        found = _default(tensor) if asked is None and dynamic is None else (asked or {})
+        label = ".".join(path)
+        for axis, name in list(found.items()):
+            size = int(tensor.shape[axis])
+            if sizes.setdefault(name, size) != size:
+                if asked is not None:
+                    raise SettingError(
+                        f"dynamic: {name} of {label} is {size}, and {sizes[name]} elsewhere: give one size"
+                    )
+                notes.append(f"axis {axis} of {label} is fixed at {size}: it is not the {name} of other inputs")
+                del found[axis]
+        axes.append(Axes(label, tensor, found))
+    return Example(tuple(axes), sizes, notes=tuple(notes))
+
+
+def _tensors(torch: Any, named: Mapping[str, Any]) -> Iterator[tuple[Leaf, Any]]:
+    for name, value in named.items():
+        leaves = torch.utils._pytree.tree_leaves(value)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for number, tensor in enumerate(tensors):
+            yield ((name,) if len(tensors) == 1 and tensor is value else (name, str(number))), tensor
+
+
+def _default(tensor: Any) -> dict[int, str]:
+    """See `from_torch`."""
+    rank = len(tensor.shape)
+    sizes = {0: "batch"} if rank else {}
+    if rank == 3 or (rank == 2 and not tensor.dtype.is_floating_point):
+        sizes[1] = "seq"
+    if rank == 4 and tensor.dtype.is_floating_point:
+        sizes |= {2: "height", 3: "width"}
+    return sizes
+
+
+def _checked(path: Leaf, tensor: Any, given: Mapping[int, str]) -> dict[int, str]:
+    where = f"dynamic of {'.'.join(path)}"
+    if not isinstance(given, Mapping):
+        raise SettingError(f"{where}: {shown(given)} is not a mapping of axes to sizes such as {{0: 'batch'}}")
+    for axis, name in given.items():
+        if isinstance(axis, bool) or not isinstance(axis, int) or not -len(tensor.shape) <= axis < len(tensor.shape):
+            raise SettingError(f"{where}: {shown(axis)} is no axis of a tensor of {len(tensor.shape)} axes")
+        if name not in EXTENTS:
+            raise unknown(f"size in {where}", name, EXTENTS)
+    return {axis % len(tensor.shape): name for axis, name in given.items()}

@@ -1,0 +1,277 @@
+"""From what torch.export gives to a program: a graph of operators as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.importers.torch.program import SIZE, TENSOR, Given, Made, Program, Step, Weight
+from costmodel.importers.torch.trees import Tree
+
+IDLE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"})
+"""Operators that check and compute nothing."""
+
+SIZES = frozenset({"sym_size", "sym_numel", "sym_stride", "sym_storage_offset", "item", "_local_scalar_dense"})
+"""Operators that give sizes, which steps hold as trees."""
+
+
+class Capture:
+    """Reads one exported program of `module`.
+
+    `letters`: the name of a size of the batch, by the symbol that it has there.
+    """
+
+    def __init__(self, exported: Any, module: Any, letters: Mapping[str, str]) -> None:
+        self.exported = exported
+        self.letters = letters
+        self._parameters = dict(module.named_parameters(remove_duplicate=False))
+        self.weights: dict[str, Weight] = {}
+        self.buffers: dict[str, Given] = {}
+        self.inputs: dict[str, Given] = {}
+        self.steps: list[Step] = []
+        self._count: Counter[tuple[Any, ...]] = Counter()
+        self._names: dict[Any, Any] = {}
+
+    def __call__(self) -> Program:
+        """The program."""
+        graph = self.exported.graph_module
+        self._start(graph)
+        outputs = self._walk(graph, grad=True)
+        wanted = {
+            spec.arg.name
+            for spec in self.exported.graph_signature.output_specs
+            if spec.kind.name == "USER_OUTPUT" and hasattr(spec.arg, "name")
+        }
+        told = [name for node, name in outputs if node is None or node.name in wanted]
+        steps = tuple(_named(self.steps))
+        return Program(self.weights, self.buffers, self.inputs, steps, tuple(told))
+
+    def _start(self, graph: Any) -> None:
+        """Note weights, buffers, constants and inputs, which are the graph's placeholders."""
+        nodes = {node.name: node for node in graph.graph.nodes if node.op == "placeholder"}
+        first: dict[int, Any] = {}
+        for spec in self.exported.graph_signature.input_specs:
+            if spec.arg.name not in nodes:
+                continue
+            node = nodes[spec.arg.name]
+            value = node.meta.get("val")
+            if not hasattr(value, "shape"):
+                continue
+            self._names[node] = {TENSOR: node.name}
+            kind, target = spec.kind.name, spec.target
+            if kind == "PARAMETER":
+                parameter = self._parameters[target]
+                self._names[node] = first.setdefault(id(parameter), self._names[node])  # tied ones are one weight
+                shape = tuple(int(size) for size in value.shape)
+                self.weights.setdefault(self._names[node][TENSOR], Weight(target, shape, bool(parameter.requires_grad)))
+            elif kind == "BUFFER":
+                self.buffers[node.name] = Given(target, self._shape(value), _dtype(value.dtype))
+            elif kind == "USER_INPUT":
+                self.inputs[node.name] = Given(node.name, self._shape(value), _dtype(value.dtype))
+            else:
+                made = Made(node.name, self._shape(value), _dtype(value.dtype))
+                self.steps.append(Step("constant", (), node.name, {}, (made,), grad=False))
+
+    def _walk(self, graph: Any, *, grad: bool) -> list[tuple[Any, str]]:
+        """Note the steps of a graph; returns its outputs, each with its node and the name of its tensor."""
+        for node in graph.graph.nodes:
+            if node.op == "call_function":
+                self._call(graph, node, grad)
+            elif node.op == "output":
+                return [
+                    (given, self._names[given][TENSOR])
+                    for given in _flat(node.args)
+                    if given in self._names and TENSOR in self._names[given]
+                ]
+        return []
+
+    def _call(self, graph: Any, node: Any, grad: bool) -> None:
+        target = node.target
+        value = node.meta.get("val")
+        name = getattr(target, "__name__", str(target))
+        if not hasattr(target, "_schema"):
+            if name == "getitem":
+                whole = self._names.get(node.args[0])
+                if isinstance(whole, list):
+                    self._names[node] = whole[node.args[1]]
+            elif name in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+                self._nested(graph, node, name, grad)
+            elif hasattr(value, "shape"):
+                raise SpecError(f"{name}: torch.export keeps it as an operator of higher order, which has no rule")
+            return
+        op = target._schema.name.partition("::")[2]
+        if op in IDLE or op in SIZES or value is None:
+            return
+        try:
+            makes = self._makes(node, value)
+        except SpecError as error:
+            raise SpecError(f"{'.'.join((*_path(node), op))}: {error}") from None
+        if not makes:
+            return
+        args = self._arguments(node)
+        changed = _changed(target, args)
+        if changed in self.buffers and self.buffers[changed].path.endswith("num_batches_tracked"):
+            return  # batch norm's count is its own
+        plain = op.removesuffix("_") if changed is not None and not op.startswith("__") else op
+        self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))
+
+    def _makes(self, node: Any, value: Any) -> tuple[Made, ...]:
+        if hasattr(value, "shape"):
+            self._names[node] = {TENSOR: self._unique(node.name)}
+            return (Made(self._names[node][TENSOR], self._shape(value), _dtype(value.dtype)),)
+        if not isinstance(value, list | tuple):
+            return ()
+        unique = self._unique(node.name)
+        self._names[node] = [{TENSOR: f"{unique}.{n}"} for n in range(len(value))]
+        found = [(f"{unique}.{n}", one) for n, one in enumerate(value) if hasattr(one, "shape")]
+        return tuple(Made(name, self._shape(one), _dtype(one.dtype)) for name, one in found)
+
+    def _unique(self, name: str) -> str:
+        """A name that no tensor has: nested graphs name theirs anew."""
+        self._count[("tensor", name)] += 1
+        number = self._count[("tensor", name)]
+        return name if number == 1 else f"{name}~{number}"
+
+    def _nested(self, graph: Any, node: Any, name: str, grad: bool) -> None:
+        """Steps of a graph within, as they would be without it."""
+        submodule = next(arg for arg in node.args if getattr(arg, "op", "") == "get_attr")
+        inner = getattr(graph, submodule.target)
+        operands = node.args[node.args.index(submodule) + 1 :]
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        for placeholder, operand in zip(placeholders, operands, strict=True):
+            if operand in self._names:
+                self._names[placeholder] = self._names[operand]
+        if name == "wrap_with_set_grad_enabled":
+            grad = bool(node.args[0])
+        self._names[node] = [{TENSOR: made} for _, made in self._walk(inner, grad=grad)]
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        """Arguments by the names of the schema; those that are left out are None or their default."""
+        given: dict[str, Any] = {}
+        for number, argument in enumerate(node.target._schema.arguments):
+            if number < len(node.args):
+                given[argument.name] = self._encoded(node.args[number])
+            elif argument.name in node.kwargs:
+                given[argument.name] = self._encoded(node.kwargs[argument.name])
+            elif argument.has_default_value() and argument.default_value is not None:
+                given[argument.name] = self._encoded(argument.default_value)
+        return {name: value for name, value in given.items() if value is not None and name not in _BESIDE}
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, bool | int | float | str) or value is None:
+            return value
+        if isinstance(value, list | tuple) or type(value).__name__ in ("immutable_list", "List"):
+            return [self._encoded(item) for item in value]
+        if hasattr(value, "op") and hasattr(value, "meta"):
+            if value in self._names:
+                return self._names[value]
+            size = value.meta.get("val")
+            return {SIZE: self._tree(size)} if size is not None else None
+        if hasattr(value, "node") and hasattr(value.node, "expr"):
+            return {SIZE: self._tree(value)}
+        return str(value).removeprefix("torch.")
+
+    def _shape(self, value: Any) -> tuple[Tree, ...]:
+        return tuple(self._tree(size) for size in value.shape)
+
+    def _tree(self, size: Any) -> Tree:
+        if isinstance(size, int | float | bool):
+            return size
+        if type(size).__name__ != "SymInt":
+            return 1.0  # a number that depends on the data, which nothing here does
+        return tree_of(size.node.expr, self.letters)
+
+
+def tree_of(expression: Any, letters: Mapping[str, str]) -> Tree:
+    """A size of torch.export in names of the batch's sizes. Raises SpecError for one that depends on data."""
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol:
+        if expression.name not in letters:
+            raise SpecError(f"a size depends on the data ({expression.name}): from_torch needs sizes known beforehand")
+        return letters[expression.name]
+    name = type(expression).__name__
+    if name not in _OPERATIONS:
+        raise SpecError(f"a size is {expression}, whose {name} is not understood")
+    if name == "Pow":
+        base, exponent = expression.args
+        return ["*", *[tree_of(base, letters)] * int(exponent)]
+    if name == "Mul":
+        divisor = int(expression.as_coeff_Mul()[0].q)
+        whole = ["*", *(tree_of(factor, letters) for factor in (expression * divisor).args)]
+        return whole if divisor == 1 else ["/", tree_of(expression * divisor, letters), divisor]
+    return [_OPERATIONS[name], *(tree_of(branch, letters) for branch in expression.args)]
+
+
+_OPERATIONS = {
+    "Add": "+",
+    "Mul": "*",
+    "Pow": "*",
+    "FloorDiv": "//",
+    "CleanDiv": "/",
+    "CeilDiv": "ceil",
+    "Mod": "%",
+    "PythonMod": "%",
+    "Max": "max",
+    "Min": "min",
+}
+
+_BESIDE = frozenset({"dtype", "layout", "device", "pin_memory", "generator"})
+"""Arguments that no rule reads: what is made says its type."""
+
+
+def _dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    elif value is not None and hasattr(value, "op"):
+        yield value
+
+
+def _changed(target: Any, args: Mapping[str, Any]) -> str | None:
+    """The tensor that an operator changes in place."""
+    for argument in target._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args.get(argument.name)
+            if isinstance(given, dict):
+                return given.get(TENSOR)
+    return None
+
+
+def _path(node: Any) -> tuple[str, ...]:
+    """The module that called a node, as the parts of its path."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack or stack[-1][0].startswith("_empty"):
+        return ()
+    return tuple(part for part in stack[-1][0].split(".") if part)
+
+
+def _named(steps: list[Step]) -> Iterator[Step]:
+    """Steps with the names that their layers have: that of a module which calls but one, else the operator's."""
+    callers = Counter(step.path for step in steps if step.op not in _VIEWS)
+    inner = {step.path[:depth] for step in steps for depth in range(len(step.path))}
+    used: Counter[tuple[str, ...]] = Counter()
+    for step in steps:
+        path, name = step.path, step.op
+        if path and callers[path] == 1 and path not in inner and step.op not in _VIEWS:
+            path, name = path[:-1], path[-1]
+        used[(*path, name)] += 1
+        number = used[(*path, name)]
+        yield step._replace(path=path, name=name if number == 1 else f"{name}_{number}")
+
+
+_VIEWS = frozenset(
+    {
+        *("view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "slice", "select", "flatten"),
+        *("unflatten", "t", "contiguous", "to", "split", "chunk", "unbind", "alias", "detach"),
+    }
+)
+"""Operators that mostly do nothing: a module that calls one layer and these is called like the layer."""

@@ -1,0 +1,153 @@
+"""`from_torch`: a live module, exported on the meta device, as a model like any other."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any, Literal
+
+from costmodel.architectures.trace import trace
+from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
+from costmodel.importers.torch.axes import Dynamic, Example, examples_of
+from costmodel.importers.torch.capture import Capture
+from costmodel.importers.torch.failures import explained
+from costmodel.importers.torch.meta import module_on_meta
+from costmodel.importers.torch.model import Imported
+from costmodel.importers.torch.program import Program
+from costmodel.importers.torch.rules import load_rules
+from costmodel.importers.torch.site import NoRuleError
+from costmodel.training.settings import Settings
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Any = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: Dynamic | None = None,
+    unknown: Literal["error", "lower_bound"] = "error",
+    name: str = "",
+) -> Imported:
+    """A PyTorch module as a model, for `predict` and everything else; needs PyTorch (extra `torch`).
+
+    The module is exported by ``torch.export`` on the meta device, as a copy without data: neither it nor its memory is
+    touched, and models larger than the machine can be read.
+
+    Args:
+        module: a ``torch.nn.Module``, in training or evaluation mode; weights that need no gradient are frozen.
+        example_inputs: its positional arguments, as a tuple, or one tensor; only shapes and data types are read.
+        example_kwargs: its keyword arguments.
+        dynamic: for each input, by its name in the module's signature, which of its axes is a size of the batch:
+            {"input_ids": {0: "batch", 1: "seq"}}; the sizes are batch, seq, height and width. By default axis 0 of
+            every tensor is the batch; axis 1 of whole numbers, of truth values and of tensors of three axes the
+            sequence; and axes 2 and 3 of tensors of four axes height and width. A size that the module fixes is fixed.
+        unknown: what becomes of operators that have no rule: an error that lists them, or a lower bound.
+        name: shown in reports (default: the module's class).
+
+    Raises CostModelError: what is wrong, in one line.
+    """
+    torch = _torch()
+    if not isinstance(module, torch.nn.Module):
+        raise SettingError(f"from_torch takes a torch.nn.Module, not {shown(module)}")
+    if unknown not in ("error", "lower_bound"):
+        raise UnknownNameError(f"unknown={shown(unknown)} is neither 'error' nor 'lower_bound'")
+    if dynamic is not None and not isinstance(dynamic, Mapping):
+        raise SettingError(f"dynamic={shown(dynamic)} is not a mapping of inputs such as {{'x': {{0: 'batch'}}}}")
+    args = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    kwargs = dict(example_kwargs or {})
+    named = _bound(module, args, kwargs)
+    bare = module_on_meta(torch, module)
+    program, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
+    title = name or type(module).__name__
+    model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
+    missing = _without_rule(model)
+    if missing and unknown == "error":
+        raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
+    left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
+    types = sorted({str(weight.dtype).removeprefix("torch.") for weight in module.parameters()} - {"float32"})
+    stored = (
+        [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
+    )
+    notes = ". ".join([*example.notes, *stored, *([left_out] if missing else [])])
+    return model.model_copy(update={"notes": notes[:4000], "unknown": tuple(missing)})
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise CostModelError("from_torch needs PyTorch: pip install 'costmodel[torch]'") from None
+    return torch
+
+
+def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The example inputs by the names of the module's signature. Raises SettingError."""
+    signature = inspect.signature(module.forward)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise SettingError(f"example inputs do not fit {type(module).__name__}.forward{signature}: {error}") from None
+
+
+def _exported(
+    torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example
+) -> tuple[Program, Example]:
+    """The program at as many open sizes as the module leaves open; the last error if it leaves none."""
+    failure: Exception | None = None
+    for open_sizes in example.attempts():
+        tried = example.opened(open_sizes)
+        given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+        try:
+            with _quiet(), torch.device("meta"):
+                exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
+            found = tried.found(exported)
+            return Capture(exported, module, found.letters)(), found
+        except Exception as error:  # whatever the module's own code raises
+            failure = error
+    assert failure is not None
+    raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing is printed or logged: what PyTorch has to say is in its errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _without_rule(model: Imported) -> dict[str, str]:
+    """Operators that have no rule, or are called as no rule knows: what is wrong with each but the lack of a rule."""
+    rules = load_rules()
+    missing = {step.op: "" for step in model.program.steps if step.op not in rules}
+    asked = Settings(batch=model.example.get("batch", 1))
+    while True:
+        try:
+            trace(model.model_copy(update={"unknown": tuple(missing)}), asked)
+        except NoRuleError as error:
+            if error.op in missing:
+                raise
+            missing[error.op] = str(error)
+        else:
+            return missing
+
+
+def _listed(missing: dict[str, str], program: Program) -> str:
+    """Operators by name and count, with their share of the tensors that are made."""
+    count = Counter(step.op for step in program.steps if step.op in missing)
+    made = sum(len(step.makes) for step in program.steps if step.op in missing)
+    share = made / max(sum(len(step.makes) for step in program.steps), 1)
+    why = {op: f" ({reason})" if reason else "" for op, reason in missing.items()}
+    names = ", ".join(f"{op} ×{times}{why[op]}" for op, times in count.most_common())
+    plural = "s have" if len(missing) > 1 else " has"
+    return f"{len(missing)} operator{plural} no rule: {names}, {share:.1%} of its tensors"

@@ -1,0 +1,99 @@
+"""What one forward pass of a module calls, as plain data: operators in order, with the tensors they read and make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from costmodel.importers.torch.trees import Tree
+
+TENSOR, SIZE = "tensor", "size"
+"""Keys of arguments that are no plain values: {"tensor": name}, {"size": tree}."""
+
+
+class Weight(NamedTuple):
+    """A parameter of the module: where it is, and whether it is trained."""
+
+    path: str
+    shape: tuple[int, ...]
+    trained: bool
+
+
+class Given(NamedTuple):
+    """A buffer of the module, or an input; its sizes may depend on the batch."""
+
+    path: str
+    shape: tuple[Tree, ...]
+    dtype: str
+
+
+class Made(NamedTuple):
+    """A tensor that a step makes."""
+
+    name: str
+    shape: tuple[Tree, ...]
+    dtype: str
+
+
+class Step(NamedTuple):
+    """One operator as it was called, every argument by the name that its schema gives it.
+
+    op: its name without namespace and overload. path: the module that called it. name: what its layer is called there.
+    changes: the tensor that it changes in place. grad: whether gradients were recorded.
+    """
+
+    op: str
+    path: tuple[str, ...]
+    name: str
+    args: dict[str, Any]
+    makes: tuple[Made, ...]
+    changes: str | None = None
+    grad: bool = True
+
+
+class Program(NamedTuple):
+    """A forward pass. Tensors go by name, those of weights, buffers and inputs too; outputs are those of `outputs`."""
+
+    weights: dict[str, Weight]
+    buffers: dict[str, Given]
+    inputs: dict[str, Given]
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, which `program_of` reads."""
+        steps = [{**step._asdict(), "makes": [made._asdict() for made in step.makes]} for step in self.steps]
+        named = {part: {name: item._asdict() for name, item in getattr(self, part).items()} for part in _NAMED}
+        return {**named, "steps": steps, "outputs": list(self.outputs)}
+
+
+_NAMED: dict[str, type[Weight] | type[Given]] = {"weights": Weight, "buffers": Given, "inputs": Given}
+
+
+def program_of(data: Any) -> Program:
+    """The program that plain data describes. Raises ValueError, whose text says what is not understood."""
+    if isinstance(data, Program):
+        return data
+    try:
+        named = {part: {name: _read(kind, item) for name, item in data[part].items()} for part, kind in _NAMED.items()}
+        steps = [
+            _read(Step, {**step, "makes": tuple(_read(Made, made) for made in step["makes"])}) for step in data["steps"]
+        ]
+        return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no program as from_torch makes them: {error}") from None
+
+
+def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+    return kind(
+        **{name: tuple(v) if name in ("shape", "path") and isinstance(v, list) else v for name, v in data.items()}
+    )
+
+
+def tensors_in(value: Any) -> list[str]:
+    """Names of the tensors in an argument, in order."""
+    if isinstance(value, dict):
+        return [value[TENSOR]] if TENSOR in value else []
+    if isinstance(value, list | tuple):
+        return [name for item in value for name in tensors_in(item)]
+    return []

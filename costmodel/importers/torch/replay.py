@@ -1,0 +1,186 @@
+"""Running a program on paper: each step by its rule, under the names of the modules that called it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from costmodel.architectures.attention import AttentionSetting
+from costmodel.errors import CostModelError, SpecError, unknown
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Shape, Tensor, show_shape
+from costmodel.importers.torch.folding import Fold, Item
+from costmodel.importers.torch.program import Program, Step, tensors_in
+from costmodel.importers.torch.rules import load_rules
+from costmodel.importers.torch.site import Site, role_of
+from costmodel.importers.torch.trees import Tree, shape_of
+from costmodel.layers.leaf import Parameter, Unknown
+from costmodel.symbolic.sizes import value_of
+
+
+class Replay:
+    """One run of a program at some sizes of the batch."""
+
+    def __init__(
+        self,
+        program: Program,
+        items: Sequence[Item],
+        left_out: Collection[str],
+        run: Run,
+        sizes: dict[str, int],
+        attention: AttentionSetting,
+    ) -> None:
+        self.program = program
+        self.items = items
+        self.left_out = left_out
+        self.run = run
+        self.sizes = sizes
+        self.attention = attention
+        self.rules = load_rules()
+        self._made: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
+        self._held: set[str] = set()
+        self._taken: set[str] = set()
+        self._open: list[tuple[str, Any]] = []
+        self._here: Step | None = None
+
+    def __call__(self) -> list[Tensor]:
+        """Run all steps; returns the outputs."""
+        for name, given in self.program.inputs.items():
+            self._made[name] = self.run.input(self.shape(given.shape), role_of(given.dtype), given.path)
+        with ExitStack() as stack:
+            stack.callback(self._enter, ())
+            for item in self.items:
+                if isinstance(item, Fold):
+                    self._blocks(item)
+                else:
+                    self._enter(item.path)
+                    self._step(item)
+        self._rest()
+        return [self.tensor(name) for name in self.program.outputs]
+
+    def shape(self, trees: tuple[Tree, ...]) -> Shape:
+        """A shape at this run's sizes."""
+        return shape_of(trees, self.sizes)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor by name; a weight as a layer that holds it, a buffer once it is first read."""
+        if name in self._made:
+            return self._made[name]
+        if name in self.program.weights:
+            made = self._parameter(name)
+        else:
+            given = self.program.buffers[name]
+            made = self.run.buffer(self.shape(given.shape), role_of(given.dtype), given.path)
+        self._made[name] = made
+        return made
+
+    def weight(self, name: str) -> Tensor:
+        """A tensor by name; a weight by itself, to be held by the layer that reads it."""
+        if name not in self.program.weights:
+            return self.tensor(name)
+        self._held.add(name)
+        if name not in self._weights:
+            weight = self.program.weights[name]
+            path = weight.path if "." in weight.path else f"{weight.path}.{weight.path}"
+            self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained)
+        return self._weights[name]
+
+    def taken(self, name: str) -> None:
+        """Leave out a buffer that a layer has of its own, and its module's count of batches."""
+        count = f"{self.program.buffers[name].path.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
+        self._taken.update({name}, (other for other, given in self.program.buffers.items() if given.path == count))
+
+    def _parameter(self, name: str) -> Tensor:
+        weight = self.weight(name)
+        path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
+        label = path.removeprefix(f"{here}.") if here else path
+        return self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
+
+    def _rest(self) -> None:
+        """Weights and buffers that nothing read."""
+        self._enter(())
+        self._here = None
+        for name in self.program.weights:
+            if name not in self._held:
+                self._parameter(name)
+        for name in self.program.buffers:
+            if name not in self._taken:
+                self.tensor(name)
+
+    def _enter(self, path: tuple[str, ...]) -> None:
+        """Leave the scopes that the next step is not in, and enter those that it is."""
+        common = 0
+        while common < min(len(path), len(self._open)) and self._open[common][0] == path[common]:
+            common += 1
+        while len(self._open) > common:
+            self._open.pop()[1].__exit__(None, None, None)
+        for name in path[common:]:
+            scope = self.run.scope(name)
+            scope.__enter__()
+            self._open.append((name, scope))
+
+    def _blocks(self, found: Fold) -> None:
+        """Equal blocks: traced once, unless gradients go from them to what they share."""
+        if any(self.tensor(name).requires_grad for name in found.outer):
+            for step in (step for block in found.blocks for step in block):
+                self._enter(step.path)
+                self._step(step)
+            return
+        self._enter(found.scope)
+        traced = iter(range(len(found.blocks)))
+        outside, self._open = self._open, []
+
+        def body(x: Tensor) -> Tensor:
+            number = next(traced)
+            self._made[found.entries[number]] = x
+            for step in found.blocks[number]:
+                self._enter(step.path[found.depth :])
+                self._step(step)
+            self._enter(())
+            return self._made[found.exits[number]]
+
+        y = self.run.repeat(len(found.blocks), body, self.tensor(found.entries[0]), found.label)
+        self._open = outside
+        self._made[found.exits[-1]] = y
+        for own in found.own:
+            self._held.update(own)
+            for name in own & self.program.buffers.keys():
+                self.taken(name)
+
+    def _step(self, step: Step) -> None:
+        self._here = step
+        site = Site(self, step)
+        if step.op not in self.rules and step.op not in self.left_out:
+            raise unknown("operator", step.op, self.rules)
+        try:
+            made = self._unknown(site) if step.op in self.left_out else self.rules[step.op](site)
+        except CostModelError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise site.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
+        for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
+            self._check(step, tensor, self.shape(told.shape))
+            if not step.grad:
+                tensor.requires_grad = False
+            self._made[told.name] = tensor
+        if step.changes is not None:
+            self._made[step.changes] = self._made[step.makes[0].name]
+
+    def _unknown(self, site: Site) -> list[Tensor]:
+        step = site.step
+        inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
+        return [
+            site.layer(Unknown(step.op, self.shape(told.shape), role_of(told.dtype)), *inputs) for told in step.makes
+        ]
+
+    def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
+        """A rule makes what the operator made."""
+        found = tuple(map(value_of, tensor.shape))
+        told = tuple(map(value_of, shape))
+        if found != told:
+            where = ".".join((*step.path, step.name))
+            raise SpecError(
+                f"{where}: {step.op} makes {show_shape(told)} and not {show_shape(found)} as its rule has it"
+            )

@@ -1,0 +1,172 @@
+"""Where a rule works: one step of a program, with the tensors that it reads on paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import SpecError
+from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, transposed, viewed_strides
+from costmodel.importers.torch.program import SIZE, TENSOR, Step
+from costmodel.importers.torch.program import Made as MadeTensor
+from costmodel.importers.torch.trees import evaluate, shape_of
+from costmodel.layers.base import Kind
+from costmodel.layers.leaf import Made
+from costmodel.layers.shape import Copied, Part
+from costmodel.symbolic.sizes import value_of
+
+if TYPE_CHECKING:
+    from costmodel.importers.torch.replay import Replay
+
+
+class NoRuleError(SpecError):
+    """An operator that has no rule, or is called in a way that its rule does not know."""
+
+    def __init__(self, message: str, op: str) -> None:
+        super().__init__(message)
+        self.op = op
+
+
+class Site:
+    """One step at work. Rules read its arguments and record layers; they return the tensors that the step makes."""
+
+    def __init__(self, replay: Replay, step: Step) -> None:
+        self.replay = replay
+        self.step = step
+        self.run = replay.run
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Sizes of the batch."""
+        return self.replay.sizes
+
+    def has(self, name: str) -> bool:
+        """Whether an argument was given, and is not None."""
+        return self.step.args.get(name) is not None
+
+    def is_tensor(self, name: str) -> bool:
+        """Whether an argument is a tensor."""
+        value = self.step.args.get(name)
+        return isinstance(value, dict) and TENSOR in value
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor argument. A weight gets a layer of its own, which holds it."""
+        return self.replay.tensor(self.step.args[name][TENSOR])
+
+    def weight(self, name: str) -> Tensor:
+        """A tensor argument that the layer at hand holds, if it is a weight."""
+        return self.replay.weight(self.step.args[name][TENSOR])
+
+    def tensors(self, name: str) -> list[Tensor]:
+        """A list of tensors."""
+        return [self.replay.tensor(item[TENSOR]) for item in self.step.args[name] if item is not None]
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """A plain argument, sizes evaluated."""
+        value = self.step.args.get(name)
+        return default if value is None else self._plain(value)
+
+    def constant(self, name: str, default: float = math.nan) -> float:
+        """A number that no cost depends on; NaN where it is none that is known, such as a complex one."""
+        value = self.value(name, default)
+        if isinstance(value, bool | int):
+            value = float(value_of(value))
+        return value if isinstance(value, float) else math.nan
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, dict) and SIZE in value:
+            return evaluate(value[SIZE], self.sizes)
+        return [self._plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def axis(self, x: Tensor, name: str = "dim", default: int = 0) -> int:
+        """An axis, counted from the front."""
+        return self.value(name, default) % max(len(x.shape), 1)
+
+    def axes(self, x: Tensor, name: str = "dim") -> list[int]:
+        """Several axes, counted from the front; all if none is given."""
+        value = self.value(name)
+        if value is None or value == []:
+            return list(range(len(x.shape)))
+        return [axis % max(len(x.shape), 1) for axis in (value if isinstance(value, list) else [value])]
+
+    @property
+    def makes(self) -> MadeTensor:
+        """The first tensor that the step makes."""
+        return self.step.makes[0]
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+        return shape_of(self.makes.shape, self.sizes)
+
+    @property
+    def role(self) -> Role:
+        """What it holds."""
+        return role_of(self.makes.dtype)
+
+    def layer(self, kind: Kind, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Record a layer under the step's name, or under one of its own."""
+        y = self.run.record(kind, inputs, name or self.step.name, tied)
+        if isinstance(kind, Made):
+            y.requires_grad = False
+        return y
+
+    def fail(self, why: str) -> NoRuleError:
+        """Error that names the step."""
+        return NoRuleError(f"{'.'.join((*self.step.path, self.step.name))}: {self.step.op} {why}", self.step.op)
+
+    def part(self, x: Tensor, shape: Shape, strides: Shape) -> Tensor:
+        """A part of `x`, or `x` seen several times; `x` itself if nothing is left out."""
+        if x.has(shape):
+            return x
+        return self.layer(Part(shape, strides), x)
+
+    def reshaped(self, x: Tensor, shape: Shape) -> Tensor:
+        """`x` in another shape: a view where memory order allows it, else a copy."""
+        strides = viewed_strides(x.shape, x.strides, shape)
+        return self.layer(Copied(shape), x) if strides is False else x.view(shape, strides)
+
+
+def strides_of(x: Tensor) -> Shape:
+    """Strides, written out [elements]."""
+    return contiguous_strides(x.shape) if x.strides is None else x.strides
+
+
+def last(x: Tensor, axis: int) -> Tensor:
+    """`x` with an axis exchanged for the last."""
+    return x if axis == len(x.shape) - 1 else transposed(x, axis, len(x.shape) - 1)
+
+
+ROLES: dict[str, Role] = {"bool": "mask"}
+FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
+
+
+def role_of(dtype: str) -> Role:
+    """What a tensor of PyTorch's data type holds: activations in any floating type, truth values, or whole numbers."""
+    if dtype in FLOATS:
+        return "activation"
+    return ROLES.get(dtype, "index")
+
+
+def tied(site: Site) -> dict[str, Tensor]:
+    """Weight and bias, as far as there are."""
+    return {name: site.weight(name) for name in ("weight", "bias") if site.has(name)}
+
+
+Rule = Callable[[Site], "Tensor | list[Tensor]"]
+RULES: dict[str, Rule] = {}
+"""Every rule defined so far, by the name of its operator."""
+
+
+def rule(*operators: str) -> Callable[[Rule], Rule]:
+    """Make a function the rule of operators."""
+
+    def noted(function: Rule) -> Rule:
+        for operator in operators:
+            if operator in RULES:
+                raise TypeError(f"two rules for {operator}")
+            RULES[operator] = function
+        return function
+
+    return noted

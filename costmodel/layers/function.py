@@ -1,0 +1,91 @@
+"""Functions of one tensor, element by element, that a table tells apart: PyTorch's that have no class of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from costmodel.graph.tensor import Call, Storage, Tensor
+from costmodel.layers.base import Gradient, Unary, Work, layer
+
+
+class Function(NamedTuple):
+    """Operations per element of a function and of its gradient, and what its backward needs."""
+
+    forward: int
+    backward: int
+    keeps: Literal["input", "output", "both", "nothing"]
+
+
+FUNCTIONS = {
+    "abs": Function(1, 2, "input"),
+    "add": Function(1, 0, "nothing"),
+    "asin": Function(1, 5, "input"),
+    "atan": Function(1, 3, "input"),
+    "ceil": Function(1, 0, "nothing"),
+    "celu": Function(6, 5, "output"),
+    "cos": Function(1, 3, "input"),
+    "cosh": Function(1, 2, "input"),
+    "erf": Function(1, 5, "input"),
+    "exp2": Function(1, 2, "output"),
+    "exp": Function(1, 1, "output"),
+    "expm1": Function(2, 2, "output"),
+    "floor": Function(1, 0, "nothing"),
+    "hardshrink": Function(3, 3, "input"),
+    "hardtanh": Function(2, 3, "input"),
+    "log": Function(1, 1, "input"),
+    "log1p": Function(2, 2, "input"),
+    "log10": Function(1, 2, "input"),
+    "log2": Function(1, 2, "input"),
+    "log_sigmoid": Function(5, 5, "input"),
+    "mish": Function(5, 11, "input"),
+    "nan_to_num": Function(4, 2, "input"),
+    "neg": Function(1, 1, "nothing"),
+    "pow": Function(1, 3, "input"),
+    "reciprocal": Function(1, 3, "output"),
+    "exponential": Function(1, 2, "both"),
+    "round": Function(1, 0, "nothing"),
+    "rsqrt": Function(2, 4, "output"),
+    "selu": Function(6, 4, "output"),
+    "sign": Function(1, 0, "nothing"),
+    "sin": Function(1, 2, "input"),
+    "sinh": Function(1, 2, "input"),
+    "softshrink": Function(3, 3, "input"),
+    "softplus": Function(5, 5, "input"),
+    "sqrt": Function(1, 2, "output"),
+    "square": Function(1, 2, "input"),
+    "tan": Function(1, 3, "output"),
+    "tril": Function(1, 1, "nothing"),
+    "triu": Function(1, 1, "nothing"),
+    "threshold": Function(2, 2, "input"),
+}
+"""Functions of one tensor by name, a subexpression counted once. `exponential` is cˣ, `pow` xᶜ, `add` x + c."""
+
+
+@layer
+class Pointwise(Unary):
+    """y = f(x) for each element."""
+
+    source = "torch's functions of one tensor; what backward needs is from its table of derivatives"
+    in_lists = False
+
+    function: str
+
+    def forward(self, call: Call) -> Work:
+        """See `FUNCTIONS`."""
+        return Work(0, FUNCTIONS[self.function].forward * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """See `FUNCTIONS`; what only shifts hands the gradient on."""
+        backward = FUNCTIONS[self.function].backward
+        yield Gradient(call.x, Work(0, backward * call.x.size), shared=self.function == "add")
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""
+        keeps = FUNCTIONS[self.function].keeps
+        if keeps in ("input", "both"):
+            yield call.x
+        if keeps in ("output", "both"):
+            yield call.y
+        if self.function == "log_sigmoid" and call.run.device == "cpu":
+            yield call.fresh("activation", *call.x.shape)

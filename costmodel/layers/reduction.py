@@ -1,0 +1,92 @@
+"""Kinds that reduce over axes, or run along one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
+
+Keeps = Literal["input", "output"]
+
+
+class Reduction(NamedTuple):
+    """Operations of each pass, per element of the input and per result, and what backward needs."""
+
+    forward: tuple[int, int]
+    backward: tuple[int, int]
+    keeps: tuple[Keeps, ...]
+
+
+REDUCTIONS = {
+    "amax": Reduction((1, -1), (2, 0), ("input", "output")),
+    "amin": Reduction((1, -1), (2, 0), ("input", "output")),
+    "linalg_vector_norm": Reduction((2, 0), (1, 1), ("input", "output")),
+    "logsumexp": Reduction((4, 0), (3, 0), ("input", "output")),
+    "mean": Reduction((1, 0), (0, 1), ()),
+    "norm": Reduction((2, 0), (1, 1), ("input", "output")),
+    "prod": Reduction((1, -1), (1, 1), ("input", "output")),
+    "std": Reduction((4, 1), (3, 2), ("input", "output")),
+    "sum": Reduction((1, -1), (0, 0), ()),
+    "var": Reduction((4, 0), (3, 1), ("input",)),
+}
+"""Reductions by name. A norm is √Σ x²: dx = x·(g/y); of a product dx = g·y/x, of a variance 2/(n − 1)·g·(x − μ)."""
+
+
+@layer
+class Reduce(Weightless):
+    """One number for all that lie along some axes; `shape`: of the result."""
+
+    source = "torch's reductions; what backward needs is from its table of derivatives"
+    in_lists = False
+
+    function: str
+    shape: tuple[int, ...]
+
+    def check(self, call: Call) -> None:
+        """Takes one input."""
+        takes(call, 1)
+
+    def output(self, call: Call) -> Shape:
+        """See the class."""
+        return self.shape
+
+    def forward(self, call: Call) -> Work:
+        """See `REDUCTIONS`."""
+        element, result = REDUCTIONS[self.function].forward
+        return Work(0, element * call.x.size + result * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place."""
+        element, result = REDUCTIONS[self.function].backward
+        yield Gradient(call.x, Work(0, element * call.x.size + result * call.y.size), shared=self.function == "sum")
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """See `REDUCTIONS`."""
+        for keeps in REDUCTIONS[self.function].keeps:
+            yield call.x if keeps == "input" else call.y
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Cumulate(Unary):
+    """Running sums along an axis, from zero."""
+
+    source = "torch.cumsum; dx is the running sum from the other end"
+    in_lists = False
+
+    def forward(self, call: Call) -> Work:
+        """An addition per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition per element."""
+        yield Gradient(call.x, Work(0, call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()

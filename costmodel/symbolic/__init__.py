@@ -1,0 +1,1 @@
+"""Sizes that carry their formula, with guards; polynomials evaluated on grids."""

@@ -1,0 +1,233 @@
+"""Letters that note every decision taken on them: what a trace made of them then comes with where it holds.
+
+A trace is right for all sizes at which every comparison comes out as it did. So each comparison of a `Noting` letter is
+written down as a condition on a polynomial; whatever else looks at its value is noted as "is exactly this".
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from costmodel.symbolic.polynomial import Polynomial, ceil_quotient, exact_quotient, extreme, remainder
+from costmodel.symbolic.sizes import Letter, value_of
+
+Relation = Literal["zero", "positive", "value"]
+
+
+class Condition(NamedTuple):
+    """A question about sizes: whether a polynomial is zero, whether it is positive, or what its value is."""
+
+    relation: Relation
+    of: Polynomial
+
+    def outcome(self, value: Any) -> Any:
+        """How it comes out where its polynomial has this value, or these."""
+        if self.relation == "value":
+            return value
+        return value == 0 if self.relation == "zero" else value > 0
+
+
+class Decisions:
+    """Conditions that a trace has met, in order, and how each came out."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Condition, int] = {}
+
+    def letter(self, name: str, value: int) -> Noting:
+        """A size by name."""
+        return Noting(value, Polynomial.letter(name), self)
+
+    def note(self, relation: Relation, of: Polynomial, outcome: int) -> int:
+        """Write a decision down unless it is the same at all sizes; returns its outcome."""
+        if of.constant is not None:
+            return outcome
+        if relation != "value":
+            of = of.primitive
+            if _settled(relation, of):
+                return outcome
+            if relation == "zero" and next(iter(of.terms.values())) < 0:
+                of = -of
+        self.outcomes.setdefault(Condition(relation, of), outcome)
+        return outcome
+
+
+class Noting(Letter if TYPE_CHECKING else object):
+    """A letter whose expression is a `Polynomial`, and which notes what is decided on it.
+
+    It says that it is an int, and is none: the interpreter reads the value of an int without asking, as the bound of a
+    slice, an index, the end of a range or a key. Any other object it asks for it, by ``__index__`` and ``__hash__``.
+    """
+
+    __slots__ = ("decisions", "expression", "value")
+
+    value: int
+    expression: Polynomial
+    decisions: Decisions
+    everywhere = True
+
+    if not TYPE_CHECKING:
+        __class__ = property(lambda self: Letter)
+
+    def __new__(cls, value: int, expression: Polynomial, decisions: Decisions) -> Noting:
+        """An int `value` that is `expression`; decisions are noted in `decisions`."""
+        letter = object.__new__(cls)
+        letter.value = value
+        letter.expression = expression
+        letter.decisions = decisions
+        return letter
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    def _made(self, value: int, expression: Polynomial) -> Noting:
+        return Noting(value, expression, self.decisions)
+
+    def __neg__(self) -> Noting:
+        return self._made(-self.value, -self.expression)
+
+    def __pos__(self) -> Noting:
+        return self
+
+    def __floordiv__(self, other: int) -> Noting:
+        return self._made(self.value // value_of(other), _floor(self.expression, _polynomial(other)))
+
+    def __rfloordiv__(self, other: int) -> Noting:
+        return self._made(value_of(other) // self.value, _floor(_polynomial(other), self.expression))
+
+    def __mod__(self, other: int) -> Noting:
+        return self._made(self.value % value_of(other), remainder(self.expression, _polynomial(other)))
+
+    def __rmod__(self, other: int) -> Noting:
+        return self._made(value_of(other) % self.value, remainder(_polynomial(other), self.expression))
+
+    def __divmod__(self, other: int) -> tuple[Noting, Noting]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: int) -> tuple[int, int]:
+        return other // self, other % self
+
+    def __bool__(self) -> bool:
+        return not self.decisions.note("zero", self.expression, self.value == 0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int):
+            return NotImplemented
+        return bool(self.decisions.note("zero", self.expression - _polynomial(other), self.value == value_of(other)))
+
+    def __ne__(self, other: object) -> bool:
+        return NotImplemented if not isinstance(other, int) else not self == other
+
+    def __gt__(self, other: Any) -> bool:
+        if not isinstance(other, int):
+            return self.fixed() > other
+        outcome = self.value > value_of(other)
+        return bool(self.decisions.note("positive", self.expression - _polynomial(other), outcome))
+
+    def __lt__(self, other: Any) -> bool:
+        if not isinstance(other, int):
+            return self.fixed() < other
+        outcome = self.value < value_of(other)
+        return bool(self.decisions.note("positive", _polynomial(other) - self.expression, outcome))
+
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def fixed(self) -> int:
+        """The value; notes that it is this."""
+        return self.decisions.note("value", self.expression, self.value)
+
+    def exact_div(self, divisor: int, *, reflected: bool = False) -> Noting:
+        """See `sizes.exact_div`."""
+        n, d = (divisor, self) if reflected else (self, divisor)
+        if value_of(n) % value_of(d):
+            raise ArithmeticError(f"{n} is not a multiple of {d}")
+        return self._made(value_of(n) // value_of(d), exact_quotient(_polynomial(n), _polynomial(d)))
+
+    def ceil_div(self, divisor: int, *, reflected: bool = False) -> Noting:
+        """See `sizes.ceil_div`."""
+        n, d = (divisor, self) if reflected else (self, divisor)
+        return self._made(-(-value_of(n) // value_of(d)), ceil_quotient(_polynomial(n), _polynomial(d)))
+
+    def extreme(self, op: Literal["min", "max"], other: int) -> Noting:
+        """See `sizes.minimum` and `sizes.maximum`."""
+        pick = min if op == "min" else max
+        return self._made(pick(self.value, value_of(other)), extreme(op, (self.expression, _polynomial(other))))
+
+    def largest(self, sizes: Sequence[int]) -> Noting:
+        """See `sizes.largest`."""
+        return self._made(max(map(value_of, sizes)), extreme("max", map(_polynomial, sizes)))
+
+
+def _settled(relation: str, of: Polynomial) -> bool:
+    """Whether a condition comes out alike wherever all letters are at least 1, as far as the signs of terms tell."""
+    signs = {coefficient > 0 for monomial, coefficient in of.terms.items() if monomial}
+    if len(signs) > 1 or any(atom.op != "letter" for monomial in of.terms for atom, _ in monomial):
+        return False
+    extreme_value = sum(of.terms.values())  # where all letters are 1
+    if signs == {True}:
+        return extreme_value > 0
+    return extreme_value < 0 or (relation == "positive" and extreme_value == 0)
+
+
+def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
+    found = n.over(d)
+    return ceil_quotient(n - d + 1, d) if found is None else found
+
+
+def _polynomial(size: int) -> Polynomial:
+    return size.expression if isinstance(size, Noting) else Polynomial.of(int(size))
+
+
+def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(self: Noting, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        return self._made(op(self.value, value_of(other)), op(self.expression, _polynomial(other)))
+
+    def reflected(self: Noting, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        return self._made(op(value_of(other), self.value), op(_polynomial(other), self.expression))
+
+    return forward, reflected
+
+
+for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul)):
+    _forward, _reflected = _arithmetic(_op)
+    setattr(Noting, f"__{_name}__", _forward)
+    setattr(Noting, f"__r{_name}__", _reflected)
+
+
+def _fixing(op: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(self: Noting, *others: Any) -> Any:
+        return op(self.fixed(), *others)
+
+    def reflected(self: Noting, other: Any) -> Any:
+        return op(other, self.fixed())
+
+    return forward, reflected
+
+
+for _name, _op in (
+    *(("int", int), ("index", int), ("hash", hash), ("float", float), ("complex", complex), ("trunc", math.trunc)),
+    *(("floor", math.floor), ("ceil", math.ceil), ("round", round), ("abs", abs), ("invert", operator.invert)),
+):
+    setattr(Noting, f"__{_name}__", _fixing(_op)[0])
+for _name, _op in (
+    *(("pow", pow), ("truediv", operator.truediv), ("lshift", operator.lshift), ("rshift", operator.rshift)),
+    *(("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)),
+):
+    _forward, _reflected = _fixing(_op)
+    setattr(Noting, f"__{_name}__", _forward)
+    setattr(Noting, f"__r{_name}__", _reflected)

@@ -1,0 +1,348 @@
+"""Polynomials of whole numbers in a model's sizes: the closed forms that grids are evaluated from.
+
+Plain data without sympy: they pickle, are made in microseconds, and every operation is exact. Beside letters they have
+atoms for what is no polynomial: quotients, remainders, and the smaller or larger of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from math import gcd
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    import sympy
+
+
+Op = Literal["letter", "ceil", "quotient", "mod", "min", "max"]
+Monomial = tuple[tuple["Atom", int], ...]
+Range = tuple[int, int]
+"""The least and the most that something can be."""
+
+
+class Atom:
+    """A letter (`name`), or an operation on polynomials; atoms of equal keys are the same object.
+
+    ceil: n/d rounded up. quotient: n/d where d divides n. mod: the remainder of n/d. min, max: of all arguments.
+    """
+
+    __slots__ = ("__weakref__", "args", "key", "op")
+
+    op: Op
+    args: tuple[Any, ...]
+    key: str
+
+    def __new__(cls, op: Op, args: tuple[Any, ...]) -> Atom:
+        """The one atom of this key."""
+        key = args[0] if op == "letter" else f"{op}({', '.join(a.key for a in args)})"
+        atom = _ATOMS.get(key)
+        if atom is None:
+            atom = super().__new__(cls)
+            atom.op, atom.args, atom.key = op, args, key
+            atom = _ATOMS.setdefault(key, atom)
+        return atom
+
+    def __reduce__(self) -> Any:
+        return Atom, (self.op, self.args)
+
+    def letters(self) -> frozenset[str]:
+        """Names of the letters within."""
+        if self.op == "letter":
+            return frozenset((self.args[0],))
+        return frozenset().union(*(a.letters for a in self.args))
+
+    def value(self, point: Mapping[str, int]) -> int:
+        """Its value where the letters have those of `point`."""
+        if self.op == "letter":
+            return point[self.args[0]]
+        values = [a.value(point) for a in self.args]
+        return _OPERATIONS[self.op](*values)
+
+    def sympy(self) -> Any:
+        """The same as a sympy expression."""
+        import sympy
+
+        from costmodel.symbolic.symbols import CeilDiv
+
+        if self.op == "letter":
+            return sympy.Symbol(self.args[0], integer=True, positive=True)
+        arguments = [argument.sympy() for argument in self.args]
+        if self.op in ("min", "max"):
+            return (sympy.Min if self.op == "min" else sympy.Max)(*arguments, evaluate=False)
+        n, d = arguments
+        return {"ceil": CeilDiv, "quotient": lambda n, d: n / d, "mod": sympy.Mod}[self.op](n, d)
+
+    def range(self, box: Mapping[str, Range]) -> Range:
+        """Bounds of its value where each letter is within its range."""
+        if self.op == "letter":
+            return box[self.args[0]]
+        ranges = [a.range(box) for a in self.args]
+        if self.op in ("min", "max"):
+            pick = min if self.op == "min" else max
+            return pick(low for low, _ in ranges), pick(high for _, high in ranges)
+        (low, high), (least, most) = ranges
+        if least <= 0:
+            raise ArithmeticError(f"{self.key} may divide by {least}")
+        if self.op == "mod":
+            return 0, most - 1
+        ends = [-(-n // d) for n in (low, high) for d in (least, most)]
+        return min(ends) - (self.op == "quotient"), max(ends)
+
+
+_ATOMS: WeakValueDictionary[str, Atom] = WeakValueDictionary()
+_OPERATIONS: dict[str, Any] = {
+    "ceil": lambda n, d: -(-n // d),
+    "quotient": lambda n, d: n // d,
+    "mod": lambda n, d: n % d,
+    "min": min,
+    "max": max,
+}
+
+
+class Polynomial:
+    """A sum of monomials with whole coefficients; immutable."""
+
+    def __init__(self, terms: dict[Monomial, int]) -> None:
+        self.terms = terms
+
+    @classmethod
+    def letter(cls, name: str) -> Polynomial:
+        """One letter."""
+        return cls.atom("letter", name)
+
+    @classmethod
+    def atom(cls, op: Op, *args: Any) -> Polynomial:
+        """One atom."""
+        return cls({((Atom(op, args), 1),): 1})
+
+    @classmethod
+    def of(cls, value: Polynomial | int) -> Polynomial:
+        """A polynomial as it is, a whole number as a constant."""
+        if isinstance(value, Polynomial):
+            return value
+        return cls({(): value} if value else {})
+
+    @cached_property
+    def key(self) -> str:
+        """A text that equal polynomials have in common."""
+        texts = [
+            f"{coefficient}" + "".join(f"*{atom.key}" + (f"^{n}" if n > 1 else "") for atom, n in monomial)
+            for monomial, coefficient in self.terms.items()
+        ]
+        return " + ".join(sorted(texts)) or "0"
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """Names of the letters within."""
+        return frozenset().union(*(atom.letters() for monomial in self.terms for atom, _ in monomial))
+
+    @property
+    def constant(self) -> int | None:
+        """Its value if it has no letters."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Polynomial) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return self.key
+
+    def __reduce__(self) -> Any:
+        return Polynomial, (self.terms,)
+
+    def __add__(self, other: Polynomial | int) -> Polynomial:
+        more = Polynomial.of(other).terms
+        if not more or not self.terms:
+            return self if not more else Polynomial.of(other)
+        terms = dict(self.terms)
+        for monomial, coefficient in more.items():
+            total = terms.get(monomial, 0) + coefficient
+            if total:
+                terms[monomial] = total
+            else:
+                del terms[monomial]
+        return Polynomial(terms)
+
+    def __neg__(self) -> Polynomial:
+        return Polynomial({monomial: -coefficient for monomial, coefficient in self.terms.items()})
+
+    def __sub__(self, other: Polynomial | int) -> Polynomial:
+        return self + -Polynomial.of(other)
+
+    def __mul__(self, other: Polynomial | int) -> Polynomial:
+        if isinstance(other, int):
+            return Polynomial({m: c * other for m, c in self.terms.items()} if other else {})
+        total = Polynomial({})
+        terms: dict[Monomial, int] = {}
+        for a, m in self.terms.items():
+            for b, n in other.terms.items():
+                monomial = _joined(a, b)
+                reduced = _cancelled(monomial, m * n)
+                if reduced is not None:
+                    total = total + reduced
+                    continue
+                terms[monomial] = terms.get(monomial, 0) + m * n
+        return total + Polynomial({monomial: c for monomial, c in terms.items() if c})
+
+    def over(self, divisor: Polynomial) -> Polynomial | None:
+        """`self / divisor` if every term is a multiple of the divisor's only one."""
+        if len(divisor.terms) != 1:
+            return None
+        ((below, c),) = divisor.terms.items()
+        terms: dict[Monomial, int] = {}
+        for monomial, coefficient in self.terms.items():
+            rest = _without(monomial, below)
+            if rest is None or coefficient % c:
+                return None
+            terms[rest] = coefficient // c
+        return Polynomial(terms)
+
+    def value(self, point: Mapping[str, int]) -> int:
+        """Its value where the letters have those of `point`."""
+        total = 0
+        for monomial, coefficient in self.terms.items():
+            for atom, n in monomial:
+                coefficient *= atom.value(point) ** n
+            total += coefficient
+        return total
+
+    def range(self, box: Mapping[str, Range]) -> Range:
+        """Bounds of its value where each letter is within its range, term by term."""
+        least = most = 0
+        for monomial, coefficient in self.terms.items():
+            low = high = coefficient
+            for atom, n in monomial:
+                a, b = atom.range(box)
+                ends = [low * a**n, low * b**n, high * a**n, high * b**n]
+                if a < 0 < b:
+                    ends += [0]
+                low, high = min(ends), max(ends)
+            least, most = least + low, most + high
+        return least, most
+
+    def magnitude(self, box: Mapping[str, Range]) -> int:
+        """A bound of every number that comes up when it is evaluated, whatever the order."""
+        total = inner = 0
+        for monomial, coefficient in self.terms.items():
+            size = abs(coefficient)
+            for atom, n in monomial:
+                size *= max(1, *map(abs, atom.range(box))) ** n
+                inner = max([inner, *(a.magnitude(box) for a in atom.args if isinstance(a, Polynomial))])
+            total += size
+        return max(total, inner)
+
+    @property
+    def primitive(self) -> Polynomial:
+        """Without the number and the letters that every term has: of the same sign, since letters are positive."""
+        if not self.terms:
+            return self
+        common = dict(next(iter(self.terms)))
+        for monomial in self.terms:
+            powers = dict(monomial)
+            common = {a: min(n, powers.get(a, 0)) for a, n in common.items() if a.op == "letter"}
+        below = tuple((atom, n) for atom, n in common.items() if n)
+        number = gcd(*self.terms.values())
+        return Polynomial({_without(m, below) or (): c // number for m, c in self.terms.items()})
+
+    def sympy(self) -> sympy.Expr:
+        """The same as a sympy expression in positive whole symbols."""
+        import sympy
+
+        terms = [sympy.Mul(c, *(atom.sympy() ** n for atom, n in monomial)) for monomial, c in self.terms.items()]
+        return sympy.Add(*terms)
+
+
+def _joined(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for atom, n in b:
+        powers[atom] = powers.get(atom, 0) + n
+    return tuple(sorted(powers.items(), key=_by_key))
+
+
+def _by_key(power: tuple[Atom, int]) -> str:
+    return power[0].key
+
+
+def _without(monomial: Monomial, below: Monomial) -> Monomial | None:
+    """What is left when `below` is divided out; None if it does not divide."""
+    if not below:
+        return monomial
+    powers = dict(monomial)
+    for atom, n in below:
+        left = powers.get(atom, 0) - n
+        if left < 0:
+            return None
+        powers[atom] = left
+    return tuple((atom, n) for atom, n in powers.items() if n)
+
+
+def _cancelled(monomial: Monomial, coefficient: int) -> Polynomial | None:
+    """A term with a quotient times its divisor, as one with what was divided; None if there is none such."""
+    for atom, _ in monomial:
+        if atom.op != "quotient" or len(atom.args[1].terms) != 1:
+            continue
+        n, d = atom.args
+        ((below, c),) = d.terms.items()
+        rest = None if coefficient % c else _without(monomial, _joined(below, ((atom, 1),)))
+        if rest is not None:
+            return Polynomial({rest: coefficient // c}) * n
+    return None
+
+
+def exact_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
+    """n/d where d divides n."""
+    found = n.over(d)
+    return Polynomial.atom("quotient", n, d) if found is None else found
+
+
+def ceil_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
+    """n/d rounded up."""
+    found = n.over(d)
+    return Polynomial.atom("ceil", n, d) if found is None else found
+
+
+def remainder(n: Polynomial, d: Polynomial) -> Polynomial:
+    """n − d·⌊n/d⌋."""
+    return Polynomial.atom("mod", n, d) if n.over(d) is None else Polynomial({})
+
+
+def extreme(op: Literal["min", "max"], candidates: Iterable[Polynomial]) -> Polynomial:
+    """The smallest or largest of polynomials, each once; one of extremes is joined with theirs."""
+    found: dict[Polynomial, None] = {}
+    for candidate in candidates:
+        found.update(dict.fromkeys(arguments(op, candidate)))
+    kept: list[Polynomial] = []
+    for one in found:
+        if not any(_spares(op, other, one) for other in kept):
+            kept = [other for other in kept if not _spares(op, one, other)] + [one]
+    return kept[0] if len(kept) == 1 else Polynomial.atom(op, *kept)
+
+
+def arguments(op: str, candidate: Polynomial) -> tuple[Polynomial, ...]:
+    """What an extreme is taken over; of anything else itself."""
+    if len(candidate.terms) == 1:
+        ((monomial, coefficient),) = candidate.terms.items()
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][0].op == op and monomial[0][1] == 1:
+            return monomial[0][0].args
+    return (candidate,)
+
+
+def _spares(op: str, a: Polynomial, b: Polynomial) -> bool:
+    """Whether an extreme over `a` need not look at `b`."""
+    return _never_below(a, b) if op == "max" else _never_below(b, a)
+
+
+def _never_below(a: Polynomial, b: Polynomial) -> bool:
+    """Whether a ≥ b wherever all atoms are at least 0, as far as the signs of the difference's terms tell."""
+    if any(c > 0 and a.terms.get(m, 0) < c for m, c in b.terms.items()):
+        return False
+    return all(c >= b.terms.get(m, 0) for m, c in a.terms.items())

@@ -1,0 +1,56 @@
+"""Optimizers and precisions of one's own, from their fields, checked as strictly as models are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.training.fields import check_fields, check_names
+from costmodel.training.optimizers import Optimizer, State
+from costmodel.training.precision import Precision
+
+
+def declared(kind: type, value: Any, what: str) -> Any:
+    """An optimizer or precision from a mapping of its fields; anything else as it is. Raises SettingError."""
+    return built(kind, value, what) if isinstance(value, dict) else value
+
+
+def built(kind: type, data: Any, what: str) -> Any:
+    """An optimizer or precision from plain data that must be a mapping of its fields. Raises SettingError."""
+    made = _made(kind, data, what)
+    check_declared(what, made)
+    return made
+
+
+def check_declared(what: str, value: Any) -> None:
+    """Raise SettingError unless what was declared, not named, has fields of the types that it says, and they agree."""
+    if isinstance(value, str):
+        return
+    try:
+        check_fields(value, what)
+        for field in ("states", "vectors") if isinstance(value, Optimizer) else ():
+            for number, state in enumerate(getattr(value, field) or ()):
+                check_fields(state, f"{what}.{field}[{number}]")
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
+    if isinstance(value, Precision):
+        value.check(what)
+
+
+def _made(kind: type, data: Any, where: str) -> Any:
+    """A precision, an optimizer or one of its states, from plain data."""
+    if not isinstance(data, dict):
+        raise SettingError(f"{where}: {shown(data)} is not a mapping of fields: start with a line such as 'name: mine'")
+    try:
+        check_names(kind, data, where)
+    except CostModelError as error:
+        raise SettingError(str(error)) from None
+    lists = kind is Optimizer
+    return kind(**{name: _states(value, f"{where}.{name}") if lists else value for name, value in data.items()})
+
+
+def _states(value: Any, where: str) -> Any:
+    """A list in an optimizer is one of states; anything else stands for itself."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(_made(State, state, f"{where}[{n}]") for n, state in enumerate(value))

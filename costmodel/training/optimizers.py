@@ -1,0 +1,200 @@
+"""Optimizers: each a small declaration of the states it holds for a weight of a given shape.
+
+Sizes equal those of `torch.optim` where PyTorch has the optimizer: states of a weight's own precision, and fp32 scalars
+such as step counters, which are counted apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.symbolic.sizes import ceil_div, decided, product
+from costmodel.training.dtypes import Shape
+from costmodel.training.fields import Count
+
+Extent = Literal["weight", "rows", "columns", "axes", "scalar"]
+"""Shape of a state: the weight's; a number for each row or column of its last two axes; a square for each axis; one."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One state tensor a weight. `bytes` an element (None: those of the weight).
+
+    block: one fp32 scale for every so many elements, as quantised states have. least: weights of fewer elements hold
+    this state in fp32 and unscaled.
+    """
+
+    name: str
+    extent: Extent = "weight"
+    bytes: int | None = None
+    block: int | None = None
+    least: int = 0
+
+    def size_bytes(self, shape: Shape, weight_bytes: int) -> int:
+        """Bytes of this state for one weight of `shape` with elements of `weight_bytes`."""
+        elements = _elements(self.extent, shape)
+        if decided(elements) < self.least:
+            return 4 * elements
+        element_bytes = self.bytes or weight_bytes
+        scales = 4 * ceil_div(elements, self.block) if self.block else 0
+        return element_bytes * elements + scales
+
+
+def _elements(extent: Extent, shape: Shape) -> int:
+    if extent == "weight":
+        return product(shape)
+    if extent == "rows":
+        return product(shape[:-1])
+    if extent == "columns":
+        return product((*shape[:-2], shape[-1]))
+    if extent == "axes":
+        total = 0
+        for size in shape:
+            total = total + size * size
+        return total
+    return 1
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """States for weights of two or more axes, and `vectors` for the rest (None: the same).
+
+    only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of
+    a weight's size that its update makes and drops. lasts: whether the last of them is there until the next weight's.
+    together: how many it makes for all weights at once where it updates all at once (PyTorch's ``foreach``; None: it
+    cannot). fused: whether it can update all in one kernel that makes none (PyTorch's ``fused``).
+    """
+
+    name: str
+    states: tuple[State, ...]
+    source: str = "as declared"
+    vectors: tuple[State, ...] | None = None
+    only_matrices: bool = False
+    makes: Count = 2
+    lasts: bool = True
+    together: Count | None = None
+    fused: bool = False
+
+    def states_of(self, shape: Shape) -> tuple[State, ...]:
+        """The states of one weight."""
+        fits = len(shape) == 2 if self.only_matrices else len(shape) >= 2
+        return self.states if fits or self.vectors is None else self.vectors
+
+    def state_sizes(self, shape: Shape, weight_bytes: int) -> list[int]:
+        """Bytes of each state of one weight but its scalars."""
+        return [s.size_bytes(shape, weight_bytes) for s in self.states_of(shape) if s.extent != "scalar"]
+
+    def scalar_bytes(self, shape: Shape) -> int:
+        """Bytes of the fp32 scalars (step counters and the like) of one weight."""
+        return 4 * sum(s.extent == "scalar" for s in self.states_of(shape))
+
+    def describe(self) -> str:
+        """Its states, in a phrase."""
+        names = [s.name for s in self.states if s.extent != "scalar"]
+        return f"{self.name}: {' and '.join(names) if names else 'no state'} for each weight"
+
+
+STEP = State("step", "scalar", 4)
+MOMENTS = (State("exp_avg"), State("exp_avg_sq"))
+ADAM = (*MOMENTS, STEP)
+QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
+
+OPTIMIZERS = {
+    optimizer.name: optimizer
+    for optimizer in (
+        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)", makes=0, together=0, fused=True),
+        Optimizer(
+            "momentum",
+            (State("momentum_buffer"),),
+            "heavy ball (torch.optim.SGD; Polyak 1964)",
+            makes=0,
+            together=0,
+            fused=True,
+        ),
+        Optimizer(
+            "nesterov",
+            (State("momentum_buffer"),),
+            "torch.optim.SGD, nesterov (Sutskever et al. 2013)",
+            makes=1,
+            lasts=False,
+            together=0,
+            fused=True,
+        ),
+        Optimizer(
+            "adagrad",
+            (State("sum"), STEP),
+            "torch.optim.Adagrad (Duchi et al. 2011)",
+            makes=1,
+            together=2,
+            fused=True,
+        ),
+        Optimizer(
+            "rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)", makes=1, together=1
+        ),
+        Optimizer(
+            "rmsprop-momentum",
+            (State("square_avg"), State("momentum_buffer"), STEP),
+            "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
+            makes=1,
+            together=1,
+        ),
+        Optimizer(
+            "rmsprop-centered",
+            (State("square_avg"), State("momentum_buffer"), State("grad_avg"), STEP),
+            "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
+            makes=1,
+            together=1,
+        ),
+        Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True),
+        Optimizer("adamw", ADAM, "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)", together=1, fused=True),
+        Optimizer(
+            "amsgrad",
+            (*MOMENTS, State("max_exp_avg_sq"), STEP),
+            "torch.optim.AdamW, amsgrad (Reddi et al. 2018)",
+            together=1,
+            fused=True,
+        ),
+        Optimizer("nadam", (*ADAM, State("mu_product", "scalar", 4)), "torch.optim.NAdam (Dozat 2016)", together=1),
+        Optimizer(
+            "adafactor",
+            (State("row_var", "rows"), State("col_var", "columns"), STEP),
+            "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
+            vectors=(State("variance"), STEP),
+        ),
+        Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2"),
+        Optimizer(
+            "muon",
+            (State("momentum_buffer"),),
+            "torch.optim.Muon (Jordan et al. 2024) for matrices, torch.optim.AdamW for the rest",
+            vectors=ADAM,
+            only_matrices=True,
+            makes=3,
+            lasts=False,
+        ),
+        Optimizer(
+            "adam-8bit",
+            (*QUANTISED, STEP),
+            "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements",
+        ),
+        Optimizer("lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept"),
+        Optimizer(
+            "shampoo",
+            (State("preconditioners", "axes"), State("inverse_roots", "axes")),
+            "Gupta et al. 2018, alg. 2, with the inverse roots kept between updates (Anil et al. 2021, §3)",
+        ),
+    )
+}
+"""The ready-made optimizers, by name."""
+
+
+def optimizer_named(optimizer: str | Optimizer) -> Optimizer:
+    """A ready-made optimizer by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if not isinstance(optimizer, str):
+        raise SettingError(f"optimizer={shown(optimizer)} is neither a name nor an Optimizer")
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    return OPTIMIZERS[optimizer]

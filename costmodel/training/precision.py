@@ -1,0 +1,168 @@
+"""Precision policies: what data type each role of tensor has, and which layers autocast runs in which.
+
+A layer never knows: it names roles, and the policy in force turns them into data types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.symbolic.sizes import ceil_div, product
+from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
+
+LOWERED = frozenset(
+    {
+        *("linear", "expert_linear", "matmul", "conv", "conv_transpose"),
+        *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
+    }
+)
+"""Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
+
+RAISED = {
+    "gpu": frozenset({"softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"}),
+    "cpu": frozenset({"cross_entropy", "mean_squared_error"}),
+}
+"""Kinds that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
+
+FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
+"""Kinds whose result has the input's type, whatever their weights have."""
+
+QUANTISED = frozenset({"linear", "expert_linear", "conv"})
+"""Kinds whose weights a quantised policy stores in few bits."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A policy.
+
+    weight: data type of stored weights and, outside autocast, of everything computed.
+    autocast: data type of matrix products and convolutions under autocast, whose inputs are cast.
+    master: data type of the optimizer's own copy of each weight. gradient: of gradients (default: the weight's).
+    states: of optimizer states (default: the master's, else the weight's).
+    quantised: stored type of weights of two or more axes in linear layers and convolutions, with a 16-bit scale for
+    every `group` of their inputs (None: one an output), for inference alone.
+    scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
+    out in the weights' type.
+    """
+
+    name: str
+    weight: Dtype = "fp32"
+    autocast: Dtype | None = None
+    master: Dtype | None = None
+    gradient: Dtype | None = None
+    states: Dtype | None = None
+    quantised: Dtype | None = None
+    group: int | None = None
+    scaled: bool = False
+    source: str = ""
+
+    def check(self, where: str) -> None:
+        """Raise SettingError if its types and their scales do not go together."""
+        for field in ("weight", "autocast", "master", "gradient", "states"):
+            dtype = getattr(self, field)
+            if dtype is not None and dtype not in FLOATS:
+                raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
+        for field, of in (("group", "quantised"), ("scaled", "autocast")):
+            if getattr(self, field) and getattr(self, of) is None:
+                raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
+
+    def dtype_of(self, role: Role, compute: Dtype) -> Dtype:
+        """Data type of a new tensor made by a layer that computes in `compute`."""
+        if role == "weight":
+            return self.weight
+        if role in ("activation", "logits"):
+            return compute
+        return _FIXED[role]
+
+    def cast_to(self, kind: str, device: str) -> Dtype | None:
+        """What autocast casts the inputs and weights of this kind to; None if it leaves them as they are."""
+        if self.autocast is None:
+            return None
+        if kind in LOWERED:
+            return self.autocast
+        return "fp32" if kind in RAISED[device] else None
+
+    def made_in(self, target: Dtype) -> Dtype:
+        """What a layer computes in whose operands autocast has cast to `target`."""
+        return self.weight if self.scaled and target == self.autocast else target
+
+    def scales(self, target: Dtype) -> int:
+        """fp32 scales that come with a tensor cast to `target`."""
+        return int(self.scaled and target == self.autocast)
+
+    def result(self, kind: str, inputs: Sequence[Dtype], weights: Sequence[Dtype]) -> Dtype:
+        """What a layer computes in that nothing is cast for, given the types of its floating operands."""
+        if inputs and kind in FOLLOWING:
+            return inputs[0]
+        return reduce(wider, (*inputs, *weights), *([] if inputs or weights else [self.weight]))
+
+    def stored(self, kind: str, shape: Shape) -> Dtype:
+        """Data type that a weight of a layer of this kind is stored in."""
+        return self.quantised if self.quantised and kind in QUANTISED and len(shape) > 1 else self.weight
+
+    @property
+    def gradient_dtype(self) -> Dtype:
+        """Data type of weight gradients."""
+        return self.gradient or self.weight
+
+    @property
+    def state_dtype(self) -> Dtype:
+        """Data type of optimizer states."""
+        return self.states or self.master or self.weight
+
+    def scale_elements(self, shape: Shape) -> int:
+        """How many scales a quantised weight (outputs, inputs...) has."""
+        outputs, inputs = shape[0], product(shape[1:])
+        return outputs * (1 if self.group is None else ceil_div(inputs, self.group))
+
+
+_FIXED: dict[Role, Dtype] = {"statistic": "fp32", "mask": "bool", "index": "int64", "random": "int64"}
+
+_MICIKEVICIUS = "Micikevicius et al. 2018, §3.1"
+PRECISIONS = {
+    policy.name: policy
+    for policy in (
+        Precision("fp32", source="IEEE single precision throughout"),
+        Precision("bf16-autocast", autocast="bf16", source=f"torch.autocast, bfloat16 ({_MICIKEVICIUS})"),
+        Precision("fp16-autocast", autocast="fp16", source=f"torch.autocast, float16 ({_MICIKEVICIUS})"),
+        Precision("bf16", weight="bf16", source="model.to(torch.bfloat16): weights, activations and states"),
+        Precision("fp16", weight="fp16", source="model.to(torch.float16): weights, activations and states"),
+        Precision(
+            "fp16-master", weight="fp16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"
+        ),
+        Precision(
+            "bf16-master", weight="bf16", master="fp32", source="16 bytes a weight (Rajbhandari et al. 2020, §3.1)"
+        ),
+        Precision(
+            "bf16-master-fp32-gradients",
+            weight="bf16",
+            master="fp32",
+            gradient="fp32",
+            source="18 bytes a weight (Narayanan et al. 2021; Megatron-LM's distributed optimizer)",
+        ),
+        Precision(
+            "fp8", weight="bf16", autocast="fp8", master="fp32", scaled=True, source="Micikevicius et al. 2022, §4.1"
+        ),
+        Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
+        Precision(
+            "int4", weight="fp16", quantised="int4", group=128, source="a scale a group of 128 (Frantar et al. 2023)"
+        ),
+    )
+}
+"""The ready-made policies, by name."""
+
+FP32 = PRECISIONS["fp32"]
+
+
+def precision_named(precision: str | Precision) -> Precision:
+    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    if isinstance(precision, Precision):
+        return precision
+    if not isinstance(precision, str):
+        raise SettingError(f"precision={shown(precision)} is neither a name nor a Precision")
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    return PRECISIONS[precision]

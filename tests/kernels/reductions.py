@@ -1,0 +1,174 @@
+"""Kernels of reductions over axes, each row of the table, and of what runs along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.kernels.counting import Array
+from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+
+Axes = tuple[int, ...]
+
+
+class Definition(NamedTuple):
+    """y of x over axes, dx from g, x, y and axes, and y by another way."""
+
+    y: Callable[[Any, Axes], Any]
+    dx: Callable[[Any, Any, Any, Axes], Any]
+    expected: Callable[[Any, Axes], Any]
+    within: tuple[float, float] = (-8, 8)
+    least: int = 1
+
+
+def _product(x: Array, axes: Axes) -> Array:
+    return np.multiply.reduce(x, axis=axes, keepdims=True)
+
+
+def _least(x: Array, axes: Axes) -> Array:
+    return np.minimum.reduce(x, axis=axes, keepdims=True)
+
+
+def _norm(x: Array, axes: Axes) -> Array:
+    return np.sqrt((x * x).sum(axes))
+
+
+def _logsumexp(x: Array, axes: Axes) -> Array:
+    largest = x.max(axes)
+    return np.log(np.exp(x - largest).sum(axes)) + largest
+
+
+def _freedom(x: Any, axes: Axes) -> int:
+    """Terms of a sum less one, as the unbiased variance divides by."""
+    return int(np.prod([x.shape[axis] for axis in axes])) - 1
+
+
+def _variance(x: Array, axes: Axes) -> Array:
+    centred = x - x.mean(axes)
+    return (centred * centred).sum(axes) / _freedom(x, axes)
+
+
+def _deviation(x: Array, axes: Axes) -> Array:
+    return np.sqrt(_variance(x, axes))
+
+
+def _variance_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+    return (2 / _freedom(x, axes)) * g * (x - x.mean(axes))
+
+
+def _deviation_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+    return g / (_freedom(x, axes) * y) * (x - x.mean(axes))
+
+
+def _extreme_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+    return g * (x == y)
+
+
+def _norm_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+    return x * (g / y)
+
+
+def _spread(g: Array, x: Array) -> Array:
+    return np.broadcast_to(g, x.shape)
+
+
+NORM = Definition(_norm, _norm_slope, lambda x, axes: (x**2).sum(axes) ** 0.5)
+
+DEFINITIONS = {
+    "amax": Definition(lambda x, axes: x.max(axes), _extreme_slope, lambda x, axes: -np.min(-x, axes)),
+    "amin": Definition(_least, _extreme_slope, lambda x, axes: -np.max(-x, axes)),
+    "linalg_vector_norm": NORM,
+    "logsumexp": Definition(
+        _logsumexp, lambda g, x, y, axes: g * np.exp(x - y), lambda x, axes: np.log(np.exp(x).sum(axes))
+    ),
+    "mean": Definition(
+        lambda x, axes: x.mean(axes),
+        lambda g, x, y, axes: _spread(g / (_freedom(x, axes) + 1), x),
+        lambda x, axes: np.average(x, axes),
+    ),
+    "norm": NORM,
+    "prod": Definition(
+        _product, lambda g, x, y, axes: g * y / x, lambda x, axes: np.exp(np.log(x).sum(axes)), within=(0.5, 2)
+    ),
+    "std": Definition(_deviation, _deviation_slope, lambda x, axes: np.std(x, axes, ddof=1), least=2),
+    "sum": Definition(
+        lambda x, axes: x.sum(axes),
+        lambda g, x, y, axes: _spread(g, x),
+        lambda x, axes: np.apply_over_axes(np.sum, x, axes),
+    ),
+    "var": Definition(_variance, _variance_slope, lambda x, axes: np.var(x, axes, ddof=1), least=2),
+}
+
+
+class Reduce(Kernel):
+    """Over the axes of which the result has one."""
+
+    table = tuple(DEFINITIONS)
+
+    def case(self, draw: Draw) -> Case:
+        least = DEFINITIONS[self.row].least
+        shape = draw(st.tuples(*[st.integers(least, 4)] * 3))
+        axes = tuple(draw(st.sets(st.integers(0, 2), min_size=1)))
+        made = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+        return Case(self.layer(function=self.row, shape=made), [Operand(shape, within=DEFINITIONS[self.row].within)])
+
+    def axes(self, p: Pass) -> Axes:
+        return tuple(axis for axis, n in enumerate(p.kind.shape) if n == 1)
+
+    def forward(self, p: Pass) -> Array:
+        return DEFINITIONS[self.row].y(p.x, self.axes(p))
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, DEFINITIONS[self.row].dx(g, p.x, p.y, self.axes(p))
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.reshape(DEFINITIONS[self.row].expected(x, self.axes(p)), p.y.shape)
+
+
+class SoftmaxAlong(Kernel):
+    """Along the middle one of three axes."""
+
+    def case(self, draw: Draw) -> Case:
+        shape = draw(st.tuples(sizes, sizes, sizes))
+        return Case(self.layer(length=shape[1], logarithm=draw(st.booleans())), [Operand(shape)])
+
+    def forward(self, p: Pass) -> Array:
+        shifted = p.x - p.x.max(1)
+        powers = np.exp(shifted)
+        return shifted - np.log(powers.sum(1)) if p.kind.logarithm else powers / powers.sum(1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.logarithm:
+            yield p.x, g - np.exp(p.y) * g.sum(1)
+        else:
+            yield p.x, p.y * (g - (g * p.y).sum(1))
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        shares = 1 / np.exp(x[:, None] - x[:, :, None]).sum(2)
+        return np.log(shares) if p.kind.logarithm else shares
+
+
+class Cumulate(Kernel):
+    """Along the middle one of three axes."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(draw(st.tuples(sizes, sizes, sizes)))])
+
+    def run(self, x: Array, order: range) -> Array:
+        """Sums of ever more places, in an order."""
+        total, found = Array(np.zeros((x.shape[0], x.shape[2])), x.tally), {}
+        for place in order:
+            total = found[place] = total + x[:, place]
+        return np.stack([found[place] for place in range(x.shape[1])], axis=1)
+
+    def forward(self, p: Pass) -> Array:
+        return self.run(p.x, range(p.x.shape[1]))
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, self.run(g, range(p.x.shape[1])[::-1])
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.cumsum(x, axis=1)
