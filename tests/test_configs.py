@@ -112,6 +112,8 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("bert", architectures=["BertForPreTraining"]), 110_106_428),
     (common("bert", 30522, 1024, 4096, 24, 16, architectures=["BertModel"]), 335_141_888),
     (sized("roberta", max_position_embeddings=514, type_vocab_size=1), 124_697_433),
+    (sized("bert", tie_word_embeddings=False), 132_985_716),
+    (sized("roberta", tie_word_embeddings=False), 163_350_450),
     (sized("distilbert"), 66_985_530),
     (sized("t5"), 60_506_624),
     (sized("t5", d_model=768, d_ff=2048, num_heads=12, num_layers=12) | T5_11, 247_577_856),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
-from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale, Shift
+from costmodel.layers.arithmetic import Add, Clamp, Dropout, Identity, LayerScale, Multiply, Scale, Shift, Unread
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
@@ -199,6 +199,12 @@ def fixed_positions(draw: st.DrawFn, device: Device) -> Case:
 def dropout(draw: st.DrawFn, device: Device) -> Case:
     p = draw(st.sampled_from([0.0, 0.1]))
     return Case(Dropout(p), (draw(single.given(draw(any_shape()))),), models.Dropout(p, device))
+
+
+@row
+def unread(draw: st.DrawFn, device: Device) -> Case:
+    features = draw(st.integers(1, 9))
+    return Case(Unread(features), (draw(single.given(draw(any_shape()))),), models.Unread(features))
 
 
 @row

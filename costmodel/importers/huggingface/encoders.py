@@ -22,11 +22,14 @@ def labels(config: Config) -> int:
 
 
 def text_ends(config: Config, made: dict[str, Any]) -> None:
-    """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away."""
+    """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away.
+
+    The package ties a bias of the head's own to its linear layer's where it ties their weights; else it keeps both.
+    """
     if "tokens" in config.end:
         made.setdefault("head.transform", made["activation"])
-    else:
-        made.pop("head.transform", None)
+    if made["tied"]:
+        made.pop("head.spare_bias", None)
     if "pooler" not in config.end:
         made.pop("pooler")
     if "pairs" in config.end:
@@ -60,7 +63,7 @@ BERT = Family(
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
     | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
-    sets={"pooler": "tanh"},
+    sets={"pooler": "tanh", "head.spare_bias": True},
     fixed={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
     idle="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",
