@@ -13,9 +13,11 @@ from pathlib import Path
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import is_path, read, shown_path
+from costmodel.training.settings import Settings
 
 PACKAGE = Path(__file__).parents[1]
 # A wheel has the specs in the package; a checkout and an editable install have them beside it.
+
 SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
 
 
@@ -43,9 +45,10 @@ class ZooEntry:
     @cached_property
     def params(self) -> int:
         """Trained weights."""
-        from costmodel.cost.prediction import predict
+        from costmodel.architectures.trace import trace
 
-        return predict(self.model, mode="inference").params
+        run = trace(self.model, Settings(mode="inference"))
+        return sum(weight.elements * weight.times for weight in run.weights)
 
 
 def load(model: str | os.PathLike[str] | Architecture) -> Architecture:

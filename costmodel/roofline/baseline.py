@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from costmodel.cost.report import printable
 from costmodel.display.figures import write
-from costmodel.display.table import Table
+from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError
 from costmodel.roofline.comparison import speedup_interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log10
 
-from costmodel.cost.report import printable
+from costmodel.display.table import printable
 from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
 from costmodel.roofline.classification import BOUNDS, Bound
 from costmodel.roofline.findings import Check, Finding

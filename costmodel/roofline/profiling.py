@@ -12,8 +12,8 @@ from typing import Any
 from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline, printable
-from costmodel.display.table import Cells, Table
+from costmodel.cost.report import headline
+from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict, predicted

@@ -6,9 +6,8 @@ from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from costmodel.cost.report import WIDTH, printable
 from costmodel.cost.report import headline as question
-from costmodel.display.table import Cells, Table
+from costmodel.display.table import WIDTH, Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds, show_share
 from costmodel.roofline.hosttime import LEVELS
 
