@@ -64,6 +64,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "head": head,
         "tied": draw(st.booleans()),
         "head.bias": head and draw(st.booleans()),
+        "head.spare_bias": head and draw(st.booleans()),
         "final_norm": draw(st.none() | st.booleans()),
     }
     if draw(st.booleans()):

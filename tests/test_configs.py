@@ -112,6 +112,8 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     (sized("bert", architectures=["BertForPreTraining"]), 110_106_428),
     (common("bert", 30522, 1024, 4096, 24, 16, architectures=["BertModel"]), 335_141_888),
     (sized("roberta", max_position_embeddings=514, type_vocab_size=1), 124_697_433),
+    (sized("bert", tie_word_embeddings=False), 132_985_716),
+    (sized("roberta", tie_word_embeddings=False), 163_350_450),
     (sized("distilbert"), 66_985_530),
     (sized("t5"), 60_506_624),
     (sized("t5", d_model=768, d_ff=2048, num_heads=12, num_layers=12) | T5_11, 247_577_856),
@@ -232,7 +234,7 @@ def test_a_configuration_shows_itself_as_a_model_file(tmp_path: Path, capsys: py
     assert cm.load(tmp_path / "model.yaml") == model
 
 
-NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
+NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
 """What a family's published class leaves to be given."""
 
 
@@ -250,7 +252,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
     ("config", "said"),
     [
         (sized("lama"), "unknown model_type 'lama': did you mean 'llama'"),
-        (sized("visual_bert_x"), "known are bert, bloom, cohere,"),
+        (sized("visual_bert_x"), "known are bert, bloom, camembert, cohere,"),
         (sized(3), "model_type: 3 is not a name"),
         (sized("llama", hidden_sizes=3), "'hidden_sizes' is not understood (did you mean 'hidden_size'?)"),
         (sized("gpt2", architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM' is not one of model_type 'gpt2'"),

@@ -6,7 +6,7 @@ from costmodel.architectures.base import activation
 from costmodel.architectures.normalisation import capped, dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add
+from costmodel.layers.arithmetic import Add, Unread
 from costmodel.layers.embedding import Embedding, LearnedPositions
 from costmodel.layers.linear import Linear
 
@@ -36,4 +36,6 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
         with x.run.scope("head_transform"):
             x = normed(model, activation(head.transform)(Linear(x.shape[-1])(x)), "norm")
     x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)
+    if head.spare_bias:
+        x = Unread(model.vocab)(x, name="spare_bias")
     return capped(scaled(x, head.logit_scale, "logit_scale"), head.logit_cap, "logit_cap")

@@ -127,6 +127,7 @@ class Head(Description):
     """What makes logits over the vocabulary of the last block's output."""
 
     bias: bool = Field(default=False, description="bias in the head")
+    spare_bias: bool = Field(default=False, description="a second bias among the weights, which nothing reads")
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )

@@ -239,6 +239,36 @@ class Identity(Unary):
 
 
 @layer
+class Unread(Unary):
+    """y = x, beside a vector of `features` weights that nothing reads: no gradient comes to it."""
+
+    source = "a torch.nn.Parameter that forward leaves alone: autograd gives it no gradient, optimizers no state"
+    fixed = True
+
+    features: int
+
+    def weights(self, call: Call) -> Weights:
+        """The vector."""
+        return {"weight": (self.features,)}
+
+    def output(self, call: Call) -> Tensor:
+        """The input itself."""
+        return call.x.view(call.x.shape, call.x.strides)
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+
+@layer
 class Divide(Elementwise):
     """y = a/b."""
 

@@ -61,6 +61,18 @@ class Identity(Unary):
         return x
 
 
+class Unread(Identity):
+    def layer_of(self, draw: Draw) -> Kind:
+        return self.layer(features=draw(sizes))
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.input_needs_gradient:
+            yield p.x, g
+
+    def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x
+
+
 class Clamp(Unary):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))

@@ -487,6 +487,7 @@ class Transformer(Body):
         if self.head is not None and spec.tied:
             self.head.weight = self.tokens.weight
         self.transform = Transform(spec, outer, device) if spec.value("head.transform") else None
+        self.spare = Unread(spec.vocab) if spec.value("head.spare_bias") else None
         self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
@@ -511,6 +512,17 @@ class Transformer(Body):
         if self.summary is None:
             return rows
         return self.summary(x) if self.head is None else (rows, self.summary(x))
+
+
+class Unread(nn.Module):
+    """A parameter that forward leaves alone."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
 
 
 class Prepended(nn.Module):

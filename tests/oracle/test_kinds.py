@@ -29,6 +29,7 @@ from costmodel.layers.arithmetic import (
     Scale,
     Shift,
     Subtract,
+    Unread,
 )
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, SoftmaxAlong
 from costmodel.layers.embedding import Embedding, LearnedPositions
@@ -262,6 +263,12 @@ def fixed_positions(draw: st.DrawFn, device: Device) -> Case:
 def dropout(draw: st.DrawFn, device: Device) -> Case:
     p = draw(st.sampled_from([0.0, 0.1]))
     return Case(Dropout(p), (draw(single.given(draw(any_shape()))),), models.Dropout(p, device))
+
+
+@row
+def unread(draw: st.DrawFn, device: Device) -> Case:
+    features = draw(st.integers(1, 9))
+    return Case(Unread(features), (draw(single.given(draw(any_shape()))),), models.Unread(features))
 
 
 @row

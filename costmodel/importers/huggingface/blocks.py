@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.llama import BIASES, DECODER
+from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, WINDOWED
+from costmodel.importers.huggingface.rules import windows
 
 PHI = Family(
     model_type="phi",
@@ -89,4 +91,74 @@ COHERE = Family(
     | {"attention_bias": False, "tie_word_embeddings": True},
     means={"use_qk_norm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm", "norm_bias": False, "parallel": True, "shared_norm": True},
+)
+
+
+def turned_in_windows(config: Config, made: dict[str, Any]) -> None:
+    """Only layers that see a window have rotary positions."""
+    made["rotary.pattern"] = made["window.pattern"] if "window.size" in made else (False,)
+
+
+COHERE2 = Family(
+    model_type="cohere2",
+    source="Command A and R7B (Cohere 2025): three of four layers see a window, and only those have positions",
+    like=COHERE,
+    ends=architectures("Cohere2ForCausalLM", "Cohere2Model"),
+    fields={"sliding_window": 4096, "layer_types": None, "sliding_window_pattern": 4},
+    means={"sliding_window": Meaning("integer?")},
+    without="use_qk_norm",
+    rules={
+        "whole": heads_fill_width,
+        "windows": windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0),
+        "positions": turned_in_windows,
+    },
+    aliases="_sliding_window_pattern",
+    idle="cache_implementation layer_switch order_of_interleaved_layers position_embedding_type rotary_pct",
+    fixed={
+        "use_embedding_sharing": (True,),
+        "use_gated_activation": (True,),
+        "use_parallel_block": (True,),
+        "use_parallel_embedding": (False,),
+    },
+)
+
+OLMO3 = Family(
+    model_type="olmo3",
+    source="OLMo 3 (OLMo Team 2025): three of four layers see a window",
+    like=OLMO2,
+    ends=architectures("Olmo3ForCausalLM", "Olmo3Model"),
+    fields={"sliding_window": 4096, "layer_types": None},
+    means={"sliding_window": Meaning("integer?")},
+    rules={"windows": windows(lambda config, n: (n + 1) % 4 != 0)},
+)
+
+GLM4 = Family(
+    model_type="glm4",
+    source="GLM-4-0414 (GLM Team 2025): GLM-4 with four norms",
+    like=GLM,
+    ends=architectures("Glm4ForCausalLM", "Glm4Model"),
+    sets={"norm_placement": "both"},
+)
+
+
+def exaone_windows(config: Config, made: dict[str, Any]) -> None:
+    """All layers but every n-th see a window and have positions; all have positions where there is no window."""
+    every = config["sliding_window_pattern"]
+    if config["sliding_window"] is None:
+        return
+    if config["layer_types"] is None and (not isinstance(every, int) or every < 1):
+        raise SpecError(f"sliding_window_pattern {shown(every)}: give layer_types", ("sliding_window_pattern",))
+    windows(lambda config, n: (n + 1) % every != 0)(config, made)
+    turned_in_windows(config, made)
+
+
+EXAONE4 = Family(
+    model_type="exaone4",
+    source="EXAONE 4.0 (LG AI Research 2025): norms of outputs, queries and keys; positions where there is a window",
+    like=WINDOWED,
+    ends=architectures("Exaone4ForCausalLM", "Exaone4Model"),
+    fields=sizes(102400, 4096, 16384, 32, 32, num_key_value_heads=32, sliding_window=4096, sliding_window_pattern=4),
+    means={"sliding_window_pattern": Meaning("anything")},
+    sets={"norm_placement": "output", "query_key_norm": "head"},
+    rules={"windows": exaone_windows},
 )

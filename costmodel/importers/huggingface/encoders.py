@@ -22,11 +22,14 @@ def labels(config: Config) -> int:
 
 
 def text_ends(config: Config, made: dict[str, Any]) -> None:
-    """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away."""
+    """A head for masked tokens, classes or a pooler: what the architecture does not have is taken away.
+
+    The package ties a bias of the head's own to its linear layer's where it ties their weights; else it keeps both.
+    """
     if "tokens" in config.end:
         made.setdefault("head.transform", made["activation"])
-    else:
-        made.pop("head.transform", None)
+    if made["tied"]:
+        made.pop("head.spare_bias", None)
     if "pooler" not in config.end:
         made.pop("pooler")
     if "pairs" in config.end:
@@ -60,7 +63,7 @@ BERT = Family(
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
     | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
-    sets={"pooler": "tanh"},
+    sets={"pooler": "tanh", "head.spare_bias": True},
     fixed={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
     idle="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",
@@ -87,6 +90,21 @@ ROBERTA = Family(
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
+)
+
+XLM_ROBERTA = Family(
+    model_type="xlm-roberta",
+    source="XLM-RoBERTa (Conneau et al. 2020): RoBERTa in a hundred languages",
+    like=ROBERTA,
+    ends={f"XLM{name}": end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522},
+)
+CAMEMBERT = Family(
+    model_type="camembert",
+    source="CamemBERT (Martin et al. 2020): RoBERTa in French",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "Camembert"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522},
 )
 
 DISTILBERT = Family(
@@ -195,6 +213,15 @@ T5 = Family(
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
     idle="relative_attention_max_distance initializer_factor output_past dense_act_fn is_gated_act",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+)
+
+MT5 = Family(
+    model_type="mt5",
+    source="mT5 (Xue et al. 2021): T5 1.1 in a hundred languages",
+    like=T5,
+    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
+    fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+    aliases=T5.aliases,
 )
 
 

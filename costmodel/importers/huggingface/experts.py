@@ -7,10 +7,12 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import DECODER, QWEN2, QWEN3_VL, WINDOWED
+from costmodel.importers.huggingface.llama import DECODER, GRANITE, HUNYUAN, QWEN2, QWEN3_VL, WINDOWED
 from costmodel.importers.huggingface.rules import (
     check_whole,
     forget_experts,
+    head_size,
+    rotary,
     rotary_whole,
     routed_layers,
     windows,
@@ -64,12 +66,104 @@ QWEN3_VL_MOE = Family(
     like=QWEN3_VL,
     ends={"Qwen3VLMoeForConditionalGeneration": "tokens", "Qwen3VLMoeTextModel": ""},
     fields=sizes(151936, 2048, 5632, 24, 16, num_key_value_heads=16, decoder_sparse_step=1, mlp_only_layers=None)
-    | {"moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_local_experts": 60}
+    | {"moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_local_experts": 60, "head_dim": None}
     | {"tie_word_embeddings": True},
     rules={"experts": routed_layers},
     aliases="num_experts",
     idle=f"{BALANCE} norm_topk_prob",
     fixed={"sliding_window": (None,)},
+)
+
+OLMOE = Family(
+    model_type="olmoe",
+    source="OLMoE (Muennighoff et al. 2024): small experts; norms of queries and keys",
+    like=DECODER,
+    ends=architectures("OlmoeForCausalLM", "OlmoeModel"),
+    fields=sizes(50304, 2048, 2048, 16, 16, attention_bias=False, clip_qkv=None, max_position_embeddings=4096)
+    | {"num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": False},
+    means={"norm_topk_prob": QWEN2_MOE.means["norm_topk_prob"]},
+    sets={"query_key_norm": "width"},
+    aliases="num_local_experts",
+    idle=BALANCE,
+)
+
+GRANITE_MOE = Family(
+    model_type="granitemoe",
+    source="Granite 3 with experts (Granite Team, IBM 2024)",
+    like=GRANITE,
+    ends=architectures("GraniteMoeForCausalLM", "GraniteMoeModel"),
+    fields={"num_local_experts": 8, "num_experts_per_tok": 2},
+    idle=BALANCE,
+    fixed={"mlp_bias": (False,)},
+    without="mlp_bias",
+)
+
+
+def shared_if_any(config: Config, made: dict[str, Any]) -> None:
+    """A shared expert of no features is none."""
+    made["experts.shared_width"] = made["experts.shared_width"] or None
+
+
+GRANITE_MOE_SHARED = Family(
+    model_type="granitemoeshared",
+    source="Granite 4 without its recurrent layers (IBM 2025): an expert for all tokens",
+    like=GRANITE_MOE,
+    ends=architectures("GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"),
+    fields={"shared_intermediate_size": 0},
+    rules={"shared": shared_if_any},
+)
+
+
+def hunyuan_experts(config: Config, made: dict[str, Any]) -> None:
+    """One shared expert, as wide as the others."""
+    if config["num_shared_expert"] not in (None, 1):
+        raise SpecError(
+            f"num_shared_expert {config['num_shared_expert']} changes the cost: only 1 is understood",
+            ("num_shared_expert",),
+        )
+    made["experts.shared_width"] = made["mlp_width"]
+
+
+HUNYUAN_MOE = Family(
+    model_type="hunyuan_v1_moe",
+    source="Hunyuan-A13B (Tencent 2025): an expert for all tokens beside those that each chooses",
+    like=HUNYUAN,
+    ends=architectures("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
+    fields={"num_experts": 1, "moe_topk": 1, "num_shared_expert": None},
+    rules={"experts": hunyuan_experts},
+    aliases="num_experts_per_tok num_local_experts",
+    idle=f"{BALANCE} moe_intermediate_size",
+    fixed={"use_mixed_mlp_moe": (True,), "moe_layer_num_skipped": (0,)},
+)
+
+
+def minimax_rotary(config: Config, made: dict[str, Any]) -> None:
+    """Features that are turned, by number in older files."""
+    rotary(config, made)
+    if made["rotary.size"] is None and config["rotary_dim"] not in (None, head_size(made)):
+        made["rotary.size"] = config["rotary_dim"]
+
+
+MINIMAX_M2 = Family(
+    model_type="minimax_m2",
+    source="MiniMax-M2 (MiniMax 2025): norms of queries and keys, experts weighed by sigmoids",
+    like=DECODER,
+    ends=architectures("MiniMaxM2ForCausalLM", "MiniMaxM2Model"),
+    fields=sizes(200064, 3072, 1536, 62, 48, num_key_value_heads=8, head_dim=128, max_position_embeddings=196608)
+    | {"num_experts_per_tok": 8, "num_local_experts": 256, "rotary_dim": None},
+    means={"rotary_dim": ""},
+    sets={"query_key_norm": "width", "experts.weights": "sigmoid", "experts.shares": True, "experts.choice_bias": True},
+    rules={"rotary": minimax_rotary},
+    aliases="num_experts",
+    idle=f"{BALANCE} attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta "
+    "mtp_transformer_layers num_mtp_modules shared_moe_mode use_mtp",
+    fixed={
+        "qk_norm_type": ("per_layer",),
+        "router_jitter_noise": (0,),
+        "scoring_func": ("sigmoid",),
+        "use_qk_norm": (True,),
+        "use_routing_bias": (True,),
+    },
 )
 
 GPT_OSS = Family(
@@ -161,4 +255,31 @@ DEEPSEEK_V3 = Family(
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
     idle="num_nextn_predict_layers rope_interleave",
     fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+)
+KIMI_K2 = Family(
+    model_type="kimi_k2",
+    source="Kimi K2 (Kimi Team 2025): DeepSeek V3 by another name",
+    like=DEEPSEEK_V3,
+    ends=DEEPSEEK_V3.ends,
+    aliases=DEEPSEEK_V3.aliases,
+)
+
+GLM4_MOE = Family(
+    model_type="glm4_moe",
+    source="GLM-4.5 (GLM Team 2025): experts as in DeepSeek V3, beside LLaMA's attention",
+    like=DECODER,
+    ends=architectures("Glm4MoeForCausalLM", "Glm4MoeModel"),
+    fields=sizes(151552, 4096, 10944, 46, 96, num_key_value_heads=8, attention_bias=False, use_qk_norm=False)
+    | {"partial_rotary_factor": 0.5, "max_position_embeddings": 131072, "moe_intermediate_size": 1408}
+    | {"num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128, "routed_scaling_factor": 1.0}
+    | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True},
+    means={
+        "attention_bias": "qkv_bias",
+        "norm_topk_prob": Meaning("flag", "experts.shares"),
+        "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
+    },
+    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
+    rules={"experts": deepseek_experts},
+    aliases=DEEPSEEK_V3.aliases,
+    idle=f"{BALANCE} num_nextn_predict_layers",
 )

@@ -60,6 +60,7 @@ class Family:
     aliases: other names of its fields: of one line in FIELDS, or as "name=field".
     ends: for each name in `architectures`, what that ends in; the first is what a configuration without one is.
     nested: a field whose value is a mapping, the fields in which are called "field.name".
+    note: a sentence for the notes of every model of the family.
     """
 
     model_type: str = ""
@@ -75,6 +76,7 @@ class Family:
     aliases: str = ""
     without: str = ""
     nested: str = ""
+    note: str = ""
     builds: Callable[[Config, dict[str, Any]], Architecture] = transformer
 
     def __post_init__(self) -> None:
@@ -138,7 +140,7 @@ class Family:
                     rule(config, made)
         except SpecError as error:
             raise SpecError(f"{self.model_type}: {error}", error.path) from None
-        notes = _note(self.model_type, others.keys() - unknown, unknown, twice) + said
+        notes = _note(self.model_type, others.keys() - unknown, unknown, twice) + said + f" {self.note}".rstrip()
         notes = notes if len(notes) <= 4000 else notes[:3997] + "..."
         made |= {"name": _title(given) or self.model_type, "notes": notes}
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from costmodel.architectures.base import Factor, Probability, Size
 from costmodel.errors import unknown
@@ -34,10 +34,16 @@ def activation_named(name: str) -> str:
     return ACTIVATIONS[name]
 
 
+def one_of_all(value: Any) -> Any:
+    """What a list has for each layer, if that is the same for all; other values as they are."""
+    return value[0] if isinstance(value, list) and value and all(one == value[0] for one in value) else value
+
+
 CHECKS: dict[str, Any] = {
     "size": Size,
     "count": Annotated[int, Field(ge=0)],
     "one or two": Annotated[int, Field(ge=1, le=2)],
+    "alike": Annotated[Size, BeforeValidator(one_of_all)],
     "integer": int,
     "share": Probability,
     "factor": Factor,
@@ -48,6 +54,7 @@ CHECKS: dict[str, Any] = {
     "integers": list[int],
     "sides": Size | list[Size],
     "list": list[Any],
+    "anything": Any,
     "mapping": dict[str, Any],
     "table": dict[Any, Any],
 }
@@ -84,6 +91,7 @@ FIELDS: dict[str, Meaning] = {
         ("flag", "tied", "tie_word_embeddings"),
         ("flag", "qkv_bias attention_bias", "attention_bias"),
         ("flag", "qkv_bias", "qkv_bias use_qkv_bias"),
+        ("flag", "attention_bias", "attention_out_bias"),
         ("flag", "mlp_bias", "mlp_bias"),
         ("flag", "qkv_bias attention_bias mlp_bias", "use_bias enable_bias bias"),
         ("factor", "qkv_clip", "clip_qkv attn_config.clip_qkv"),
@@ -106,10 +114,12 @@ FIELDS: dict[str, Meaning] = {
         ("share", "attention_dropout residual_dropout", "attn_config.attn_pdrop"),
         ("share", "mlp_dropout", "activation_dropout"),
         ("share", "classes.dropout", "classifier_dropout seq_classif_dropout"),
-        ("size", "experts.count", "num_local_experts num_experts n_routed_experts moe_num_experts"),
-        ("size", "experts.per_token", "num_experts_per_tok experts_per_token moe_k moe_topk"),
-        ("size", "experts.width", "moe_intermediate_size"),
+        ("size", "experts.count", "num_local_experts num_experts n_routed_experts"),
+        ("alike", "experts.per_token", "num_experts_per_tok experts_per_token moe_topk"),
+        ("alike", "experts.width", "moe_intermediate_size"),
         ("size", "experts.shared_width", "shared_expert_intermediate_size"),
+        ("count", "experts.shared_width", "shared_intermediate_size"),
+        ("alike", "", "num_shared_expert"),
         ("factor", "experts.scale", "routed_scaling_factor"),
         ("size?", "latent.query_width", "q_lora_rank"),
         ("size", "latent.width", "kv_lora_rank"),

@@ -15,6 +15,7 @@ from costmodel.importers.huggingface.rules import (
     enough,
     heads,
     rotary,
+    rotary_whole,
     sliding,
     windows,
 )
@@ -70,6 +71,58 @@ MISTRAL = Family(
     ends=architectures("MistralForCausalLM", "MistralModel"),
     fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
     | {"sliding_window": 4096},
+)
+MINISTRAL3 = Family(
+    model_type="ministral3",
+    source="Ministral 3 (Mistral AI 2025)",
+    like=MISTRAL,
+    ends=architectures("Ministral3ForCausalLM", "Ministral3Model"),
+    fields=sizes(131072, 4096, 14336, 34, 32, head_dim=128, max_position_embeddings=262144, sliding_window=None),
+    rules={"rotary": rotary_whole},
+    note="The factor of queries at late positions is left out.",
+)
+
+HUNYUAN = Family(
+    model_type="hunyuan_v1_dense",
+    source="Hunyuan (Tencent 2025): queries and keys normalised in each head",
+    like=DECODER,
+    ends=architectures("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
+    fields=sizes(290943, 4096, 11008, 32, 32, attention_bias=False),
+    sets={"query_key_norm": "head"},
+    idle="attention_head_dim cla_share_factor eod_token_id norm_type org_vocab_size pad_id",
+    fixed={"use_cla": (False,), "use_qk_norm": (True,), "mlp_bias": (False,)},
+)
+
+SEED_OSS = Family(
+    model_type="seed_oss",
+    source="Seed-OSS (ByteDance 2025): biases in query, key and value",
+    like=DECODER,
+    ends=architectures("SeedOssForCausalLM", "SeedOssModel"),
+    fields=sizes(155136, 4096, 27648, 64, 80, num_key_value_heads=8, head_dim=128, max_position_embeddings=524288)
+    | {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False}
+    | {"attention_dropout": 0.1, "residual_dropout": 0.1},
+    means={"attention_bias": "qkv_bias"},
+)
+
+ERNIE45 = Family(
+    model_type="ernie4_5",
+    source="ERNIE 4.5 (Baidu 2025)",
+    like=DECODER,
+    ends=architectures("Ernie4_5ForCausalLM", "Ernie4_5Model"),
+    fields=sizes(103424, 1024, 3072, 18, 16, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072)
+    | {"use_bias": False, "tie_word_embeddings": True},
+    without="attention_dropout",
+    idle="compression_ratio",
+)
+
+GLM = Family(
+    model_type="glm",
+    source="GLM-4 9B (GLM Team 2024): half of each head turned, biases in query, key and value",
+    like=DECODER,
+    ends=architectures("GlmForCausalLM", "GlmModel"),
+    fields=sizes(151552, 4096, 13696, 40, 32, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072)
+    | {"attention_bias": True, "partial_rotary_factor": 0.5},
+    means={"attention_bias": "qkv_bias"},
 )
 
 

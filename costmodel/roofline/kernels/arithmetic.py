@@ -128,7 +128,8 @@ def identity(t: Tape, s: Site) -> Ref:
 
 def identity_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     """The gradient itself."""
-    yield s.x, g
+    if s.wants(s.x):
+        yield s.x, g
 
 
 def layer_scale(t: Tape, s: Site) -> Ref:
@@ -192,6 +193,7 @@ kernel("scale", scale, scale_gradients)
 kernel("shift", shift, shift_gradients)
 kernel("clamp", clamp, clamp_gradients)
 kernel("identity", identity, identity_gradients)
+kernel("unread", identity, identity_gradients)
 kernel("layer_scale", layer_scale, layer_scale_gradients)
 kernel("dropout", dropout, dropout_gradients)
 kernel("channel_dropout", noise, noise_gradients)
