@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor
+from costmodel.importers.torch.movements import Chosen, Made
+from costmodel.importers.torch.reductions import REDUCTIONS, Cumprod, Cumulate, Reduce, SoftmaxAlong
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.site import Site, rule, tied
 from costmodel.layers.attention import Softmax, SoftmaxAlong
@@ -39,9 +41,10 @@ def softmax(site: Site) -> Tensor:
 
 @rule("cumsum", "cumprod")
 def cumulate(site: Site) -> Tensor:
-    """Running sums."""
+    """Running sums, or products."""
     x = site.tensor("self")
-    return site.layer(Cumulate(), x) if site.role == "activation" else made(site, x)
+    kind = Cumulate() if site.step.op == "cumsum" else Cumprod()
+    return site.layer(kind, x) if site.role == "activation" else made(site, x)
 
 
 @rule(*REDUCTIONS, "max", "min")
