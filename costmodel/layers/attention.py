@@ -134,9 +134,9 @@ class FusedAttention(Weightless):
     """softmax(scale·q kᵀ) v in one kernel that never stores the scores; scale: 1/√d_h unless given.
 
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
-    takes values of another size, d_v. As a fourth input there may be a bias of the scores that broadcasts to (batch, h,
-    T, T), whose gradient is made for every sample. Backward computes the scores again: five products to the forward pass's two. `pairs`: query-key pairs
-    counted for each head, the whole square unless given.
+    takes values of another size, d_v. A fourth input is a bias of the scores that broadcasts to (batch, h, T, T), whose
+    gradient is made for every sample. Backward computes the scores again: five products to the forward pass's two.
+    `pairs`: query-key pairs counted for each head, the whole square unless given.
     """
 
     source = (

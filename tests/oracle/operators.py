@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from costmodel.graph.tensor import Role
 from costmodel.importers.torch.functions import FUNCTIONS
@@ -22,7 +23,7 @@ from .measure import meta
 from .single import DTYPES, Given
 
 aten: Any = torch.ops.aten
-Draw = st.DrawFn
+Draw = Any  # st.DrawFn, which `st.DataObject.draw` is not by its type
 Operator = Callable[..., Any]
 
 
@@ -44,10 +45,15 @@ def case(*operators: str) -> Callable[[Rule], Rule]:
     def entered(rule: Rule) -> Rule:
         for name in operators:
             assert name not in CASES, f"two cases for {name}"
-            CASES[name] = lambda draw, name=name: rule(draw, getattr(aten, name, None))
+            CASES[name] = lambda draw, name=name: rule(draw, getattr(aten, name) if hasattr(aten, name) else unknown)
         return rule
 
     return entered
+
+
+def unknown(*_: Any) -> Any:
+    """Stands for what is a step of a program and no operator."""
+    raise NotImplementedError
 
 
 class Called(nn.Module):
@@ -103,16 +109,13 @@ def sample(operand: Given) -> Tensor:
 
 def made(operand: Given, x: Tensor, scale: Tensor) -> Tensor:
     """An operand from an input."""
-    if operand.role == "activation":
-        x = x * scale
-    else:
-        x = x.logical_not() if operand.role == "mask" else x + 1
+    x = x * scale if operand.role == "activation" else x.logical_not() if operand.role == "mask" else x + 1
     return x.permute([operand.order.index(axis) for axis in range(len(operand.order))])
 
 
 def leaves(results: Any) -> list[Tensor]:
     """The tensors in what an operator returns."""
-    return [y for y in torch.utils._pytree.tree_leaves(results) if isinstance(y, Tensor)]
+    return [y for y in tree_leaves(results) if isinstance(y, Tensor)]
 
 
 def kind_of(y: Tensor) -> Role:
@@ -1101,7 +1104,7 @@ def cross_entropy(draw: Draw, op: Operator) -> Case:
 
 @case("nll_loss", "nll_loss_nd", "nll_loss2d")
 def nll_loss(draw: Draw, op: Operator) -> Case:
-    axes = {"nll_loss": 2, "nll_loss2d": 4}.get(op.__name__, pick(draw, 2, 3, 4))
+    axes = {"nll_loss": 2, "nll_loss2d": 4}.get(op.__name__) or pick(draw, 2, 3, 4)
     shape, reduction = draw(sizes(axes)), pick(draw, 0, 1, 2)
     return Case(
         lambda x, y: op(x, y, None, reduction), some(draw, shape, (shape[0], *shape[2:]), roles=("activation", "index"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast
+from costmodel.graph.tensor import Call, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.arithmetic import Elementwise
 from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, takes, unlisted
 
@@ -127,10 +127,12 @@ class AddQuotient(Weightless):
         """Shapes meet."""
         takes(call, 3)
 
-    def output(self, call: Call) -> Shape:
-        """New memory of the joint shape."""
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape, in the order of the first input that has it."""
         c, a, b = (x.shape for x in call.inputs)
-        return broadcast(c, broadcast(a, b, call.name), call.name)
+        shape = broadcast(c, broadcast(a, b, call.name), call.name)
+        whole = next((x for x in call.inputs if x.has(shape)), None)
+        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
     def forward(self, call: Call) -> Work:
         """A quotient and a sum per element."""

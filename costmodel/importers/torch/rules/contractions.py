@@ -26,7 +26,8 @@ def matmul(site: Site) -> Tensor:
     if site.step.op == "addmm":
         return site.layer(Product(), a, b, site.tensor("self"))
     if site.step.op == "baddbmm":
-        return site.layer(Add(), site.tensor("self"), site.layer(Matmul(), a, b, name=f"{site.step.name}.product"))
+        y = site.layer(Add(), site.tensor("self"), site.layer(Matmul(), a, b, name=f"{site.step.name}.product"))
+        return y.view(y.shape, None)
     return multiplied(site, a, b)
 
 

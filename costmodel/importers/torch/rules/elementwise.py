@@ -68,9 +68,9 @@ ACTIVATIONS = {
 @rule(*ACTIVATIONS)
 def activation(site: Site) -> Tensor:
     """A layer of its own."""
-    if site.step.changes is not None and site.step.op in FROM_RESULT:
-        return function(site)
-    return site.layer(ACTIVATIONS[site.step.op](), site.tensor("self"))
+    in_place = site.step.changes is not None and site.step.op in FROM_RESULT
+    kind = Pointwise(site.step.op, in_place=True) if in_place else ACTIVATIONS[site.step.op]()
+    return site.layer(kind, site.tensor("self"))
 
 
 @rule("leaky_relu")
