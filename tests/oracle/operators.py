@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from costmodel.graph.tensor import Role
-from costmodel.importers.torch.functions import FUNCTIONS
-from costmodel.importers.torch.reductions import REDUCTIONS
 from costmodel.importers.torch.rules.elementwise import ACTIVATIONS, LOGIC, RANGES
+from costmodel.layers.function import FUNCTIONS
+from costmodel.layers.reduction import REDUCTIONS
 
 from .measure import meta
 from .single import DTYPES, Given

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from costmodel.graph.tensor import Shape, Tensor, transposed
-from costmodel.importers.torch.movements import Copied
-from costmodel.importers.torch.products import Product
-from costmodel.importers.torch.reductions import Reduce
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule, strides_of
 from costmodel.layers.arithmetic import Add, Multiply
 from costmodel.layers.linear import Matmul, Product
+from costmodel.layers.reduction import Reduce
+from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import product
 
 

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import math
 
-from costmodel.graph.tensor import Tensor, broadcast
-=======
 from costmodel.graph.tensor import Tensor, broadcast, dense_strides
-from costmodel.importers.torch.functions import (
-    FUNCTIONS,
-    AddQuotient,
-    Choose,
-    Divide,
-    Extreme,
-    Pointwise,
-    Power,
-    Prelu,
-    Subtract,
-)
-from costmodel.importers.torch.movements import Made
->>>>>>> 0d4da28 (Keep the result of activations in place, and the noise of alpha dropout as numbers)
 from costmodel.importers.torch.site import Site, rule
 from costmodel.layers.activation import (
     Elu,
@@ -38,6 +22,7 @@ from costmodel.layers.activation import (
 )
 from costmodel.layers.arithmetic import (
     Add,
+    AddQuotient,
     Choose,
     Clamp,
     Divide,
@@ -93,16 +78,11 @@ def gelu(site: Site) -> Tensor:
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(site: Site) -> Tensor:
-<<<<<<< HEAD
     """Within bounds, which are numbers; where they are not one number and its negative, as PyTorch's hardtanh."""
-    low, high = site.constant("min"), site.constant("max")
-    return site.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), site.tensor("self"))
-=======
-    """Within bounds, which are numbers."""
     if any(site.is_tensor(name) for name in ("min", "max")):
         raise site.fail("within bounds that are tensors has no rule")
-    return site.layer(Clamp(), site.tensor("self"))
->>>>>>> 0d4da28 (Keep the result of activations in place, and the noise of alpha dropout as numbers)
+    low, high = site.constant("min"), site.constant("max")
+    return site.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), site.tensor("self"))
 
 
 FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
@@ -158,7 +138,6 @@ def div(site: Site) -> Tensor:
     return _two(site, Divide(), x, site.tensor("other"))
 
 
-<<<<<<< HEAD
 def _inverse(site: Site) -> float:
     """One over the number that is divided by; NaN if the quotient is rounded, as no factor does that."""
     other = site.constant("other")
@@ -167,10 +146,7 @@ def _inverse(site: Site) -> float:
     return 1 / other if other else math.inf
 
 
-@rule("addcmul", "addcdiv")
-=======
 @rule("addcmul")
->>>>>>> 0d4da28 (Keep the result of activations in place, and the noise of alpha dropout as numbers)
 def addcmul(site: Site) -> Tensor:
     """A sum with a product."""
     y = site.layer(Multiply(), site.tensor("tensor1"), site.tensor("tensor2"), name=f"{site.step.name}.term")
@@ -252,14 +228,10 @@ def dropout(site: Site) -> Tensor:
         return site.layer(Identity(), x)
     name = site.step.name
     if p >= 1:
-<<<<<<< HEAD
         return site.layer(Scale(0.0), x)
-=======
-        return site.layer(Multiply(), x, site.layer(Made(()), name=f"{name}.zero"))
     if site.step.op == "alpha_dropout":
         noise, shift = (site.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
         return site.layer(Add(), site.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
->>>>>>> 0d4da28 (Keep the result of activations in place, and the noise of alpha dropout as numbers)
     return site.layer(ChannelDropout(p) if site.step.op == "feature_dropout" else Dropout(p), x)
 
 

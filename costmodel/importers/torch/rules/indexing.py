@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor, dense_strides
-from costmodel.importers.torch.movements import Accumulated, Chosen, Combined, Copied, Made, Placed
-from costmodel.importers.torch.reductions import Reduce
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule
 from costmodel.importers.torch.trees import shape_of
-from costmodel.layers.indexing import Chosen, Placed
+from costmodel.layers.indexing import Accumulated, Chosen, Combined, Placed
 from costmodel.layers.leaf import Made
 from costmodel.layers.reduction import Reduce
 from costmodel.layers.shape import Copied

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor
-from costmodel.importers.torch.movements import Chosen, Made
-from costmodel.importers.torch.reductions import REDUCTIONS, Cumprod, Cumulate, Reduce, SoftmaxAlong
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.site import Site, rule, tied
 from costmodel.layers.attention import Softmax, SoftmaxAlong
@@ -12,7 +10,7 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Chosen
 from costmodel.layers.leaf import Made
 from costmodel.layers.linear import Linear
-from costmodel.layers.reduction import REDUCTIONS, Cumulate, Reduce
+from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 
 
 @rule("linear")
