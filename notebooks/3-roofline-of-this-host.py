@@ -29,7 +29,7 @@ import pandas as pd
 import costmodel as cm
 from costmodel.display.units import show_bytes
 from costmodel.roofline.hosttime import LEVELS
-from costmodel.roofline.validation import Errors
+from costmodel.roofline.accuracy import Errors
 
 calibration = cm.roofline.calibrate(keep=False)
 print(f"the machine that ran this: {calibration.machine}")

@@ -1,4 +1,4 @@
-"""Every kind that a list of blocks can hold costs something on inputs of any rank, or says why not."""
+"""Every kind that a list of blocks can hold answers on inputs of any rank, or says why not."""
 
 from __future__ import annotations
 
@@ -43,15 +43,22 @@ def shaped(rank: int, image: tuple[int, ...]) -> list[Any]:
     return [{"reshape": {"shape": shapes.get(rank, [*image, *[1] * (rank - 4)])}}]
 
 
+GROWING = ("flops.forward", "flops.backward", "pointwise_flops.total", "memory.activations", "memory.inputs")
+
+
 @pytest.mark.parametrize("name", ITEMS)
-def test_a_kind_costs_something_or_is_refused(name: str) -> None:
+def test_a_kind_answers_or_is_refused(name: str) -> None:
+    """Each sample that a batch has more costs the same, and what is kept is alive at once with the weights."""
     answered = 0
     for fields, rank, image in product(written(name), range(2, 7), INPUTS):
         try:
-            model = cm.CNN(input=image, blocks=[*shaped(rank, image), {name: fields}])
-            prediction = cm.predict(model, loss=None)
-            assert prediction.memory.peak >= 0
-            assert prediction.flops.total >= 0
+            model = cm.CNN(input=image, blocks=[*shaped(rank, image), {name: fields}, "relu"])
+            one, two, three = (cm.predict(model, batch=n, loss=None) for n in (1, 2, 3))
+            for quantity in GROWING:
+                assert three.value(quantity) - two.value(quantity) == two.value(quantity) - one.value(quantity) >= 0
+            assert one.params == three.params
+            memory = three.memory
+            assert memory.peak >= memory.weights + memory.buffers + memory.inputs + memory.activations
             answered += 1
         except cm.CostModelError as error:
             said_in_one_line(error)

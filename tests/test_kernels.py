@@ -184,8 +184,8 @@ def test_the_array_counts_products_sums_and_elements() -> None:
 
 def test_the_array_refuses_what_it_cannot_count() -> None:
     x = Array(np.ones(3), Tally())
-    with pytest.raises(TypeError, match="no rule for counting arctanh"):
-        np.arctanh(x)
+    with pytest.raises(TypeError, match="no rule for counting cbrt"):
+        np.cbrt(x)
     with pytest.raises(TypeError, match="no rule for counting cumsum"):
         np.cumsum(x)
     with pytest.raises(TypeError, match=r"no rule for counting divide\.reduce"):

@@ -1,4 +1,4 @@
-"""The shape of the house: imports go down the floors, loading is light, and kinds are defined in one place each."""
+"""The shape of the house: packages import in one order, loading is light, and kinds are defined in one place each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -22,144 +21,21 @@ from costmodel.layers.linear import Linear
 
 PACKAGE = Path(cm.__file__).parent
 
-FLOORS = """
-errors symbols units table quantities layers.frozen
-polynomial sizes document drawings
-operations dtypes layers.fields files allocator
-contest decisions tensor lifetimes
-plans precision optimizers graph
-evaluation declaration recomputation layers.base formulas
-layers.arithmetic layers.attention layers.cast layers.embedding layers.experts layers.function layers.linear
-layers.loss layers.noise layers.norm layers.reduction layers.routing layers.spatial
-layers.adaptation layers.conv layers.pool layers.shape layers.tokens
-layers.activation layers.adaptive_pool layers.indexing layers.leaf layers.resize
-layers
-parts
-run training
-objective cost forward standing architectures architectures.base architectures.activations architectures.normalisation
-architectures.stack architectures.ends architectures.feedforward architectures.latent architectures.summary
-backward architectures.blocks architectures.mlp architectures.attention architectures.moe
-architectures.sublayers
-architectures.transformer
-architectures.vision_transformer architectures.encoder_decoder
-architectures.templates memory
-architectures.blocklist
-importers importers.huggingface importers.huggingface.fields
-importers.huggingface.family
-importers.huggingface.rules importers.huggingface.encoders
-importers.huggingface.gpt importers.huggingface.llama
-importers.huggingface.blocks importers.huggingface.experts
-importers.huggingface.families
-architectures.cnn zoo conventions applicability
-imported.trees imported.meta imported.failures scaling
-imported.program
-imported.site imported.axes imported.capture imported.folding
-imported.rules.shapes
-imported.rules.elementwise
-imported.rules.attention imported.rules.contractions imported.rules.images imported.rules.indexing
-imported.rules.layers imported.rules.losses imported.rules.norms
-imported.rules
-imported.replay
-imported.model
-imported
-report budget
-milestones
-pictures prediction
-imported.importing
-themes
-scales
-explanation choice closedforms search
-knobs charts
-fronts curves
-inverse shares frontier steps ranking
-sizing crossing elasticity recommendation lines heatmaps
-comparison
-regimes axes tables
-sheets
-space
-gridpictures
-extents
-results streams
-stores
-sweeps
-roofline.reference
-roofline.memory
-roofline.operation
-roofline.program roofline.tape
-roofline.kernels.kernel
-roofline.kernels.activations roofline.kernels.arithmetic roofline.kernels.attention roofline.kernels.convolutions
-roofline.kernels.experts roofline.kernels.gelu roofline.kernels.images roofline.kernels.losses roofline.kernels.norms
-roofline.kernels.pools roofline.kernels.products roofline.kernels.routing roofline.kernels.steps roofline.kernels.tables
-roofline.kernels.tokens
-roofline.kernels.views
-roofline.kernels.large_steps
-roofline.kernels.optimizers
-roofline.kernels
-roofline.layer roofline.machine roofline.timing roofline.signature roofline.arena
-roofline.shapes
-roofline.placement roofline.probes roofline.products
-roofline.measurement roofline.rates
-roofline.hosttime roofline.intervention
-roofline.buffering
-roofline.footprint
-roofline.recorder roofline.movement roofline.positions
-roofline.network
-roofline.execution roofline.surrogates
-roofline.calibration
-roofline.storage roofline.forecast roofline.classification
-roofline.validation
-roofline.ceilings roofline.labels
-roofline.findings
-roofline.inspection roofline.sheet roofline.dots
-roofline.profiling roofline.pictures roofline.interactive
-roofline.comparison roofline.page
-roofline.baseline roofline.drawing
-roofline
-costmodel
-cli.commands
-cli.options
-cli.prediction cli.models cli.analysis cli.sweep cli.roofline
-cli
-__main__
-"""
-"""Every module, a floor a line, from the ground up: what a module imports stands on a line before its own."""
-
-UPWARD = {
-    ("imported.site", "imported.replay"): "types: a rule works on a replay",
-    ("tensor", "graph"): "types: a storage is charged to a block",
-    ("tensor", "run"): "types: a tensor is recorded on a run",
-    ("graph", "layers.base"): "types: a call is of a kind",
-    ("graph", "run"): "types: a call is recorded on a run",
-    ("architectures.attention", "architectures.transformer"): "types: attention reads the model's fields",
-    ("architectures.normalisation", "architectures.transformer"): "types: norms read the model's fields",
-    ("architectures.summary", "architectures.transformer"): "types: the summary reads the model's fields",
-    ("architectures.feedforward", "architectures.transformer"): "types: MLPs read the model's fields",
-    ("architectures.moe", "architectures.transformer"): "types: experts read the model's fields",
-    ("architectures.ends", "architectures.transformer"): "types: embeddings and logits read the model's fields",
-    ("architectures.latent", "architectures.transformer"): "types: latent attention reads the model's fields",
-    ("architectures.sublayers", "architectures.transformer"): "types: blocks read the model's fields",
-    ("files", "architectures.base"): "types: a file describes an architecture",
-    ("conventions", "prediction"): "types: the views of a prediction",
-    ("report", "prediction"): "types: the views of a prediction",
-    ("budget", "prediction"): "types: the views of a prediction",
-    ("charts", "comparison"): "types: the picture of a comparison",
-    ("charts", "inverse"): "types: the picture of an answer",
-    ("memory", "milestones"): "called late: a timeline prints itself",
-    ("memory", "pictures"): "called late: a timeline draws itself",
-    ("roofline.findings", "roofline.drawing"): "called late: a check draws itself",
-    ("roofline.findings", "roofline.page"): "called late: a check makes a page of itself",
-    ("roofline.findings", "roofline.sheet"): "called late: a check prints itself",
-    ("prediction", "explanation"): "called late: a prediction explains itself, with sympy",
-    ("zoo", "prediction"): "called late: the list of models counts their parameters",
-}
-
-
-class Import(NamedTuple):
-    """One module of the package that names another; late: only when a function runs, or never."""
-
-    module: str
-    imported: str
-    late: bool
+ORDER = (
+    "errors",
+    "symbolic",
+    "display",
+    "training",
+    "graph",
+    "layers",
+    "architectures",
+    "importers",
+    "cost",
+    "analysis",
+    "roofline",
+    "cli",
+)
+"""The packages from the ground up: each imports itself and those before it, without exception."""
 
 
 def modules() -> dict[str, Path]:
@@ -168,50 +44,52 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-FLOOR = {name: number for number, line in enumerate(FLOORS.strip().splitlines()) for name in line.split()}
 
 
-def imports() -> Iterator[Import]:
+def imports() -> Iterator[tuple[str, str]]:
+    """Each module of the package with each that it imports, at the top, in a function or for types alone."""
     for module, path in MODULES.items():
-        yield from _imports(ast.parse(path.read_text(encoding="utf-8")), module, late=False)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{module} imports relatively"
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else names:
+                if name.startswith("costmodel."):
+                    yield module, name.removeprefix("costmodel.")
 
 
-def _imports(node: ast.AST, module: str, late: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            assert not getattr(child, "level", 0), f"{module} imports relatively"
-            names = [child.module or ""] if isinstance(child, ast.ImportFrom) else [a.name for a in child.names]
-            for name in names:
-                if name.split(".")[0] == "costmodel":
-                    yield Import(module, name.removeprefix("costmodel."), late)
-        unloaded = isinstance(child, ast.FunctionDef) or (
-            isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        )
-        yield from _imports(child, module, late or unloaded)
+def test_everything_is_in_one_of_the_packages() -> None:
+    assert {name.partition(".")[0] for name in MODULES} - {"costmodel", "__main__"} == set(ORDER)
 
 
-def test_every_module_is_on_one_floor() -> None:
-    placed = FLOORS.split()
-    assert sorted(MODULES.keys() - set(placed)) == [], "place a new module on a floor"
-    assert sorted(set(placed) - MODULES.keys()) == [], "take a module that is gone off its floor"
-    assert len(placed) == len(set(placed))
+def test_packages_import_downward_only() -> None:
+    floor = {package: number for number, package in enumerate(ORDER)} | {
+        "costmodel": len(ORDER),
+        "__main__": len(ORDER),
+    }
+    at = {name: floor[name.partition(".")[0]] for name in MODULES}
+    assert [(module, imported) for module, imported in imports() if at[imported] > at[module]] == []
 
 
-def test_imports_go_down() -> None:
-    up = {(i.module, i.imported): i.late for i in imports() if not _goes_down(i)}
-    assert sorted(up.keys() - UPWARD.keys()) == [], "import from a floor below, or have it passed in"
-    assert [pair for pair, late in up.items() if not late] == [], "an import upward can only be late"
-    assert sorted(UPWARD.keys() - up.keys()) == [], "no longer needed"
+def test_no_more_than_three_files_import_each_other_in_a_circle() -> None:
+    pairs = set(imports())
+    after = {name: {imported for module, imported in pairs if module == name} for name in MODULES}
+    reached = {name: _reached(name, after) for name in MODULES}
+    circles = {frozenset(b for b in reached[a] if a in reached[b]) for a in MODULES if a in reached[a]}
+    assert [sorted(circle) for circle in circles if len(circle) > 3] == []
 
 
-def _goes_down(i: Import) -> bool:
-    """A module that is on no floor fails a test of its own."""
-    return FLOOR.get(i.imported, -1) < FLOOR.get(i.module, len(FLOOR))
+def _reached(start: str, after: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [*after[start]]
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += after[name]
+    return found
 
 
-def test_files_are_small_and_named_for_what_they_hold() -> None:
-    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
-    assert {name: length for name, length in lengths.items() if length > 500} == {}
+def test_files_are_named_for_what_they_hold() -> None:
     vague = {"utils", "util", "helpers", "common", "misc", "manager"}
     assert [name for name in MODULES if vague & set(name.split("."))] == []
 

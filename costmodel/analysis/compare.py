@@ -18,8 +18,8 @@ from costmodel.architectures.description import unknown_field
 from costmodel.architectures.scaling import turnable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.cost.report import headline, printable
-from costmodel.display.table import Cells, Table
+from costmodel.cost.report import headline
+from costmodel.display.table import Cells, Table, printable
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.importers.zoo import load
 from costmodel.training.settings import SETTING_NAMES, Settings

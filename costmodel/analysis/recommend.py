@@ -18,8 +18,7 @@ from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.applicability import check_applies
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.report import WIDTH, printable
-from costmodel.display.table import Table
+from costmodel.display.table import WIDTH, Table, printable
 from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE

@@ -289,7 +289,11 @@ class _Search:
         return found
 
     def _binds(self, at: Prediction) -> str:
-        return fit(at, self.target.bytes).binds if self.quantity == "memory.peak" else ""
+        return (
+            fit(at.memory.peak, at.timeline.peak_step, self.target.bytes).binds
+            if self.quantity == "memory.peak"
+            else ""
+        )
 
     def _answer(self, position: int, past: int | None) -> Solution:
         found, answer = self._there(position), self.knob.values[position]

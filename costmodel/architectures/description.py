@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
@@ -39,12 +40,14 @@ class Description(BaseModel):
         return cls(**_nested(cls, {}, {name: v for name, v in fields.items() if v is not None or "." not in name}))
 
     @classmethod
+    @cache
     def parts(cls) -> dict[str, type[Description]]:
         """The fields that are parts, with what describes them."""
         kinds = {name: _part(field) for name, field in cls.model_fields.items()}
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     @classmethod
+    @cache
     def field_names(cls) -> tuple[str, ...]:
         """The names of all fields, of each part before those of its fields."""
         parts = cls.parts()

@@ -80,7 +80,8 @@ def _reader(forms: tuple[str, ...]) -> Callable[[str], Any]:
     return value
 
 
-def _settings(several: bool) -> Iterator[Setting]:
+def _options() -> Iterator[tuple[Setting, Setting]]:
+    """For each setting the option that takes one value, and the one that takes several."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in fields(Settings):
         hint, text = get_args(hints[field.name])
@@ -90,10 +91,9 @@ def _settings(several: bool) -> Iterator[Setting]:
         if field.default not in (None, "default", ()):
             text = f"{text.removesuffix('.')} (default {field.default})."
         name = [f"--{field.name.replace('_', '-')}"]
-        if several and forms not in (("NAMES",), ("RANK:NAMES",)):  # one value of these has commas
-            yield Setting(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
-        else:
-            yield Setting(name, type=_reader(forms), metavar="|".join(forms), help=text)
+        one = Setting(name, type=_reader(forms), metavar="|".join(forms), help=text)
+        of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
+        yield one, one if of_names else Setting(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
 
 
 def _axis(_: click.Context, setting: click.Parameter, texts: tuple[str, ...]) -> Sequence[Any] | None:
@@ -179,10 +179,8 @@ def _quantities(_: click.Context, __: click.Parameter, text: str | None) -> list
     return names
 
 
-SETTINGS = tuple(_settings(several=False))
-"""An option for each setting of `predict`."""
-AXES = tuple(_settings(several=True))
-"""The same with several values each."""
+SETTINGS, AXES = zip(*_options(), strict=True)
+"""An option for each setting of `predict`: with one value, and with several."""
 OVER = option("--over", metavar="FIELD=VALUES", multiple=True, help="Vary a field of the model: layers=6:48:6.")
 QUANTITIES = option(
     "--quantities",

@@ -13,7 +13,7 @@ from costmodel.cli.options import SETTINGS
 from costmodel.errors import SettingError, shown
 
 if TYPE_CHECKING:
-    from costmodel.roofline.baseline import Changes
+    from costmodel.roofline.comparison import Changes
 
 ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
@@ -30,8 +30,8 @@ AGAINST = option(
 )
 def calibrate(thorough: bool, threads: int) -> Shown:
     """Measure this machine, and keep the result for the other commands."""
-    from costmodel.roofline.storage import calibrate as measured
-    from costmodel.roofline.storage import path_of
+    from costmodel.roofline.calibration import calibrate as measured
+    from costmodel.roofline.calibration import path_of
 
     found = measured(thorough, threads=threads, progress=_watched())
     return Shown(json.loads(found.model_dump_json()), f"{found}\n\nkept in {path_of(found.machine)}")
@@ -40,7 +40,7 @@ def calibrate(thorough: bool, threads: int) -> Shown:
 @verb(examples=("roofline validate", "roofline validate --json"))
 def validate() -> Any:
     """How far predictions are off on this machine, for layers and programs that no calibration touched."""
-    from costmodel.roofline.storage import bar
+    from costmodel.roofline.calibration import bar
     from costmodel.roofline.validation import validate as validated
 
     with bar(_watched(), "validating") as told:
@@ -77,8 +77,8 @@ def check(
     settings: dict[str, Any],
 ) -> tuple[Shown, int]:
     """Predict each layer's time on this machine, measure it, and say how far apart they are and what bounds it."""
-    from costmodel.roofline.inspection import asked
-    from costmodel.roofline.inspection import check as checked
+    from costmodel.roofline.checking import check as checked
+    from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
     baseline = Baseline(save, against, html)
@@ -118,9 +118,9 @@ def plot(
     model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
 ) -> Shown:
     """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
-    from costmodel.roofline.drawing import check_drawable
-    from costmodel.roofline.inspection import asked
-    from costmodel.roofline.inspection import check as checked
+    from costmodel.roofline.checking import check as checked
+    from costmodel.roofline.pictures import check_drawable
+    from costmodel.roofline.recorder import asked
 
     check_drawable(out, kind)
     prediction = asked(model, settings)
@@ -172,7 +172,7 @@ class Baseline:
 
     def __init__(self, save: str | None, against: str | None, *written: str | None) -> None:
         from costmodel.display.figures import check_writable
-        from costmodel.roofline.baseline import read
+        from costmodel.roofline.comparison import read
 
         for path in (save, *written):
             if path is not None:
@@ -182,7 +182,7 @@ class Baseline:
 
     def answer(self, found: Any) -> tuple[Shown, int]:
         """What was found, kept, and what changed: exit code 1 if anything is slower."""
-        from costmodel.roofline import baseline
+        from costmodel.roofline import comparison as baseline
 
         changes: Changes | None = None if self.then is None else baseline.against(found, self.then)
         if self.path is not None:

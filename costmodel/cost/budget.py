@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from costmodel.cost.timeline import Step
 from costmodel.display.units import Budget, read_budget, show_bytes
-
-if TYPE_CHECKING:
-    from costmodel.cost.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,10 @@ class Fit:
         }
 
 
-def fit(prediction: Prediction, memory: Any, reserve: Any = 0) -> Fit:
-    """See `Prediction.fits`."""
-    step = prediction.timeline.peak_step
+def fit(peak: int, step: Step, memory: Any, reserve: Any = 0) -> Fit:
+    """Whether `peak` [bytes], which falls at `step`, fits; see `Prediction.fits`."""
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
     spared = read_budget(reserve, "reserve").bytes if reserve else 0
-    return Fit(read_budget(memory), prediction.memory.peak, spared, binds)
+    return Fit(read_budget(memory), peak, spared, binds)

@@ -182,12 +182,19 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
         formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root))
         shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
         numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
-        if formula.subs(numbers) == value:
+        if _worked_out(formula, numbers) == value:
             note = _note(quantity, prediction, lettered)
             unit = UNITS[quantity.partition(".")[0]]
             sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
             return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
-    raise ArithmeticError(f"the formula of {quantity} gives {formula.subs(numbers)}, not {value}")
+    raise ArithmeticError(f"the formula of {quantity} gives {_worked_out(formula, numbers)}, not {value}")
+
+
+def _worked_out(formula: Any, numbers: dict[Any, Any]) -> Any:
+    """The value of a formula. Maxima by hand: sympy first tries to prove which argument is larger, which takes long."""
+    if isinstance(formula, sympy.Max):
+        return max(_worked_out(argument, numbers) for argument in formula.args)
+    return formula.subs(numbers)
 
 
 def _note(quantity: str, prediction: Prediction, lettered: Prediction) -> str:

@@ -168,7 +168,7 @@ class Prediction:
         """
         from costmodel.cost.budget import fit
 
-        return fit(self, memory, reserve)
+        return fit(self.memory.peak, self.timeline.peak_step, memory, reserve)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question (model and settings), then the answer."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from costmodel.training.frozen import Frozen, frozen
 
 
-@dataclass(frozen=True)
-class Flops:
+@frozen()
+class Flops(Frozen):
     """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
 
     forward: int
@@ -24,8 +24,8 @@ class Flops:
         return self.total + self.recomputed
 
 
-@dataclass(frozen=True)
-class Memory:
+@frozen()
+class Memory(Frozen):
     """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.rows import Row, rows_of
-from costmodel.display.table import Cells, Table
+from costmodel.display.table import WIDTH, Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 
 if TYPE_CHECKING:
@@ -97,9 +97,6 @@ _PAIRS = {"full": "; FLOPs of the full square of positions", "visible": "; FLOPs
 
 MOST_ROWS = 60
 """More layers than this are shown by scope; `Prediction.layers` always has each."""
-
-WIDTH = 110
-"""Columns that prose is wrapped to."""
 
 
 def text(p: Prediction) -> str:
@@ -209,11 +206,6 @@ COLUMNS = (
     Column("share", lambda row, total: show_share(row.activation_bytes, total.activation_bytes), True),
     Column("FLOP/B", lambda row, _: f"{row.intensity:.1f}" if row.forward_flops else "-"),
 )
-
-
-def printable(name: str) -> str:
-    """A name from a file without what would steer a terminal or break a line."""
-    return "".join(character if character.isprintable() else "?" for character in name)
 
 
 def _or_dash(show: Callable[[int], str], value: int) -> str:

@@ -25,8 +25,7 @@ from costmodel.cost.liveness import (
     plus,
     unfolded,
 )
-from costmodel.cost.report import WIDTH, printable
-from costmodel.display.table import Table
+from costmodel.display.table import WIDTH, Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run
 from costmodel.symbolic.sizes import Letter, largest

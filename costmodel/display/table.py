@@ -1,4 +1,4 @@
-"""Tables of words: one set of cells, shown as aligned text or as HTML."""
+"""Text for people: names made printable, and tables of words, one set of cells as aligned text or as HTML."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from html import escape
 from typing import NamedTuple
 
 Cells = Sequence[str]
+WIDTH = 110
+"""Columns that prose is wrapped to."""
+
+
+def printable(name: str) -> str:
+    """A name from a file without what would steer a terminal or break a line."""
+    return "".join(character if character.isprintable() else "?" for character in name)
 
 
 class Table(NamedTuple):

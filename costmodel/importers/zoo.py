@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from math import inf
@@ -13,14 +12,16 @@ from pathlib import Path
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import is_path, read, shown_path
+from costmodel.training.frozen import Frozen, frozen
+from costmodel.training.settings import Settings
 
 PACKAGE = Path(__file__).parents[1]
 # A wheel has the specs in the package; a checkout and an editable install have them beside it.
 SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
 
 
-@dataclass(frozen=True)
-class ZooEntry:
+@frozen()
+class ZooEntry(Frozen):
     """A ready model: the name that `load` takes, and what it names, read when first asked for."""
 
     name: str
@@ -43,9 +44,10 @@ class ZooEntry:
     @cached_property
     def params(self) -> int:
         """Trained weights."""
-        from costmodel.cost.prediction import predict
+        from costmodel.architectures.trace import trace
 
-        return predict(self.model, mode="inference").params
+        run = trace(self.model, Settings(mode="inference"))
+        return sum(weight.elements * weight.times for weight in run.weights)
 
 
 def load(model: str | os.PathLike[str] | Architecture) -> Architecture:

@@ -148,7 +148,7 @@ class Relu6(KeepsInput):
 
 
 @layer
-class Prelu(Unary):
+class ParametricRelu(Unary):
     """y = x where positive, a·x elsewhere, with a trained slope for all or for each channel."""
 
     source = "max(0, x) + a·min(0, x) (torch.nn.PReLU; He et al. 2015, eq. 1)"

@@ -303,10 +303,9 @@ class Power(Elementwise):
             yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both, and the result for the exponent's gradient."""
+        """Both, and the result, for the exponent's gradient or not."""
         yield from call.inputs
-        if call.inputs[1].requires_grad:
-            yield call.y
+        yield call.y
 
     def scratch(self, call: Call) -> Scratch:
         """None."""

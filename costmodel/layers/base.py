@@ -14,15 +14,14 @@ several layers read is no layer's, and is not counted.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 from costmodel.graph.tensor import Buffers, Call, Gradient, Layer, Scratch, Storage, Tensor, Weights, Work
-from costmodel.layers.frozen import Frozen
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
+from costmodel.training.frozen import Frozen, frozen
 
 if TYPE_CHECKING:
     Kept = Iterable[Tensor | Storage]
@@ -67,7 +66,7 @@ def layer(cls: K) -> K:
         raise TypeError(f"layer kind {cls.__name__} names no source for its formulas")
     cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
     cls.__init_subclass__ = classmethod(_refuse_subclass)  # type: ignore[assignment]
-    made = dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
+    made = frozen()(cls)
     if cls.kind in KINDS:
         raise TypeError(f"two layer kinds are called {cls.kind}")
     KINDS[cls.kind] = made

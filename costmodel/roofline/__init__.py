@@ -8,57 +8,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.roofline.calibration import Calibration
+    from costmodel.roofline.calibration import Calibration, calibrate, calibrated
+    from costmodel.roofline.checking import Check, Finding, check
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.comparison import Comparison, compare
-    from costmodel.roofline.drawing import plot
     from costmodel.roofline.execution import Execution, execute
-    from costmodel.roofline.findings import Check, Finding
-    from costmodel.roofline.forecast import predict_seconds
-    from costmodel.roofline.hosttime import HostTime
-    from costmodel.roofline.inspection import check
-    from costmodel.roofline.layer import backward_program, forward_program, layer_programs
+    from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.machine import Machine, this_machine
-    from costmodel.roofline.measurement import measure
-    from costmodel.roofline.movement import Passes, passes
+    from costmodel.roofline.pictures import plot
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
-    from costmodel.roofline.storage import calibrate, calibrated
-    from costmodel.roofline.timing import Protocol, Timing
+    from costmodel.roofline.recorder import backward_program, forward_program, layer_programs
+    from costmodel.roofline.timing import Protocol, Timing, measure
+    from costmodel.roofline.traffic import Passes, passes
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
-    "Check": "costmodel.roofline.findings",
-    "Comparison": "costmodel.roofline.comparison",
-    "Finding": "costmodel.roofline.findings",
-    "Profile": "costmodel.roofline.profiling",
-    "check": "costmodel.roofline.inspection",
-    "compare": "costmodel.roofline.comparison",
-    "plot": "costmodel.roofline.drawing",
-    "profile": "costmodel.roofline.profiling",
-    "Validation": "costmodel.roofline.validation",
-    "Verdict": "costmodel.roofline.classification",
-    "classify": "costmodel.roofline.classification",
-    "validate": "costmodel.roofline.validation",
-    "Calibration": "costmodel.roofline.calibration",
-    "HostTime": "costmodel.roofline.hosttime",
-    "Machine": "costmodel.roofline.machine",
-    "Protocol": "costmodel.roofline.timing",
-    "Timing": "costmodel.roofline.timing",
-    "calibrate": "costmodel.roofline.storage",
-    "calibrated": "costmodel.roofline.storage",
-    "layer_programs": "costmodel.roofline.layer",
-    "measure": "costmodel.roofline.measurement",
-    "passes": "costmodel.roofline.movement",
-    "predict_seconds": "costmodel.roofline.forecast",
-    "this_machine": "costmodel.roofline.machine",
-    "Execution": "costmodel.roofline.execution",
-    "Passes": "costmodel.roofline.movement",
-    "Program": "costmodel.roofline.program",
-    "backward_program": "costmodel.roofline.layer",
-    "execute": "costmodel.roofline.execution",
-    "forward_program": "costmodel.roofline.layer",
+    **dict.fromkeys(("Calibration", "calibrate", "calibrated"), "calibration"),
+    **dict.fromkeys(("Check", "Finding", "check"), "checking"),
+    **dict.fromkeys(("Verdict", "classify"), "classification"),
+    **dict.fromkeys(("Comparison", "compare"), "comparison"),
+    **dict.fromkeys(("Execution", "execute"), "execution"),
+    **dict.fromkeys(("HostTime", "predict_seconds"), "hosttime"),
+    **dict.fromkeys(("Machine", "this_machine"), "machine"),
+    "plot": "pictures",
+    **dict.fromkeys(("Profile", "profile"), "profiling"),
+    "Program": "program",
+    **dict.fromkeys(("backward_program", "forward_program", "layer_programs"), "recorder"),
+    **dict.fromkeys(("Protocol", "Timing", "measure"), "timing"),
+    **dict.fromkeys(("Passes", "passes"), "traffic"),
+    **dict.fromkeys(("Validation", "validate"), "validation"),
 }
+"""The module of each public name."""
 
 __all__ = [
     "Calibration",
@@ -100,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'costmodel.roofline' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(f"costmodel.roofline.{_HOMES[name]}"), name)
     return value
 
 

@@ -1,29 +1,75 @@
-"""Calibrating this host: measuring the probes, and what they say in short."""
+"""Calibration of this host: the time of every probe, kept in one JSON file for each machine.
+
+Beside single calls, calibration runs small networks whole, to learn what running in context costs: a matrix product
+evicts what came before, and weights come from memory. The layers of these calibration networks are of other sizes than
+those of known models, and their weights together are larger than caches.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.mlp import MLP
+from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
-from costmodel.roofline.arena import Workbench
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.machine import Machine, this_machine
-from costmodel.roofline.measurement import measure, runner
-from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, probes
+from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
+from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.surrogates import surrogates
-from costmodel.roofline.timing import Protocol, Timing, conditions, time_calls
+from costmodel.roofline.recorder import network_of
+from costmodel.roofline.timing import Protocol, Timing, conditions, measure, runner, time_calls
+
+PREFIX = "context"
+
+
+def _transformer(width: int, heads: int, layers: int) -> Transformer:
+    return Transformer(vocab=2900, context=256, layers=layers, width=width, heads=heads)
+
+
+def _convolutions(channels: int) -> CNN:
+    def unit(to: int) -> list:
+        return [{"conv": {"channels": to, "kernel": 3, "padding": 1, "bias": False}}, "batchnorm", "relu"]
+
+    blocks = [*unit(channels), {"max_pool": {"kernel": 2}}, *unit(2 * channels), *unit(2 * channels)]
+    tail = [{"max_pool": {"kernel": 2}}, *unit(4 * channels), {"adaptive_avg_pool": {"size": 1}}, "flatten"]
+    return CNN(input=(3, 52, 52), blocks=[*blocks, *tail, {"linear": {"features": 37}}])
+
+
+def _predictions() -> Iterator[tuple[str, Prediction]]:
+    yield "transformer 600", predict(_transformer(600, 10, 3), batch=1, seq=88, mode="inference")
+    yield "transformer 352", predict(_transformer(352, 11, 2), batch=2, seq=110, mode="inference")
+    yield "convolutions 40", predict(_convolutions(40), batch=1, mode="inference")
+    yield "convolutions 72", predict(_convolutions(72), batch=2, mode="inference")
+    yield "mlp 900", predict(MLP(sizes=(900, 1900, 700, 11)), batch=48)
+    yield "mlp 330", predict(MLP(sizes=(330, 420, 9)), batch=150, optimizer="sgd")
+
+
+def calibration_networks() -> dict[str, Program]:
+    """Programs of the calibration networks, by the name that their time is stored under."""
+    return {f"{PREFIX} {name}": network_of(prediction).program for name, prediction in _predictions()}
+
 
 FORMAT = 3
-"""Of the file; another number is another version's."""
+"""Version of the stored file."""
 STALE = timedelta(days=14)
-"""Older calibrations are used, but said to be old."""
+"""Calibrations older than this are used with a warning."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
 """Functions whose throughput is printed."""
 EMPTY = "empty"
@@ -77,12 +123,12 @@ class Calibration(BaseModel):
 
     @property
     def stale(self) -> bool:
-        """Whether it is old enough to say so."""
+        """Whether it is old enough for a warning."""
         return self.age > STALE
 
     @property
     def warnings(self) -> list[str]:
-        """What to know before trusting it."""
+        """Reasons to doubt it."""
         found = []
         if self.stale:
             found.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
@@ -107,9 +153,10 @@ class Calibration(BaseModel):
         return "\n".join(lines)
 
     def joined(self, other: Calibration) -> Calibration:
-        """The faster of two measurements of each probe, as before and after what is measured between."""
+        """The faster of two measurements of each probe: made before and after what is measured between."""
         faster = {name: min(value, other.seconds.get(name, value)) for name, value in self.seconds.items()}
-        return self.model_copy(update={"seconds": faster})
+        fields = {name: getattr(self, name) for name in type(self).model_fields}  # a copy would keep the cached rates
+        return Calibration(**{**fields, "seconds": faster})
 
 
 def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress | None = None) -> Calibration:
@@ -129,7 +176,7 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     timings = time_calls(calls, protocol, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
     del calls, bench
-    whole = surrogates()
+    whole = calibration_networks()
     timings += measure(
         list(whole.values()), protocol=replace(protocol, item_seconds=0.1, warm_passes=3), statistic="median"
     )
@@ -149,5 +196,171 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
 
 
 def _doubtful(timing: Timing) -> bool:
-    """By its quartiles: an interval of the minimum says little of one probe."""
+    """By spread and waiting: a bootstrap interval of a minimum says little about a single probe."""
     return timing.spread > 0.25 or timing.wall_ratio > 1.5
+
+
+CACHE_VARIABLE = "COSTMODEL_CACHE"
+"""Environment variable that names the folder of calibrations."""
+LARGEST_FILE = 10_000_000
+
+Say = Callable[[str], None]
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+class CalibrationError(CostModelError):
+    """A stored calibration that cannot be used: damaged, of another version, or of another machine."""
+
+
+class CalibrationWarning(UserWarning):
+    """A calibration had to be made, is old, or is noisy."""
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=3)
+
+
+def cache_folder() -> Path:
+    """Where calibrations are kept: ``$COSTMODEL_CACHE``, or the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_cache_path("costmodel")
+
+
+def path_of(machine: Machine) -> Path:
+    """The file of a machine's calibration."""
+    return cache_folder() / f"roofline-{machine.key}.json"
+
+
+def store(calibration: Calibration) -> Path:
+    """Write it under the machine's key, in one step. Raises CalibrationError if the folder cannot be written."""
+    path = path_of(calibration.machine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
+            try:
+                file.write(calibration.model_dump_json(indent=1))
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        os.replace(file.name, path)
+    except OSError as error:
+        raise CalibrationError(
+            f"{path}: cannot keep the calibration: {error.strerror or error}; set {CACHE_VARIABLE} to a folder that"
+            " can be written"
+        ) from None
+    return path
+
+
+def read(path: Path, machine: Machine) -> Calibration:
+    """The calibration in a file. Raises CalibrationError unless it is whole, of this version and of `machine`."""
+    try:
+        found = read_stored(Calibration, path, LARGEST_FILE)
+    except NotStored as error:
+        raise CalibrationError(f"{path}{' is no calibration' * error.content}: {error}") from None
+    if found.format != FORMAT:
+        raise CalibrationError(f"{path} is of format {found.format}, this version reads {FORMAT}")
+    if found.machine != machine:
+        changes = "; ".join(machine.changes_from(found.machine))
+        raise CalibrationError(f"{path} is of another machine: {changes}")
+    expected = {probe.name for probe in probes(found.thorough)}
+    if missing := sorted(expected - found.seconds.keys()):
+        raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
+    return found
+
+
+class NotStored(Exception):
+    """Why a file holds no such data. content: whether it could be read and what it says is wrong."""
+
+    def __init__(self, reason: str, content: bool = True) -> None:
+        super().__init__(reason)
+        self.content = content
+
+
+def read_stored(kind: type[Stored], path: Path, most: int) -> Stored:
+    """What a JSON file of at most so many bytes holds. Raises NotStored."""
+    try:
+        if path.stat().st_size > most:
+            raise NotStored(f"it is larger than {most:,} bytes")
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise NotStored(f"cannot be read: {error.strerror or error}", content=False) from None
+    except RecursionError:
+        raise NotStored("nested too deep") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NotStored(f"{where + ': ' if where else ''}{first['msg']}") from None
+
+
+def calibrate(
+    thorough: bool = False, *, threads: int = 1, progress: bool | Progress = False, keep: bool = True
+) -> Calibration:
+    """Measure this machine anew, at most 10 seconds (60 if thorough), and keep the result for later.
+
+    threads: how many BLAS may use. progress: a bar on stderr, or a function that is told the share done. An interrupted
+    calibration leaves what was stored before. Raises CalibrationError if the result cannot be kept, SettingError for
+    a wrong number of threads.
+    """
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
+        raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
+    with bar(progress, "calibrating") as told:
+        measured = measure_probes(thorough, threads, told)
+    if keep:
+        store(measured)
+    return measured
+
+
+def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
+    """The stored calibration of this machine; without a valid one a quick one is made. `say` is told of doubts."""
+    machine, say = this_machine(threads), say or _warn
+    path = path_of(machine)
+    try:
+        found = read(path, machine) if path.exists() else None
+        reason = f"no calibration of this machine in {path.parent}"
+    except CalibrationError as error:
+        found, reason = None, str(error)
+    if found is None:
+        say(f"{reason}: calibrating now, which takes about ten seconds")
+        found = calibrate(threads=threads, progress=progress)
+    for warning in found.warnings:
+        say(warning)
+    return found
+
+
+@contextmanager
+def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
+    """A callback for the share done: the function given, a bar on stderr, or None."""
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as shown:
+            task = shown.add_task(name, total=1.0)
+            yield lambda share: shown.update(task, completed=share)
+
+
+def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
+    """Arithmetic by type, then bandwidth from the nearest level to memory, without levels no faster than the next."""
+    rates = calibration.rates
+    levels = [Ceiling("memory", "memory", rates.memory_bandwidth)]
+    capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
+    for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
+        within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
+        fastest = max((_streamed(calibration, size) for size in within), default=0.0)
+        if fastest >= 0.999 * levels[0].rate:
+            levels.insert(0, Ceiling(level, "memory", fastest))
+    return (*(Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")), *levels)
+
+
+def _streamed(calibration: Calibration, size: int) -> float:
+    """Bandwidth of an addition over a working set, without the overhead of its call [bytes/s]."""
+    rates = calibration.rates
+    took = calibration.seconds[f"curve add {size} float32"]
+    spent = max(took - rates.call("add", "float32"), 0.05 * took)
+    return rates.bandwidth(size) * took / spent

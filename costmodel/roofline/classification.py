@@ -1,47 +1,175 @@
-"""What bounds a layer: computing, memory (at which level), or overhead; predicted, measured, and by the textbook.
+"""What bounds a layer: compute, memory (at which level), or overhead; predicted, measured, and by the textbook.
 
-Measured by intervention, never by comparing the model with itself. Overhead: the same calls on smallest shapes take
-more than half of the time. Memory: tiles that stay in cache, scaled up, are more than a third faster; the level is the
-one from which tiles at that distance take most nearly as long. Else computing. Predicted by the same thresholds on the
-model's own terms. Near a threshold it is too close to call.
+Measured by ablation, never by comparing the model with itself: one thing about the calls is changed to see what their
+time depends on. On smallest shapes a call has only its overhead left; if that is more than half of the time, the layer
+is overhead-bound. A tile is a part of a call's arrays, in the same layout, that the caches of one core hold; if tiles,
+scaled up to the whole, are more than a third faster, the layer is memory-bound, at the level from which tiles at that
+reuse distance take most nearly as long. Otherwise it is compute-bound. The prediction applies the same thresholds to
+the model's own terms. Near a threshold it is too close to call.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log
-from typing import Any, Literal
+from math import log, prod
+from typing import Literal
 
 from costmodel.roofline.hosttime import Terms
-from costmodel.roofline.intervention import alone, smallest, tile
 from costmodel.roofline.machine import Machine
-from costmodel.roofline.measurement import measure
-from costmodel.roofline.operation import Op
-from costmodel.roofline.program import Program
+from costmodel.roofline.program import Op, Program, program_of
+from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.signature import Signature, signature_of
-from costmodel.roofline.timing import Protocol
+from costmodel.roofline.timing import Protocol, measure
+
+TILE_BYTES = 200 * 1024
+"""What a tile may take up, all its arrays together [bytes]."""
+
+Cut = Callable[[Ref], Shape]
+
+
+def smallest(op: Op) -> Op:
+    """The same call on arrays of the same layout, two elements along every axis that has more."""
+    return _reshaped(op, lambda ref: tuple(min(n, 2) for n in ref.shape), compact=True)
+
+
+def tile(op: Op, most: int = TILE_BYTES) -> tuple[Op, float]:
+    """A part of a call that takes up at most so many bytes, where it can be cut, and how many such parts it has."""
+    if op.name == "matmul":
+        found = _product_tile(op, most)
+    elif op.name == "take":
+        found = _gather_tile(op, most)
+    else:
+        found = _loop_tile(op, most)
+    return found, _work(op) / _work(found)
+
+
+def alone(op: Op) -> Program:
+    """A call as a program of its own."""
+    return program_of([op], outputs=[op.output], name=op.name)
+
+
+def _loop_tile(op: Op, most: int) -> Op:
+    if op.name.endswith(".at") or not op.operands:
+        return op
+    whole = op.operands[0] if op.name.endswith(".reduce") else op.output
+    depth = len(whole.shape)
+    kept = list(whole.shape)
+    for axis in range(depth):
+        size = sum(_extent(ref, tuple(kept)) for ref in (*op.operands, op.output))
+        if size <= most:
+            break
+        kept[axis] = max(int(kept[axis] * most / size), 1)
+    if op.name.endswith(".reduce"):
+        return _reduction_tile(op, tuple(kept))
+    return _reshaped(op, lambda ref: _aligned(ref.shape, tuple(kept)))
+
+
+def _reduction_tile(op: Op, kept: Shape) -> Op:
+    x, axes = op.operands[0], op.reduced_axes
+    keepdims = op.params.get("keepdims")
+    left = tuple(1 if a in axes else n for a, n in enumerate(kept) if keepdims or a not in axes)
+    return _reshaped(op, lambda ref: kept if ref is x else left)
+
+
+def _aligned(shape: Shape, kept: Shape) -> Shape:
+    """Lengths of the last axes, as far as they are not broadcast."""
+    return tuple(min(n, most) for n, most in zip(shape, kept[len(kept) - len(shape) :], strict=True))
+
+
+def _extent(ref: Ref, kept: Shape) -> int:
+    shape = _aligned(ref.shape, kept) if len(ref.shape) <= len(kept) else ref.shape
+    distinct = prod(n for n, step in zip(shape, ref.steps, strict=True) if step)
+    return distinct * ITEM_BYTES[ref.dtype]
+
+
+def _product_tile(op: Op, most: int) -> Op:
+    a, b = op.operands if len(op.operands) == 2 else op.operands * 2
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    item = ITEM_BYTES[op.output.dtype]
+    while item * (m * k + k * n + m * n) > most and max(m, k, n) > 1:
+        if m == max(m, k, n):
+            m = -(-m // 2)
+        elif n >= k:
+            n = -(-n // 2)
+        else:
+            k = -(-k // 2)
+
+    def cut(ref: Ref) -> Shape:
+        one = (1,) * (len(ref.shape) - 2)
+        return (*one, *((m, n) if ref is op.output else (m, k) if ref is a else (k, n)))
+
+    return _reshaped(op, cut)
+
+
+def _gather_tile(op: Op, most: int) -> Op:
+    table, index = op.operands
+    axis = op.params.get("axis", 0)
+    if axis != 0:
+        return op
+    share = min(1.0, most / (2 * op.output.bytes + index.bytes))
+    rows = max(int(index.shape[0] * share), 1)
+    shapes = {
+        id(table): (min(table.shape[0], max(rows * prod(index.shape[1:]), 1)), *table.shape[1:]),
+        id(index): (rows, *index.shape[1:]),
+        id(op.output): (rows, *op.output.shape[1:]),
+    }
+    return _reshaped(op, lambda ref: shapes[id(ref)])
+
+
+def _work(op: Op) -> float:
+    return float(op.contractions or op.traffic_bytes)
+
+
+def _reshaped(op: Op, cut: Cut, compact: bool = False) -> Op:
+    """The call on parts of its arrays, in memory just large enough, shared where it was shared."""
+    buffers: dict[Buffer, Buffer] = {}
+    refs = [x for x in (*op.inputs, op.output) if isinstance(x, Ref)]
+    shapes = {id(ref): cut(ref) for ref in refs}
+    layouts = {id(ref): _compact(ref, shapes[id(ref)]) if compact else ref.steps for ref in refs}
+    for ref in refs:
+        reach = 1 + sum((n - 1) * abs(s) for n, s in zip(shapes[id(ref)], layouts[id(ref)], strict=True))
+        old = buffers.get(ref.buffer)
+        if old is None or old.elements < reach:
+            buffers[ref.buffer] = Buffer(reach, ref.dtype, "input", ref.buffer.name)
+
+    def moved(ref: Ref) -> Ref:
+        return Ref(shapes[id(ref)], buffers[ref.buffer], layouts[id(ref)])
+
+    inputs = tuple(moved(x) if isinstance(x, Ref) else x for x in op.inputs)
+    return Op(op.name, inputs, moved(op.output), op.params, op.layer, op.phase)
+
+
+def _compact(ref: Ref, shape: Shape) -> Shape:
+    """Strides in the order of the array's own, without gaps; a broadcast axis stays one."""
+    order = sorted(range(len(shape)), key=lambda a: (ref.steps[a], -a))
+    steps, so_far = [0] * len(shape), 1
+    for axis in order:
+        if ref.steps[axis]:
+            steps[axis] = so_far
+            so_far *= shape[axis]
+    return tuple(steps)
+
 
 Bound = Literal["compute", "memory", "overhead"]
 BOUNDS: tuple[Bound, ...] = ("compute", "memory", "overhead")
 
 OVERHEAD_SHARE = 1 / 2
-"""Of the time, from which a layer is bound by overhead."""
+"""Share of the time from which a layer is overhead-bound."""
 RESIDENT_SHARE = 2 / 3
-"""Of the time that is left without memory beyond the cache, below which a layer is bound by memory."""
+"""Share of the time that remains on cache-resident tiles, below which a layer is memory-bound."""
 BAND = 0.1
-"""How near to a threshold is too close to call."""
+"""Half width of the band around a threshold that is too close to call."""
 
 QUICK = Protocol(rounds=2, least_rounds=1, item_seconds=0.02, sample_seconds=1e-4)
 
 FLEETING = Protocol(rounds=1, burst=2, warm_passes=2, sample_seconds=1e-5)
-"""For rings of many copies, each run of which is long."""
+"""For rings of many copies, whose runs are long."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What bounds a layer. level: where from, if memory. close: whether another answer is as good."""
+    """What bounds a layer. level: of memory, if that bounds it. close: whether it is too close to call."""
 
     bound: Bound
     level: str = ""
@@ -53,7 +181,7 @@ class Verdict:
 
 
 def verdict(seconds: float, overhead: float, resident: float, level: str = "") -> Verdict:
-    """By the thresholds: all [s]; `resident` is without memory beyond the cache."""
+    """By the thresholds: measured time, overhead, and time on cache-resident tiles [s]."""
     over, kept = overhead / seconds, resident / seconds
     close = abs(over - OVERHEAD_SHARE) < BAND or (over < OVERHEAD_SHARE and abs(kept - RESIDENT_SHARE) < BAND)
     if over > OVERHEAD_SHARE:
@@ -69,12 +197,12 @@ def predicted(terms: Terms, machine: Machine) -> Verdict:
 
 
 def naive(flops: float, moved_bytes: float, peak: float, bandwidth: float) -> Verdict:
-    """The textbook's: intensity (FLOPs a byte) against the ridge, peak [FLOP/s] over bandwidth [bytes/s]."""
+    """By the textbook: intensity (FLOPs per byte) against the ridge, peak [FLOP/s] over bandwidth [bytes/s]."""
     return Verdict("compute" if flops * bandwidth >= moved_bytes * peak else "memory")
 
 
 def distances_of(machine: Machine) -> dict[str, int]:
-    """How far away memory is put for each level: half of the first, a quarter of others, or beyond all [bytes]."""
+    """Reuse distance that stands for each level [bytes]: half of the first cache, a quarter of others, beyond all."""
     sizes = [size for name, size in machine.caches if name != "L1"] or [2**20, 2**25]
     names = [name for name, _ in machine.caches if name != "L1"] or ["cache", "last cache"]
     shares = [size // (2 if number == 0 else 4) for number, size in enumerate(sizes)]
@@ -82,7 +210,7 @@ def distances_of(machine: Machine) -> dict[str, int]:
 
 
 def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Machine) -> list[Verdict]:
-    """What bounds each program, which takes so long [s], by intervention on its calls."""
+    """What bounds each program, which takes so long [s], by ablation of its calls."""
     effects = _effects([op for program in programs for op in program])
     found = []
     for program, took in zip(programs, seconds, strict=True):
@@ -99,7 +227,7 @@ def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Mac
 
 
 def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
-    """(on smallest shapes, without memory beyond the cache) of each distinct call [s]."""
+    """Time of each distinct call on smallest shapes, and without memory beyond the cache [s]."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     least = measure([alone(smallest(op)) for op in distinct.values()], protocol=QUICK)
@@ -111,7 +239,7 @@ def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
 
 
 def _level(op: Op, slower: float, machine: Machine) -> str:
-    """The level from which a tile of a call is slowed most nearly as much as the program is, against the cache."""
+    """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
         level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING)[0].minimum
@@ -119,36 +247,3 @@ def _level(op: Op, slower: float, machine: Machine) -> str:
     }
     near = took.pop("cache")
     return min(took, key=lambda level: abs(log(took[level] / near / slower)))
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Predicted bounds against measured ones, pair by pair."""
-
-    pairs: tuple[tuple[Bound, Bound], ...]
-
-    @property
-    def share(self) -> float:
-        """Of pairs that agree."""
-        return sum(a == b for a, b in self.pairs) / len(self.pairs) if self.pairs else 1.0
-
-    @property
-    def kappa(self) -> float:
-        """Cohen's kappa: agreement beyond what the two would have by chance; 1 if there is but one bound."""
-        if not self.pairs:
-            return 1.0
-        count = len(self.pairs)
-        rows, columns = Counter(a for a, _ in self.pairs), Counter(b for _, b in self.pairs)
-        chance = sum(rows[bound] * columns[bound] for bound in BOUNDS) / count**2
-        return 1.0 if chance == 1 else (self.share - chance) / (1 - chance)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; confusion as ``"predicted measured"``."""
-        confusion = {f"{a} {b}": count for (a, b), count in self.confusion.items()}
-        return {"layers": len(self.pairs), "share": self.share, "kappa": self.kappa, "confusion": confusion}
-
-    @property
-    def confusion(self) -> dict[tuple[Bound, Bound], int]:
-        """How many of each (predicted, measured)."""
-        counted = Counter(self.pairs)
-        return {(a, b): counted[a, b] for a in BOUNDS for b in BOUNDS}

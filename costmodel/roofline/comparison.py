@@ -1,23 +1,32 @@
-"""A against B on the clock: how much faster the second is, within what bounds, and whether that is more than noise."""
+"""Timings held against each other: two models side by side, or a measurement against a stored baseline."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
-from costmodel.display.table import Table
+from costmodel.display.figures import write
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.roofline.inspection import asked, with_rounds
-from costmodel.roofline.measurement import measure
-from costmodel.roofline.profiling import PROTOCOL, Profile, whole_program
+from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
+from costmodel.roofline.checking import Check, with_rounds
+from costmodel.roofline.machine import Machine
+from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
-from costmodel.roofline.storage import Progress, bar
-from costmodel.roofline.timing import Statistic, Timing
+from costmodel.roofline.recorder import asked, network_that_fits
+from costmodel.roofline.timing import Statistic, Timing, measure
 
 RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str
@@ -38,13 +47,13 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves no doubt which is faster."""
+        """Whether the interval excludes 1."""
         low, high = self.interval
         return low > 1 or high < 1
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why to doubt it."""
+        """Reasons to doubt it."""
         pairs = zip(self.names, self.timings, strict=True)
         found = [f"{name} is noisy: {timing.noise}" for name, timing in pairs if timing.noise]
         if not self.together:
@@ -69,11 +78,11 @@ class Comparison:
             low, high = map(show_seconds, timing.interval)
             rows.append((f"{letter}  {name}", show_seconds(timing.seconds), f"{low} to {high}", str(timing.count)))
         statistic = self.timings[0].statistic
-        table = Table(("Comparison", statistic, "95 % interval", "samples"), rows).text()
+        table = Table(("Comparison", statistic, "95 % interval", "samples"), rows)
         low, high = self.interval
         said = f"B is {self.speedup:.3f}× as fast as A (95 % interval {low:.3f} to {high:.3f}): "
         said += "significant" if self.significant else "no significant difference"
-        return "\n\n".join([*(f"warning: {warning}" for warning in self.warnings), table, said])
+        return Sheet([], [table], self.warnings, [said]).text()
 
 
 def compare(
@@ -104,7 +113,7 @@ def compare(
     found: list[Timing | Program] = []
     for side in sides:
         if isinstance(side, Prediction):
-            found.append(whole_program(side))
+            found.append(network_that_fits(side, optimize=False).program)
         else:
             found.append(side.passes[chosen].timing if isinstance(side, Profile) else side)
     to_run = [program for program in found if isinstance(program, Program)]
@@ -117,22 +126,16 @@ def compare(
 def compared(names: tuple[str, str], timings: tuple[Timing, Timing], *, together: bool = False) -> Comparison:
     """Two timings, by the statistic of the first."""
     first, second = timings
-    interval = speedup_interval(first.samples, second.samples, first.statistic)
-    same = Timing(second.samples, second.inner, second.wall_ratio, first.statistic)
-    return Comparison(names, (first, same), first.seconds / same.seconds, interval, together)
+    second = replace(second, statistic=first.statistic)
+    return Comparison(names, (first, second), first.seconds / second.seconds, speedup_interval(first, second), together)
 
 
-def speedup_interval(
-    before: Sequence[float], after: Sequence[float], statistic: Statistic = "median"
-) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of two samples' statistics."""
+def speedup_interval(before: Timing, after: Timing) -> tuple[float, float]:
+    """95 % bootstrap interval of the ratio of two timings."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    taken = np.median if statistic == "median" else np.min
-    ratio = taken(random.choice(before, (RESAMPLES, len(before))), axis=1) / taken(
-        random.choice(after, (RESAMPLES, len(after))), axis=1
-    )
+    ratio = before.resampled(random, RESAMPLES) / after.resampled(random, RESAMPLES)
     low, high = np.percentile(ratio, (2.5, 97.5))
     return float(low), float(high)
 
@@ -168,3 +171,156 @@ def _name(side: Prediction | Program | Profile | Timing, letter: str, chosen: st
 def _measured(programs: list[Program], rounds: int | None, progress: Progress | None) -> list[Timing]:
     protocol = with_rounds(PROTOCOL, rounds)
     return measure(programs, protocol=protocol, statistic="median", progress=progress) if programs else []
+
+
+FORMAT = 1
+LARGEST_FILE = 50_000_000
+DRIFT = 0.10
+"""Relative drift of a core's speed between two measurements: a change is an interval that lies wholly beyond it."""
+
+Samples = Annotated[list[float], Field(min_length=1, max_length=1_000_000)]
+Outcome = Literal["slower", "faster", "as before", "new", "gone"]
+
+
+class Baseline(BaseModel):
+    """Stored samples [s] of each layer or pass, by name, with the question and the machine."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: int = FORMAT
+    question: str
+    machine: Machine
+    created: str
+    statistic: Statistic
+    samples: dict[str, Samples]
+
+    @field_validator("samples")
+    @classmethod
+    def _are_times(cls, samples: dict[str, list[float]]) -> dict[str, list[float]]:
+        for name, values in samples.items():
+            wrong = [value for value in values if not (math.isfinite(value) and value > 0)]
+            if wrong:
+                raise ValueError(f"{name!r} took {wrong[0]} s, which is no time")
+        return samples
+
+
+def baseline_of(found: Check | Profile) -> Baseline:
+    """The timings of a check or profile."""
+    timings = _timings(found)
+    return Baseline(
+        question=found.question,
+        machine=found.calibration.machine,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        statistic=next(iter(timings.values())).statistic,
+        samples={name: list(timing.samples) for name, timing in timings.items()},
+    )
+
+
+def _timings(found: Check | Profile) -> dict[str, Timing]:
+    if isinstance(found, Profile):
+        return {name: each.timing for name, each in found.passes.items()}
+    return {layer.full_name: layer.timing for layer in found.layers}
+
+
+def save(found: Check | Profile, path: str | os.PathLike[str]) -> None:
+    """Keep its timings in a JSON file, written whole or not at all. Raises CostModelError."""
+    write(baseline_of(found).model_dump_json(indent=1) + "\n", path)
+
+
+def read(path: str | os.PathLike[str]) -> Baseline:
+    """The timings in a file. Raises CostModelError unless it is whole, and of this version."""
+    where = printable(str(path))
+    try:
+        found = read_stored(Baseline, Path(path), LARGEST_FILE)
+    except NotStored as error:
+        raise CostModelError(f"{where}{' is no baseline' * error.content}: {error}; --save makes one") from None
+    if found.format != FORMAT:
+        raise CostModelError(f"{where} is of format {found.format}, this version reads {FORMAT}: --save makes one anew")
+    return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """One layer or pass, then and now [s]. ratio: 95 % interval of now over then."""
+
+    name: str
+    before: float | None
+    after: float | None
+    ratio: tuple[float, float] | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A measurement held against a baseline."""
+
+    question: str
+    created: str
+    changes: tuple[Change, ...]
+
+    @property
+    def slower(self) -> list[Change]:
+        """Regressions: slower by more than noise and drift explain."""
+        return [change for change in self.changes if change.outcome == "slower"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "question": self.question,
+            "baseline": self.created,
+            "regressions": len(self.slower),
+            "changes": [
+                {**vars(change), "ratio": None if change.ratio is None else list(change.ratio)}
+                for change in self.changes
+            ],
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                printable(c.name),
+                "-" if c.before is None else show_seconds(c.before),
+                "-" if c.after is None else show_seconds(c.after),
+                "-" if c.ratio is None else f"{c.ratio[0]:.3f} to {c.ratio[1]:.3f}",
+                c.outcome,
+            )
+            for c in self.changes
+        ]
+        header = (f"Against {self.created}", "then", "now", "now / then (95 %)", "outcome")
+        said = f"{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
+        return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[said]).text()
+
+
+def against(found: Check | Profile, baseline: Baseline) -> Changes:
+    """What has changed since. Raises CostModelError for a baseline of another question or machine."""
+    return changes_between(baseline, baseline_of(found))
+
+
+def changes_between(then: Baseline, now: Baseline) -> Changes:
+    """What has changed from one to the other. Raises CostModelError for two of other questions or machines."""
+    if then.question != now.question:
+        raise CostModelError(f"the baseline is of another question: {printable(then.question)!r}, now {now.question!r}")
+    if then.machine != now.machine:
+        raise CostModelError(
+            f"the baseline is of another machine: {printable('; '.join(now.machine.changes_from(then.machine)))}"
+        )
+    names = dict.fromkeys([*then.samples, *now.samples])
+    return Changes(now.question, then.created, tuple(_change(name, then, now) for name in names))
+
+
+def _change(name: str, then: Baseline, now: Baseline) -> Change:
+    before, after = (
+        Timing(tuple(each.samples[name]), statistic=now.statistic) if name in each.samples else None
+        for each in (then, now)
+    )
+    if before is None or after is None:
+        return Change(
+            name,
+            before.seconds if before else None,
+            after.seconds if after else None,
+            None,
+            "gone" if before else "new",
+        )
+    low, high = speedup_interval(after, before)
+    outcome: Outcome = "slower" if low > 1 + DRIFT else "faster" if high < 1 / (1 + DRIFT) else "as before"
+    return Change(name, before.seconds, after.seconds, (low, high), outcome)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
-from costmodel.roofline.footprint import check_fits, peak_bytes
 from costmodel.roofline.memory import Memory
-from costmodel.roofline.network import Network, check_runs, network_of
-from costmodel.roofline.positions import TABLES
 from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import Network, asked, network_that_fits
 from costmodel.roofline.reference import Ref
 
 if TYPE_CHECKING:
     import numpy
+
 
 Float = Literal["float32", "float64"]
 Arrays = Mapping[str, Any]
@@ -78,13 +77,8 @@ def execute(
         raise unknown("dtype", dtype, ("float32", "float64"))
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingError(f"seed={shown(seed)} is not a whole number from 0: use one such as seed=0")
-    prediction = model if isinstance(model, Prediction) else predict(model, **{"mode": "inference", **settings})
-    if isinstance(model, Prediction) and settings:
-        raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
-    check_runs(prediction)
-    check_fits(prediction.memory.weights, prediction.model.title)
-    network = network_of(prediction, dtype, optimize=update)
-    check_fits(peak_bytes(network.program), prediction.model.title)
+    prediction = asked(model, settings)
+    network = network_that_fits(prediction, dtype, optimize=update)
     memory = filled(network, prediction, seed, {**(weights or {}), **(inputs or {})})
     network.program.run(memory)
     return _found(network, memory)
@@ -101,7 +95,7 @@ def _found(network: Network, memory: Memory) -> Execution:
 
 
 def filled(network: Network, prediction: Prediction, seed: int = 0, given: Arrays | None = None) -> Memory:
-    """Memory with numbers in all that is there before the program runs: those `given` by name, else drawn.
+    """Memory with values for inputs, weights, buffers and states: those `given` by name, else drawn.
 
     Raises UnknownNameError, ShapeError, SettingError.
     """
@@ -128,7 +122,7 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
 
 
 def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.ndarray:
-    """An array that was given: numbers of the right shape, indices within what they point into."""
+    """A given array. Raises for a wrong shape, a wrong type, or an index out of range."""
     import numpy
 
     title, whole = prediction.model.title, ref.dtype == "int64"
@@ -149,7 +143,7 @@ def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.
 
 
 def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarray, prediction: Prediction) -> None:
-    """Numbers that stay of one size through many layers; indices of tokens and classes."""
+    """Draw values whose variance stays constant through layers (1/√fan-in); indices uniformly."""
     if ref.dtype == "int64":
         out[...] = random.integers(0, _classes(name, prediction), ref.shape)
         return
@@ -161,7 +155,7 @@ def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarra
 
 
 def _classes(name: str, prediction: Prediction) -> int:
-    """How many there are: entries of the table that reads them, or classes of what the loss compares with them."""
+    """Number of indices: entries of the embedding that reads them, or classes of the loss."""
     calls = prediction.run.root.calls()
     reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
     return int(getattr(reader.kind, "entries", getattr(reader.kind, "features", reader.x.shape[1:2][-1])))
@@ -180,3 +174,74 @@ def _buffer(name: str, ref: Ref, model: Architecture) -> Any:
     if isinstance(model, Transformer) and kind in TABLES:
         return TABLES[kind](model, ref.shape)
     return 1.0 if kind == "running_var" else 0.0
+
+
+def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Which keys each query sees."""
+    import numpy
+
+    behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
+    window = shape[1] if model.window is None else model.window.size
+    return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
+
+
+def _visible_beyond(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Which keys each query of a block without the window sees."""
+    return _visible(model.model_copy(update={"window": None}), shape)
+
+
+def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """A slope a head times the position of the key (Press et al. 2022, §3); a row's own position adds a constant."""
+    import numpy
+
+    heads = model.heads
+    whole = 2 ** math.floor(math.log2(heads))
+    exponents = [8 * (i + 1) / whole for i in range(whole)] + [4 * (2 * i + 1) / whole for i in range(heads - whole)]
+    return 2.0 ** -numpy.array(exponents)[:, None, None] * numpy.arange(shape[2])
+
+
+def _angles(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Position over 10000^(2i/size) for pair i, once for each of the pair (Su et al. 2021, §3.2.2)."""
+    import numpy
+
+    pairs = 10_000.0 ** -(numpy.arange(0, shape[1], 2) / shape[1])
+    return numpy.tile(numpy.arange(shape[0])[:, None] * pairs, 2)
+
+
+def _cosines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.cos(_angles(model, shape))
+
+
+def _sines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    return numpy.sin(_angles(model, shape))
+
+
+def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Distances of up to 128: short ones each to themselves, longer ones by their logarithm (Raffel et al. 2020, §2.1).
+
+    Half of the buckets are for what comes after, where tokens see that.
+    """
+    import numpy
+
+    ahead = numpy.arange(shape[1]) - numpy.arange(shape[0])[:, None]
+    count = model.buckets if model.causal else max(model.buckets // 2, 1)
+    exact, distance = max(count // 2, 1), numpy.maximum(-ahead, 0) if model.causal else abs(ahead)
+    share = numpy.log(numpy.maximum(distance, 1) / exact) / math.log(max(128 / exact, 2))
+    far = numpy.minimum(exact + (share * (count - exact)).astype(int), count - 1)
+    found = numpy.where(distance < exact, distance, far) + (0 if model.causal else count * (ahead > 0))
+    return numpy.minimum(found, model.buckets - 1)
+
+
+TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
+    "attention_mask": _visible,
+    "global_attention_mask": _visible_beyond,
+    "alibi": _slopes,
+    "cos": _cosines,
+    "sin": _sines,
+    "relative_buckets": _buckets,
+}
+"""Buffers of a transformer, by name."""

@@ -1,19 +1,132 @@
-"""Memory of a program without running it: the bytes of NumPy arrays that are alive at every call."""
+"""Memory of a program without running it: live bytes at every call, and the buffers of NumPy's iterator.
+
+An elementwise function runs over axes as one loop as far as a single stride takes every operand from each element to
+the next. Where it does not, as between rows that share one column of numbers, NumPy may copy an operand into a buffer,
+to make fewer and longer loops; an operand of another type is always copied. The choice is that of NumPy 2.3 and later
+(``numpy/_core/src/multiarray/nditer_constr.c``): as many inner axes as make (1 + operands buffered)/(length of a loop)
+least.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import accumulate
-from pathlib import Path
+from math import prod
+from typing import NamedTuple
 
-from costmodel.display.units import show_bytes
-from costmodel.errors import CostModelError
-from costmodel.roofline.buffering import buffer_bytes
-from costmodel.roofline.program import Program
+from costmodel.roofline.program import Op, Program
+from costmodel.roofline.reference import ITEM_BYTES
 
-CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells a container's limit."""
+BUFFER = 8192
+"""Elements that a buffer holds at most (``np.getbufsize``)."""
+
+DIRECT = frozenset({"copyto", "matmul", "take", "random"})
+"""Functions that do not go through the buffering iterator."""
+
+INDEXING_BYTES = 4608
+"""About what ``ufunc.at`` takes for its iterator over an index, which has room for 64 axes of everything."""
+
+
+class Operand(NamedTuple):
+    """Steps along each axis of the loop [elements], the item that a buffer of it holds [bytes], and whether it is cast.
+
+    reduced: an output that several elements are reduced into.
+    """
+
+    steps: tuple[int, ...]
+    item_bytes: int
+    cast: bool
+    reduced: bool = False
+
+
+def buffer_bytes(op: Op) -> int:
+    """Bytes that the iterator of a call allocates for buffers, and gives back at its end."""
+    function, _, method = op.name.partition(".")
+    if method == "at":
+        return INDEXING_BYTES
+    if function in DIRECT:
+        return 0
+    shape, steps = op.loop
+    axes, operands = _merged(*_sorted(shape, _operands(op, steps)))
+    depth, loop = _depth(axes, operands)
+    core = prod(axes[:depth])
+    most = BUFFER // core * core if depth and core <= BUFFER else BUFFER
+    held = min(most, loop)
+    return sum(held * x.item_bytes for x in operands if x.cast or not _single(axes, x, depth))
+
+
+def _operands(op: Op, steps: list[tuple[int, ...]]) -> list[Operand]:
+    """Arrays read and the one written, with their steps over the loop; numbers cost nothing."""
+    *refs, output = op.accesses
+    floats = [x.dtype for x in refs if x.dtype.startswith("float")]
+    logical = op.name.startswith("logical")
+    computed = "bool" if logical else max(floats, default=refs[0].dtype if refs else "", key=ITEM_BYTES.__getitem__)
+    if op.name == "divide" and not floats:
+        computed = "float64"
+    made, reduced = output.dtype if output.dtype == "bool" else computed, op.name.endswith(".reduce")
+    read = [Operand(own, ITEM_BYTES[computed], x.dtype != computed) for x, own in zip(refs, steps, strict=False)]
+    return [*read, Operand(steps[-1], ITEM_BYTES[made], not reduced and output.dtype != made, reduced)]
+
+
+def _sorted(shape: tuple[int, ...], operands: list[Operand]) -> tuple[list[int], list[Operand]]:
+    """Axes from the innermost out: those of smaller steps first, where no operand objects; single ones left out."""
+    order: list[int] = []
+    for axis in [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]:
+        place = len(order)
+        for before in range(len(order) - 1, -1, -1):
+            pairs = [(x.steps[axis], x.steps[order[before]]) for x in operands]
+            pairs = [(own, other) for own, other in pairs if own and other]
+            if not pairs:
+                continue
+            if any(own >= other for own, other in pairs):
+                break
+            place = before
+        order.insert(place, axis)
+    return [shape[a] for a in order], [x._replace(steps=tuple(x.steps[a] for a in order)) for x in operands]
+
+
+def _merged(axes: list[int], operands: list[Operand]) -> tuple[list[int], list[Operand]]:
+    """Neighbouring axes as one where a single stride walks both, for every operand."""
+    sizes: list[int] = []
+    kept: list[int] = []
+    for axis, size in enumerate(axes):
+        if kept and all(x.steps[kept[-1]] * sizes[-1] == x.steps[axis] for x in operands):
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            kept.append(axis)
+    return sizes, [x._replace(steps=tuple(x.steps[a] for a in kept)) for x in operands]
+
+
+def _single(axes: list[int], x: Operand, depth: int) -> bool:
+    """Whether one stride walks axes 0 … depth."""
+    reached = all(x.steps[a] * axes[a] == x.steps[a + 1] for a in range(depth))
+    return reached or (x.reduced and all(x.steps[a] * axes[a] == x.steps[a + 1] for a in range(depth - 1)))
+
+
+def _depth(axes: list[int], operands: list[Operand]) -> tuple[int, int]:
+    """The outermost axis of a loop, and the elements that all loops of it have."""
+    cost = 1 + sum(x.cast for x in operands)
+    single = [True] * len(operands)
+    size = axes[0] if axes else 1
+    depth, best, best_cost = 0, size, cost
+    for axis in range(1, len(axes)):
+        if size >= BUFFER and cost > 1:
+            break
+        turns = False
+        for number, x in enumerate(operands):
+            if single[number] and x.steps[axis - 1] * axes[axis - 1] != x.steps[axis]:
+                single[number] = False
+                cost += not x.cast
+            if not single[number] and x.reduced and 0 in (x.steps[axis], x.steps[axis - 1]):
+                turns = True
+        size *= axes[axis]
+        length = min(size, BUFFER) if cost > 1 else size
+        if cost * best <= best_cost * length:
+            depth, best, best_cost = axis, size, cost
+        if turns:
+            break
+    return depth, best
 
 
 def standing_bytes(program: Program) -> int:
@@ -39,40 +152,3 @@ def peak_bytes(program: Program) -> int:
         for live, made, op in zip(before, program.made, program.ops, strict=False)
     )
     return max(during, default=before[0])
-
-
-def free_bytes() -> int | None:
-    """Memory that this process can still have [bytes], by the system's account and a container's limit, if told."""
-    told = [*_available(), *_left_of_limit()]
-    return min(told) if told else None
-
-
-def _available() -> Iterator[int]:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        yield from (1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except OSError:
-        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-            yield os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _left_of_limit() -> Iterator[int]:
-    """What a control group's limit leaves; file pages that nobody uses are given up when memory is asked for."""
-    try:
-        limit, used, stat = (
-            (CGROUP / f"memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current", "stat")
-        )
-    except OSError:
-        return
-    if limit.isdigit() and used.isdigit():
-        idle = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
-        yield max(0, int(limit) - int(used) + idle)
-
-
-def check_fits(needed: int, what: str) -> None:
-    """Raise CostModelError if `needed` bytes are more than is free, before anything is allocated."""
-    free = free_bytes()
-    if free is not None and needed > free:
-        raise CostModelError(
-            f"{what} needs {show_bytes(needed)} to run and {show_bytes(free)} is free: use a smaller batch or model"
-        )

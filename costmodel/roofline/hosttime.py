@@ -2,9 +2,9 @@
 
 Six models, each adding to the one before:
 
-1. two ceilings: the program's FLOPs at the fastest rate, or its compulsory bytes at memory's bandwidth
+1. two ceilings: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth
 2. NumPy's own passes: the same for each call, with all that it reads and writes
-3. reuse: bandwidth by how long ago what a call touches was touched last
+3. reuse: bandwidth by the reuse distance of what a call touches
 4. functions: the throughput of each elementwise function
 5. products: matrix products by their shape
 6. overheads: what a call costs, and what starting each inner loop costs
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.arena import LINE
-from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import Placement, operands_of, place, reuse_distances
+from costmodel.roofline.calibration import PREFIX, Calibration, calibration_networks
+from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
-from costmodel.roofline.program import Program
+from costmodel.roofline.program import Op, Program, Span, distinct_bytes
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
@@ -35,12 +35,15 @@ LEVELS = {
     6: "overheads of calls and rows",
 }
 
+LONG = 3200
+"""Length of rows at which a reduction's time per element no longer falls."""
+
 
 @dataclass(frozen=True)
 class Terms:
-    """Where predicted time goes [s]: `compute` on what is in the cache, `memory` beyond that, `overhead` of calls.
+    """Predicted time by cause [s]: `compute` on operands in cache, `memory` beyond that, `overhead` of calls.
 
-    rows: starting inner loops. reach: how far away what costs `memory` was [bytes].
+    rows: starting inner loops. reach: reuse distance of what costs `memory` [bytes].
     """
 
     compute: float = 0.0
@@ -91,7 +94,7 @@ class HostTime:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where nine of ten measurements are to be expected [s]."""
+        """90 % prediction interval [s]."""
         return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
 
     def changed(self, change: Callable[[Op, Terms], Terms]) -> HostTime:
@@ -106,12 +109,11 @@ def host_time(
     *,
     level: int = 6,
     compulsory_bytes: int | None = None,
-    placement: Placement | None = None,
     between: int = 0,
 ) -> HostTime:
     """How long a program takes when it is run over and over.
 
-    between: bytes that others touch from one run to the next.
+    between: bytes that other work touches between two runs.
     compulsory_bytes: what level 1 moves, the program's inputs, weights and outputs once unless given.
     Raises SettingError for a level that there is not.
     """
@@ -119,7 +121,7 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances((placement or place(program)).touched, between)
+    distances = reuse_distances(program.touched, between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
@@ -132,7 +134,7 @@ def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> Ho
 
 
 def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
-    """Errors of one kind of call go together, those of different kinds do not."""
+    """Relative error of the sum: those of products add up, those of the rest too, the two independently."""
     products = rest = 0.0
     for op, terms in calls:
         signature = signature_of(op)
@@ -145,7 +147,7 @@ def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
 
 
 def compulsory_bytes_of(program: Program) -> int:
-    """What must move at least [bytes]: inputs, weights and outputs once; of a table only what is looked up."""
+    """Compulsory traffic [bytes]: inputs, weights and outputs once; of a table only the rows that are looked up."""
     ends = {ref.buffer: ref.bytes for ref in (*program.inputs, *program.weights, *program.outputs)}
     for op in program:
         if op.name == "take" and op.operands[0].buffer in ends:
@@ -180,7 +182,7 @@ def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms
 def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
     if level == 2:
         return op.traffic_bytes / rates.memory_bandwidth
-    refs = operands_of(op)
+    refs = op.accesses
     return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, distances, strict=True))
 
 
@@ -199,8 +201,8 @@ def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float
 
 
 def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
-    """Every line that is touched comes once from where it is: of every other element as many as of all."""
-    used = list(zip(operands_of(op), loop.strands, distances, strict=True))
+    """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
+    used = list(zip(op.accesses, loop.strands, distances, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
     way = "two" if len(seen) > 2 and not loop.in_place else "one"
     total = 0.0
@@ -227,47 +229,41 @@ def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: 
 
 
 def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
-    """(computing on what is in the cache, starting rows, the call) [s]."""
+    """Compute on operands in cache, starting rows, overhead of the call [s]."""
     if loop.reduced:
-        even = loop.inner % 16 == 0
-        table = rates.reduced(loop.name, loop.reduced, loop.dtype, even)
-        whole = loop.rows * table(loop.inner)
-        asymptote = rates.reduced(loop.name, loop.reduced, loop.dtype, even)(3200) / 3200
-        compute = min(loop.elements * asymptote, whole)
-        return compute, whole - compute, rates.call(loop.name, loop.dtype)
-    name = loop.name
-    if name == "copyto" and len(loop.strands) > 1 and loop.strands[-2].itemsize == 1:
+        return _reduction(loop, rates)
+    name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
+    if name == "copyto" and read[-1:] == [1]:
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
-    *read, written = (strand.itemsize for strand in loop.strands)
     if written > 1 and 1 in read:
         name = MIXED
-    call = rates.call(name, loop.dtype, loop.scalars if name != "fill" else 0)
-    ragged = [strand for strand in loop.strands if not strand.flat or strand.step != 1]
-    rate = rates.rate(name, loop.dtype, bool(loop.scalars) and name != "fill", loop.in_place)
-    if name == "copyto" and ragged:
-        whole = loop.rows * max(
-            rates.row(_copying(loop, number), loop.dtype)(loop.inner)
-            for number, s in enumerate(loop.strands)
-            if s in ragged
-        )
+    scalars = loop.scalars if name != "fill" else 0
+    ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]
+    rate = rates.rate(name, loop.dtype, bool(scalars), loop.in_place)
+    if not ragged:
+        return loop.elements * rate, 0.0, rates.call(name, loop.dtype, scalars)
+    if name == "copyto":
+        whole = loop.rows * max(rates.row(_copying(loop, number), loop.dtype)(loop.inner) for number in ragged)
         compute = min(loop.elements * rate, whole)
-        return compute, whole - compute, call
-    if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] is not loop.strands[-1] and ragged[0].step < 2:
-        return _repeated(loop, ragged[0].step, rates, rate)
-    extra = sum(
-        rates.row(_pattern(loop, number), loop.dtype)(loop.inner)
-        for number, s in enumerate(loop.strands)
-        if s in ragged
-    )
-    if ragged:
-        call = rates.call("repeated", loop.dtype)
-    return loop.elements * rate, loop.rows * extra, call
+        return compute, whole - compute, rates.call(name, loop.dtype, scalars)
+    step = loop.strands[ragged[0]].step
+    if len(ragged) == 1 and len(loop.strands) == 3 and ragged[0] != 2 and step < 2:
+        return _repeated(loop, step, rates, rate)
+    extra = sum(rates.row(_pattern(loop, number), loop.dtype)(loop.inner) for number in ragged)
+    return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
+
+
+def _reduction(loop: Loop, rates: Rates) -> tuple[float, float, float]:
+    table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
+    whole = loop.rows * table(loop.inner)
+    compute = min(loop.elements * (table(LONG) / LONG), whole)
+    return compute, whole - compute, rates.call(loop.name, loop.dtype)
 
 
 def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
-    """A row or column for each row of the other operand, as measured of additions; what else is done comes on top."""
+    """A broadcast row or column: an addition's measured time, and by how much the function is slower than adding."""
     pattern = ("row" if step else "column") + (" in place" if loop.in_place else "")
     slower = max(rate - rates.rate("add", loop.dtype, False, loop.in_place), 0.0)
     whole = loop.rows * rates.row(pattern, loop.dtype)(loop.inner) + loop.elements * slower
@@ -276,7 +272,7 @@ def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, 
 
 
 def _masked(loop: Loop, rates: Rates) -> tuple[float, float, float]:
-    """Copying where a causal mask allows: a stretch of ones and one of noughts in each row."""
+    """A copy through a causal mask, whose rows are a run of ones and a run of zeros."""
     overhead, per_row, per_element = rates.masking(loop.dtype)
     side = loop.inner**0.5 if loop.inner > 1 else 1.0
     return loop.elements * per_element, loop.rows * max(side, 1.0) * per_row, overhead
@@ -294,3 +290,145 @@ def _pattern(loop: Loop, number: int) -> str:
     if number == len(loop.strands) - 1:
         return "part written"
     return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"
+
+
+GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
+HOLD = 0.5
+"""Ridge penalty that holds each factor to 1: the weight of one more program that says so."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Factors, one for each of `GROUPS`, by which time in a whole program exceeds that of calls repeated alone."""
+
+    factors: tuple[float, ...]
+
+    def applied(self, op: Op, terms: Terms) -> Terms:
+        """The terms of a call in a whole program."""
+        compute, memory, rows, overhead = (self.factors[group] for group in _groups(op))
+        return replace(
+            terms,
+            compute=terms.compute * compute,
+            memory=terms.memory * memory,
+            rows=terms.rows * rows,
+            overhead=terms.overhead * overhead,
+        )
+
+
+def predict_seconds(
+    program: Program,
+    calibration: Calibration,
+    *,
+    level: int = 6,
+    in_context: bool = False,
+    compulsory_bytes: int | None = None,
+    between: int = 0,
+) -> HostTime:
+    """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
+
+    Args:
+        program: what is run; a layer's, or a whole network's.
+        calibration: of the machine.
+        level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
+        in_context: for whole networks: with the factors that the calibration's own networks gave.
+        compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
+        between: bytes that other work touches between two repetitions.
+
+    Raises:
+        SettingError: there is no such level.
+
+    """
+    host = host_time(
+        program,
+        calibration.rates,
+        level=level,
+        compulsory_bytes=compulsory_bytes,
+        between=between,
+    )
+    if not in_context or level < 6:
+        return host
+    context = context_of(calibration)
+    return host.changed(context.applied)
+
+
+def context_of(calibration: Calibration) -> Context:
+    """The factors with which the calibration networks take as long as they did, each near 1."""
+    return _fitted(calibration.rates)
+
+
+@lru_cache(maxsize=8)
+def _fitted(rates: Rates) -> Context:
+    import numpy as np
+    from scipy.optimize import nnls
+
+    took = {name: value for name, value in rates.seconds.items() if name.startswith(PREFIX)}
+    programs = {name: program for name, program in calibration_networks().items() if name in took}
+    if not programs:
+        return Context((1.0,) * len(GROUPS))
+    rows = np.zeros((len(programs), len(GROUPS)))
+    for row, (name, program) in zip(rows, programs.items(), strict=True):
+        for op, terms in host_time(program, rates).calls:
+            np.add.at(row, _groups(op), (terms.compute, terms.memory, terms.rows, terms.overhead))
+        row /= took[name]
+    held = HOLD * np.eye(len(GROUPS))
+    matrix, goal = np.vstack([rows, held]), np.concatenate([np.ones(len(rows)), np.full(len(GROUPS), HOLD)])
+    return Context(tuple(map(float, nnls(matrix, goal)[0])))
+
+
+def _groups(op: Op) -> list[int]:
+    """To which of `GROUPS` the terms of a call belong: compute, memory, rows, overhead."""
+    return [0, 1, 3, 4] if op.name == "matmul" else [2, 2, 3, 4]
+
+
+def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
+    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
+
+    Half of the call that touched it last and half of this one count, since both stream through what they touch.
+    between: bytes that other work touches between two repetitions.
+    """
+    recent: dict[tuple[int, int], tuple[Span, int]] = {}
+    found: list[list[float]] = []
+    for turn in range(2):
+        found = []
+        for number, spans in enumerate(touched):
+            own = distinct_bytes(spans)
+            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
+            for span in spans:
+                _touch(span, turn * len(touched) + number, recent)
+    return found
+
+
+def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
+    """Move a span to the end of `recent`, ordered by last use; entries that it covers are removed."""
+    place = span.start, span.end
+    if recent.pop(place, None) is None:
+        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
+            del recent[covered]
+    recent[place] = span, mark
+
+
+def _distance(
+    span: Span,
+    recent: dict[tuple[int, int], tuple[Span, int]],
+    own: int,
+    touched: Sequence[Sequence[Span]],
+    others: int,
+) -> float:
+    between = at_once = 0
+    last = -1
+    for entry, mark in reversed(recent.values()):
+        if mark != last:
+            between, at_once, last = between + at_once, 0, mark
+        if _overlaps(entry, span):
+            between += others if mark < len(touched) else 0
+            return max(between + (distinct_bytes(touched[mark % len(touched)]) + own) / 2, span.bytes)
+        at_once += entry.bytes
+    return float("inf")
+
+
+def _overlaps(a: Span, b: Span) -> bool:
+    return a.start < b.end and b.start < a.end
+
+
+def _covers(a: Span, b: Span) -> bool:
+    return a.start <= b.start and b.end <= a.end

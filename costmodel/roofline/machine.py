@@ -1,4 +1,4 @@
-"""What the clock's machine is: what a measurement depends on, and is kept under."""
+"""The machine that is measured: CPU, caches, NumPy, BLAS and threads; calibrations are stored by it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Machine:
-    """A host as its measurements see it.
+    """All that measurements on a host depend on.
 
     caches: (level, bytes) of the data caches that one core sees, smallest first; empty if the system does not say.
     threads: how many BLAS may use. What the system does not say is ``"unknown"``, and never guessed.
@@ -39,13 +39,13 @@ class Machine:
 
     @property
     def key(self) -> str:
-        """Twelve hexadecimal digits that change whenever the machine does."""
+        """Hash of all fields, twelve hexadecimal digits."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The names of what the system does not say."""
+        """Names of the fields that the system does not report."""
         missing = [name for name in ("cpu", "blas", "blas_version", "blas_kernels") if getattr(self, name) == UNKNOWN]
         return (*missing, *(() if self.caches else ("caches",)))
 

@@ -1,16 +1,109 @@
-"""What calibration measures: single NumPy calls, described as a kernel's are, at sizes chosen for what they show."""
+"""What a calibration measures: single NumPy calls at sizes chosen for what they show.
+
+The sizes of matrix products are spread evenly over the logarithms of what networks ask for. No shape here is one that
+is predicted: see `costmodel.roofline.validation`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
-from costmodel.roofline.operation import Op
-from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.reference import Buffer, Ref
-from costmodel.roofline.shapes import batched_shapes, product_shapes
+from costmodel.roofline.memory import PAGE, STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.program import Op, Program, Thunk, program_of
+from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
+
+Triple = tuple[int, int, int]
+STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
+"""Of the R3 sequence, which fills a box evenly (Roberts 2018)."""
+GRIDS = (1, 8, 16, 48)
+"""Sizes are rounded up to multiples of these in turn, since those of networks are."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Products (m, k) times (k, n) between two corners; multiply-adds from `least` to `most`.
+
+    layout: whose columns are contiguous, "a" or "b"; "" for none. square: n is a square, the pixels of an image.
+    """
+
+    count: int
+    low: Triple
+    high: Triple
+    least: float
+    most: float
+    layout: str = ""
+    square: bool = False
+
+    def shapes(self, share: float) -> Iterator[Triple]:
+        """The first so many of its shapes."""
+        found = 0
+        step = 0
+        while found < self.count * share:
+            step += 1
+            u = [(0.5 + step * r) % 1.0 for r in STEPS]
+            m, n, k = (round(a * (b / a) ** x) for a, b, x in zip(self.low, self.high, u, strict=True))
+            grid = GRIDS[step % 4]
+            m, k = _rounded(m, grid), _rounded(k, grid)
+            n = max(isqrt(n), 4) ** 2 if self.square else _rounded(n, grid)
+            if self.least <= m * n * k <= self.most:
+                found += 1
+                yield m, n, k
+
+
+BOXES = (
+    Box(30, (16, 36, 16), (600, 16_000, 1200), 1e6, 2e7, square=True),
+    Box(26, (40, 36, 100), (600, 16_000, 5000), 2e7, 1.6e8, square=True),
+    Box(8, (32, 6000, 20), (160, 40_000, 600), 4e7, 2e8, square=True),
+    Box(18, (24, 24, 24), (2000, 4000, 4000), 1e6, 3e7),
+    Box(24, (16, 24, 24), (1500, 4500, 4500), 1e6, 2e7, layout="b"),
+    Box(18, (32, 100, 100), (1000, 4500, 4500), 2e7, 2e8, layout="b"),
+    Box(3, (200, 500, 500), (1000, 4500, 4500), 2e8, 8e8, layout="b"),
+    Box(14, (24, 24, 24), (3000, 3000, 1000), 1e6, 6e7, layout="a"),
+    Box(8, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7),
+    Box(6, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7),
+    Box(4, (2, 32, 32), (15, 4000, 4000), 1e6, 1e7, layout="b"),
+    Box(8, (32, 2, 32), (4000, 15, 4000), 1e6, 1e7, layout="b"),
+    Box(24, (3, 3, 3), (400, 400, 1200), 100, 1e6),
+    Box(24, (3, 3, 3), (400, 400, 1200), 100, 1e6, layout="b"),
+    Box(8, (3, 3, 3), (400, 400, 400), 100, 1e6, layout="a"),
+    Box(6, (1, 8, 8), (1, 6000, 6000), 500, 1e7),
+    Box(8, (8, 1, 8), (6000, 1, 6000), 500, 1e7),
+    Box(16, (1, 8, 8), (1, 6000, 8000), 500, 2e7, layout="b"),
+)
+"""Convolutions, small, large and wide; linear layers and their gradients; narrow products, small ones, vectors."""
+
+BATCHES, HEAD = (4, 40), (24, 136)
+TOKENS = (8, 180), (180, 700)
+"""Ranges of attention: heads of a whole batch, features of a head, and, in turn, tokens of a sequence."""
+MOST_ATTENTION = 1e8
+"""Multiply-adds of a batch."""
+
+
+def product_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, str]]:
+    """(m, n, k, layout), none twice; in float64 fewer and smaller ones."""
+    share = (1.0 if dtype == "float32" else 0.3) * (2.5 if thorough else 1)
+    boxes = BOXES if dtype == "float32" or thorough else [box for box in BOXES if box.least < 2e7]
+    yield from dict.fromkeys((*shape, box.layout) for box in boxes for shape in box.shapes(share))
+
+
+def batched_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, int, str]]:
+    """(batch, m, n, k, layout) of attention's scores, whose second operand is transposed, and of what it mixes."""
+    most = (32 if dtype == "float32" else 8) * (2 if thorough else 1)
+    for step in range(1, most + 1):
+        u = [(0.5 + step * r) % 1.0 for r in STEPS]
+        ranges = (BATCHES, TOKENS[step // 2 % 2], HEAD)
+        batch, tokens, head = (round(a * (b / a) ** x) for (a, b), x in zip(ranges, u, strict=True))
+        tokens, head = _rounded(tokens, GRIDS[step % 4]), _rounded(head, GRIDS[step // 4 % 3])
+        batch = max(min(batch, int(MOST_ATTENTION / (tokens * tokens * head))), 3)
+        yield (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
+
+
+def _rounded(size: int, grid: int) -> int:
+    return -(-size // grid) * grid if size > 4 * grid else size
+
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -64,7 +157,7 @@ class Probe:
 
 
 def array(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None, elements: int = 0) -> Ref:
-    """An array in memory of its own, that is there before the call."""
+    """An array in a buffer of its own."""
     return Ref(shape, Buffer(elements or prod(shape), dtype, "input"), strides)
 
 
@@ -91,7 +184,7 @@ def probes(thorough: bool = False) -> Iterator[Probe]:
 
 
 def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar: bool = False) -> Op:
-    """A function over contiguous arrays that take up `size` bytes together."""
+    """An elementwise function on contiguous arrays of `size` bytes in all."""
     item = 8 if dtype == "float64" else 4
     out_item = 1 if name in COMPARING or name in LOGICAL else item
     in_dtype = "bool" if name in LOGICAL else dtype
@@ -104,7 +197,7 @@ def elementwise(name: str, size: int, dtype: str, in_place: bool = False, scalar
 
 
 def masked(size: int, dtype: str) -> Op:
-    """Numbers times truths, which NumPy first turns into numbers, piece by piece."""
+    """Floats times bools, which NumPy casts chunk by chunk."""
     n = size // (17 if dtype == "float64" else 9)
     return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
 
@@ -150,7 +243,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
 
 
 def _rows(dtype: str) -> Iterator[Probe]:
-    """One operand that is not read straight through: a row or a column repeated, part of longer rows, every other."""
+    """One operand that is not contiguous: a row or a column repeated, part of longer rows, every other element."""
     for length in ROW_LENGTHS if dtype == "float32" else ROW_LENGTHS[1::4]:
         rows = max(ROWS_ELEMENTS // length, 2)
         pitch = -(-length // 16) * 16 + 16
@@ -225,3 +318,35 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
     else:
         a = array(batch, m, k, dtype=dtype)
     return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))
+
+
+class Workbench:
+    """Arenas that many single calls share: one to read, one to write, so that all read the same numbers.
+
+    rows: what indices stay below.
+    """
+
+    def __init__(self, size: int, rows: int) -> None:
+        self.arenas: dict[tuple[str, bool], Any] = {}
+        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("int64", 64)):
+            for written in (False, True):
+                arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
+                fill(arena, rows)
+
+    def bind(self, op: Op) -> Thunk:
+        """The real call."""
+        used = dict.fromkeys(self.arenas, 0)
+        writes = False
+
+        def allocate(elements: int, dtype: str) -> Any:
+            place = (dtype, writes)
+            item = ITEM_BYTES[dtype]
+            start = used[place] // item
+            used[place] += padded(elements * item) + STAGGER
+            return self.arenas[place][start : start + elements]
+
+        memory = Memory(allocate)
+        for ref in (*op.operands, op.output):
+            writes = ref.buffer is op.output.buffer
+            memory.make(ref.buffer)
+        return op.bind(memory)

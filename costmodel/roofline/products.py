@@ -1,4 +1,4 @@
-"""How long matrix products take, by shape: a sum of physical parts, fitted to the calibration's products.
+"""Time of matrix products (GEMM) by shape: a non-negative sum of physical features, fitted to a calibration's.
 
 Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; what is left of a
 side beside whole tiles, which takes a pass of its own for each power of two in it; moving each operand and packing it;
@@ -33,14 +33,14 @@ SMALL, SMALL_RESULT, SMALL_DEPTH = 1e6, 1200, 32
 larger than so many elements and k no less than so many."""
 NARROW = 16
 FOLDS = 8
-"""In how many turns products are left out, to see how far off the rest predicts them."""
+"""Folds of the cross-validation."""
 FEWEST = 6
-"""Products of a layout that tell it from the plain one."""
+"""Fewest products of a layout that get weights of their own."""
 
 FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
 """Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
 MOST_FAR = 1.5
-"""How many times longer than a stream's the way of an operand can be."""
+"""Largest weight of a far operand, relative to streaming."""
 SHARED: Mapping[str, tuple[str, ...]] = {
     "vector": ("multiply-adds", "pieces"),
     "small": ("multiply-adds", "whole tiles", "a far", "b far"),
@@ -98,7 +98,7 @@ def _ends(length: int, wide: int) -> int:
 
 
 def regime_of(p: Product) -> str:
-    """Which of OpenBLAS's ways a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
+    """Which code path of OpenBLAS a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
     if p.m == 1 or p.n == 1:
         return "vector"
     if p.m * p.n * p.k <= SMALL and not (p.b_transposed and (p.m * p.n > SMALL_RESULT or p.k < SMALL_DEPTH)):
@@ -113,20 +113,20 @@ def layout_of(p: Product) -> str:
 
 @dataclass(frozen=True)
 class Fit:
-    """One regime: what each part weighs, by layout, and the errors of products left out."""
+    """One regime: the weight of each feature, by layout, and the cross-validated errors of log time."""
 
     weights: Mapping[str, Mapping[str, float]]
     errors: Array
 
     @property
     def doubt(self) -> float:
-        """Nine of ten products that were left out are predicted within this share of their time."""
+        """90 % quantile of the relative cross-validated errors."""
         import numpy as np
 
         return float(np.expm1(np.quantile(np.abs(self.errors), 0.9)))
 
     def seconds(self, p: Product, far: Sequence[float]) -> tuple[float, float]:
-        """Of one product of a batch (in all, of which memory beyond the cache) [s]."""
+        """Time of one product of a batch, and how much of it is memory beyond the cache [s]."""
         given = parts(p, far)
         weights = self.weights.get(layout_of(p), self.weights[""])
         terms = {name: weight * given[name] for name, weight in weights.items()}
@@ -136,7 +136,7 @@ class Fit:
 def fit(
     products: Sequence[Product], far: Sequence[Sequence[float]], seconds: Sequence[float], call: Sequence[float]
 ) -> Fit:
-    """Weights that are least wrong relative to each product's time, for the regime that the products are of.
+    """Non-negative least squares on relative errors, for the regime that the products are of.
 
     seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
     """
@@ -161,12 +161,12 @@ def fit(
 
 
 def _bounded(name: str, weight: float) -> float:
-    """Products that the caches hold cannot tell what the way from memory weighs: no more than a stream's."""
+    """At most `MOST_FAR` for far operands, which products in cache do not determine."""
     return min(weight, MOST_FAR) if name in FAR else weight
 
 
 def _left_out(rows: Array, times: Array, beside: Array) -> Array:
-    """The error of each product's logarithm of time when it is one of those left out."""
+    """Cross-validated error of each product's log time."""
     import numpy as np
 
     turn = np.arange(len(times)) % FOLDS

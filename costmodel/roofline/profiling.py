@@ -1,4 +1,4 @@
-"""One call's profile of a model: what it costs on paper, and how long it takes here, forward and with backward."""
+"""Profile of a whole model: predicted costs, measured latency, throughput and efficiency, forward and with backward."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import Any
 
 from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
-from costmodel.cost.report import headline, printable
-from costmodel.display.table import Cells, Table
+from costmodel.cost.report import headline
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
-from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
+from costmodel.roofline.checking import DTYPE, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
-from costmodel.roofline.findings import DTYPE
-from costmodel.roofline.footprint import check_fits, peak_bytes
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.hosttime import HostTime
-from costmodel.roofline.inspection import asked, calibration_for, with_rounds
-from costmodel.roofline.measurement import measure
-from costmodel.roofline.network import network_of
+from costmodel.roofline.footprint import peak_bytes
+from costmodel.roofline.hosttime import HostTime, predict_seconds
 from costmodel.roofline.program import Program
-from costmodel.roofline.storage import Progress, Say, bar
-from costmodel.roofline.timing import Protocol, Timing
+from costmodel.roofline.recorder import asked, network_that_fits
+from costmodel.roofline.timing import Protocol, Timing, measure
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
-"""Of whole programs: one sample a turn, so that samples of several are taken side by side."""
+"""Of whole programs: one sample a turn, so that samples of several interleave."""
 
 NAMES = {"inference": "forward", "train": "forward+backward"}
 
@@ -81,7 +77,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model on paper and on the clock. passes: by name, "forward" and "forward+backward", as far as asked for.
+    """Predicted and measured passes of a model. passes: by name, "forward" and "forward+backward", as far as asked for.
 
     params: weights, each once. efficiency: see `efficiency_of`. warnings: why to doubt it.
     """
@@ -133,14 +129,13 @@ class Profile:
         }
 
     def __str__(self) -> str:
-        warned = [f"warning: {warning}" for warning in self.warnings]
-        head = [self.question, str(self.calibration.machine), *warned]
-        return "\n".join(head) + f"\n\n{self._table().text()}"
+        return self._sheet().text()
 
     def _repr_html_(self) -> str:
-        warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in self.warnings)
-        head = f"<p><b>{escape(self.question)}</b><br>{escape(str(self.calibration.machine))}</p>"
-        return f'<div style="overflow-x:auto">{head}{warned}{self._table().html()}</div>'
+        return self._sheet().html()
+
+    def _sheet(self) -> Sheet:
+        return Sheet([self.question, str(self.calibration.machine)], [self._table()], self.warnings)
 
     def _table(self) -> Table:
         columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
@@ -199,8 +194,8 @@ def profile(
 
     """
     predictions, protocol = predictions_of(model, settings), with_rounds(PROTOCOL, rounds)
-    programs = {name: whole_program(prediction) for name, prediction in predictions.items()}
-    calibration = calibration or calibration_for(progress, say)
+    programs = {name: network_that_fits(prediction, optimize=False).program for name, prediction in predictions.items()}
+    calibration = calibration or calibrated(progress=progress, say=say)
     with bar(progress, "measuring") as told:
         timings = measure([*programs.values()], protocol=protocol, statistic="median", progress=told)
     passes = {
@@ -231,16 +226,8 @@ def predictions_of(model: Architecture | Prediction | str, settings: dict[str, A
     }
 
 
-def whole_program(prediction: Prediction) -> Program:
-    """The whole pass as one program, without the optimizer's step. Raises CostModelError if it is too large to run."""
-    check_fits(prediction.memory.weights, prediction.model.title)
-    program = network_of(prediction, optimize=False).program
-    check_fits(peak_bytes(program), prediction.model.title)
-    return program
-
-
 def _question(prediction: Prediction, passes: str) -> str:
-    """In one line; the report's own says of a single pass what it is."""
+    """The report's headline, with the names of the passes in place of its own."""
     title, _, rest = headline(prediction).partition(": ")
     _, _, sizes = rest.partition(", ")
     return f"{title}: {passes}, {sizes.removesuffix(f', {prediction.settings.states.name}')}"

@@ -1,21 +1,229 @@
-"""Programs: NumPy calls in order, one description that is run, walked and counted."""
+"""Programs: NumPy calls in order, one description that is run, laid out in memory and counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.memory import Memory
-from costmodel.roofline.operation import Op, Thunk
-from costmodel.roofline.reference import Buffer, Ref
+from costmodel.roofline.memory import STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
+
+if TYPE_CHECKING:
+    import numpy
+
+Phase = Literal["forward", "backward", "optimizer"]
+
+ARITHMETIC = frozenset(
+    {"add", "subtract", "multiply", "divide", "negative", "reciprocal", "square", "absolute", "copysign", "sign"}
+    | {"maximum", "minimum", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal"}
+    | {"exp", "log", "tanh", "sqrt"}
+)
+"""Elementwise functions, of which each element counts as one operation."""
+
+FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random"])
+"""Functions that count as no arithmetic: data movement, random numbers, logic."""
+
+Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One call: `name` of the NumPy function, its `inputs` (arrays and numbers), and the array that it writes.
+
+    Its output is in place if it shares an input's memory. Names are NumPy's own, ``add.reduce`` and ``add.at`` for the
+    methods; "random" is ``Generator.random``. layer and phase: whose work it is in a program of many layers.
+    """
+
+    name: str
+    inputs: tuple[Ref | float, ...]
+    output: Ref
+    params: dict[str, Any] = field(default_factory=dict)
+    layer: str = ""
+    phase: Phase = "forward"
+
+    @property
+    def operands(self) -> list[Ref]:
+        """The arrays that it reads, without duplicates."""
+        found: list[Ref] = []
+        for x in self.inputs:
+            if isinstance(x, Ref) and not any(_same(x, y) for y in found):
+                found.append(x)
+        return found
+
+    @property
+    def accesses(self) -> list[Ref]:
+        """Each array that it reads, as often as it is named, then the one that it writes."""
+        return [*(x for x in self.inputs if isinstance(x, Ref)), self.output]
+
+    @property
+    def reduced_axes(self) -> tuple[int, ...]:
+        """The axes that a reduction sums over."""
+        rank, axis = len(self.operands[0].shape), self.params.get("axis")
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        return tuple(sorted({a % rank for a in axes}))
+
+    @property
+    def loop(self) -> tuple[Shape, list[Shape]]:
+        """Of an elementwise call or a reduction: the axes it loops over, and the strides of each of `accesses`."""
+        if not self.name.endswith(".reduce"):
+            return self.output.shape, [x.steps_over(self.output.shape) for x in self.accesses]
+        x, gone, out = self.operands[0], self.reduced_axes, list(self.output.steps)
+        if self.params.get("keepdims"):
+            written = tuple(0 if axis in gone else step for axis, step in enumerate(out))
+        else:
+            written = tuple(0 if axis in gone else out.pop(0) for axis in range(len(x.shape)))
+        return x.shape, [x.steps_over(x.shape), written]
+
+    @property
+    def reads_bytes(self) -> int:
+        """What is read, each operand once [bytes]; of a table only the rows that are looked up or added to."""
+        if self.name == "take":
+            return self.operands[1].bytes + self.output.bytes
+        if self.name.endswith(".at"):
+            return sum(x.bytes for x in self.operands) + self.writes_bytes
+        return sum(x.bytes for x in self.operands)
+
+    @property
+    def writes_bytes(self) -> int:
+        """What is written [bytes]."""
+        if self.name.endswith(".at"):
+            return self.terms * ITEM_BYTES[self.output.dtype]
+        return self.output.bytes
+
+    @property
+    def traffic_bytes(self) -> int:
+        """What is read and written [bytes]."""
+        return self.reads_bytes + self.writes_bytes
+
+    @property
+    def terms(self) -> int:
+        """Elements that ``.at`` adds up: of the values, or of the index if the value is one number."""
+        return max(x.size for x in self.operands)
+
+    @property
+    def contractions(self) -> int:
+        """FLOPs of products summed over an axis, a multiply-add being two."""
+        return 2 * self.output.size * self.operands[0].shape[-1] if self.name == "matmul" else 0
+
+    @property
+    def pointwise(self) -> int:
+        """All other floating-point operations, by the conventions of ``costmodel.layers.base``.
+
+        Raises KeyError for a function without a rule.
+        """
+        function, _, method = self.name.partition(".")
+        if method == "reduce":
+            added = 0 if "initial" in self.params else self.output.size
+            return self.operands[0].size - added
+        if method == "at":
+            return self.terms
+        if function in ARITHMETIC:
+            whole = self.output.dtype == "int64"
+            return 0 if whole else self.output.size
+        if function == "copyto" and len(self.inputs) == 2:
+            return self.output.size
+        if function in FREE or function == "matmul":
+            return 0
+        raise KeyError(f"no rule for counting {self.name}")
+
+    def bind(self, memory: Memory) -> Thunk:
+        """(function, arguments, options) of the real call, on the arrays of `memory`."""
+        if self.name == "random":
+            return memory.random.random, (), {"out": memory.array(self.output), "dtype": self.output.dtype}
+        arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
+        out = memory.array(self.output)
+        if self.name == "copyto":
+            return _function("copyto"), (out, arrays[0]), {"where": arrays[1]} if len(arrays) > 1 else {}
+        if self.name.endswith(".at"):
+            return _function(self.name), (out, *_indexed(arrays, self.params)), {}
+        return _function(self.name), arrays, {**self.params, "out": out}
+
+    def run(self, memory: Memory) -> None:
+        """Make the real call."""
+        function, arguments, options = self.bind(memory)
+        function(*arguments, **options)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(repr, self.inputs))
+        return f"{self.output!r} = {self.name}({inputs})"
+
+
+def _same(a: Ref, b: Ref) -> bool:
+    return a.buffer is b.buffer and (a.shape, a.steps, a.offset) == (b.shape, b.steps, b.offset)
+
+
+def _indexed(arrays: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, ...]:
+    """Index and values of ``ufunc.at``: the index may be of the last axis."""
+    index, values = arrays
+    return ((..., index) if params.get("axis") == -1 else index), values
+
+
+@cache
+def _function(name: str) -> Callable[..., Any]:
+    import numpy
+
+    found: Any = numpy
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+class Span(NamedTuple):
+    """A range of an arena from `start` to `end` [bytes], of which `bytes` are touched."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+class Layout(NamedTuple):
+    """Where each buffer begins in an arena, in the order in which memory is taken, and how large the arena is."""
+
+    starts: dict[Buffer, int]
+    arena_bytes: int
+
+
+def lay_out(standing: Iterable[Buffer], made: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]) -> Layout:
+    """First fit: buffers allocated before the program, then each call's, in the most recently freed hole that fits.
+
+    made, frees: the buffer that each call allocates, and those freed after it. A hole may be up to twice as large.
+    """
+    starts: dict[Buffer, int] = {}
+    holes: list[tuple[int, int]] = []
+    end = 0
+
+    def put(buffer: Buffer) -> None:
+        nonlocal end
+        need = padded(buffer.bytes)
+        for hole in reversed(holes):
+            if need <= hole[1] <= 2 * need:
+                holes.remove(hole)
+                starts[buffer] = hole[0]
+                return
+        starts[buffer] = end
+        end += need + STAGGER
+
+    for buffer in standing:
+        put(buffer)
+    for buffer, dropped in zip(made, frees, strict=True):
+        if buffer is not None:
+            put(buffer)
+        holes.extend((starts[freed], padded(freed.bytes)) for freed in dropped)
+    return Layout(starts, padded(end))
+
+
+def distinct_bytes(spans: Iterable[Span]) -> int:
+    """Bytes that spans touch, equal spans counted once."""
+    return sum({(span.start, span.end): span.bytes for span in spans}.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Calls in order. Temporaries come into being with the call that first writes them, and go after their last use.
+    """Calls in order. A temporary is allocated by the call that first writes it and freed after its last use.
 
-    inputs, weights: what is there before. outputs, kept: what stays, the latter for a backward pass.
+    inputs, weights: allocated before. outputs, kept: never freed, the latter being read by a backward pass.
     """
 
     ops: tuple[Op, ...]
@@ -48,14 +256,14 @@ class Program:
 
     @cached_property
     def standing(self) -> tuple[Buffer, ...]:
-        """Memory that must be there before it runs: inputs, weights, constants, and what an earlier part left."""
+        """Buffers allocated before it runs: inputs, weights, constants, and what an earlier program left."""
         made = {op.output.buffer for op, new in zip(self.ops, self.made, strict=True) if new}
         refs = (*self.inputs, *self.weights, *(x for op in self.ops for x in (*op.operands, op.output)))
         return tuple(dict.fromkeys(ref.buffer for ref in refs if ref.buffer not in made))
 
     @cached_property
     def made(self) -> tuple[Buffer | None, ...]:
-        """The temporary that each call makes, if its output is new memory."""
+        """The temporary that each call allocates; None where it writes to existing memory."""
         known = {ref.buffer for ref in (*self.inputs, *self.weights)}
         found: list[Buffer | None] = []
         for op in self.ops:
@@ -67,7 +275,7 @@ class Program:
 
     @cached_property
     def frees(self) -> tuple[tuple[Buffer, ...], ...]:
-        """The temporaries that are dropped after each call."""
+        """The temporaries whose last use each call is."""
         stays = {ref.buffer for ref in (*self.outputs, *self.kept)} | set(self.standing)
         last: dict[Buffer, int] = {}
         for number, op in enumerate(self.ops):
@@ -80,7 +288,7 @@ class Program:
         return tuple(map(tuple, dropped))
 
     def stand(self, memory: Memory) -> None:
-        """Allocate what must be there before it runs and is not, such as constants."""
+        """Allocate those of `standing` that have no array yet, such as constants."""
         for buffer in self.standing:
             memory.make(buffer)
 
@@ -95,12 +303,57 @@ class Program:
             if after is not None:
                 after(number)
 
-    def bind(self, memory: Memory) -> list[Thunk]:
-        """Allocate everything at once and return the real calls, to be repeated as ``f(*args, **options)``."""
-        for op in self.ops:
-            for ref in (*op.operands, op.output):
-                memory.make(ref.buffer)
-        return [op.bind(memory) for op in self.ops]
+    @cached_property
+    def layout(self) -> Layout:
+        """Where each buffer is, when all of it shares one arena; laid out once."""
+        return lay_out(self.standing, self.made, self.frees)
+
+    @cached_property
+    def touched(self) -> tuple[tuple[Span, ...], ...]:
+        """For each call what it touches of the arena: each array that it reads, then the one that it writes."""
+        return tuple(tuple(self._span(ref, op) for ref in op.accesses) for op in self.ops)
+
+    @property
+    def touched_bytes(self) -> int:
+        """Footprint of one run [bytes]; of a table only the rows that are looked up."""
+        return distinct_bytes(span for spans in self.touched for span in spans)
+
+    def _span(self, ref: Ref, op: Op) -> Span:
+        item = ITEM_BYTES[ref.dtype]
+        start = self.layout.starts[ref.buffer] + ref.offset * item
+        extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
+        touched = ref.bytes
+        if op.name == "take" and ref is op.inputs[0]:
+            touched = op.output.bytes
+        elif op.name.endswith(".at") and ref is op.output:
+            touched = item * op.terms
+        return Span(start, start + extent, min(touched, extent))
+
+    def bind(self, arena: numpy.ndarray | None = None) -> list[Thunk]:
+        """The real calls, on arrays in `arena` or one of their own; what the program reads is filled in.
+
+        Each is run as ``function(*arguments, **options)``.
+        """
+        arena = aligned(self.layout.arena_bytes) if arena is None else arena
+        places = iter(self.layout.starts.items())
+
+        def allocate(elements: int, dtype: str) -> Any:
+            buffer, start = next(places)
+            return arena[start : start + buffer.bytes].view(dtype)
+
+        memory = Memory(allocate)
+        below = bounds(self)
+        for buffer in self.standing:
+            memory.make(buffer)
+            if buffer.value is None:
+                fill(memory.arrays[buffer], below.get(buffer, 2), 0.0 if buffer.role == "weight" else 0.5)
+        thunks = []
+        for op, made, dropped in zip(self.ops, self.made, self.frees, strict=True):
+            if made is not None:
+                memory.make(made)
+            thunks.append(op.bind(memory))
+            memory.free(dropped)
+        return thunks
 
 
 def program_of(
@@ -118,3 +371,17 @@ def program_of(
     weights = tuple(ref for ref in given if ref.buffer.role in ("weight", "state"))
     others = tuple(ref for ref in given if ref.buffer.role not in ("weight", "state", "constant"))
     return Program(tuple(ops), others, weights, tuple(outputs), tuple(kept), name)
+
+
+def bounds(ops: Any) -> dict[Any, int]:
+    """By buffer of indices: how many rows the smallest table has that it indexes."""
+    found: dict[Any, int] = {}
+    for op in ops:
+        refs = [x for x in op.inputs if isinstance(x, Ref)]
+        for ref in refs:
+            if ref.dtype == "int64":
+                axis = op.params.get("axis", 0)
+                table = refs[0] if op.name == "take" else op.output
+                rows = table.shape[axis] if table.dtype != "int64" else 2
+                found[ref.buffer] = min(found.get(ref.buffer, rows), rows)
+    return found

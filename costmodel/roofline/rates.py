@@ -1,4 +1,4 @@
-"""What a calibration says about this host: curves and tables through its probes, and the fits to its products."""
+"""Rates of this host, interpolated between a calibration's probes: calls, bandwidth, functions, rows and products."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 2.4
-"""How computing and moving overlap: (compute^p + memory^p)^(1/p), from exp, tanh, sqrt and division out of memory."""
+"""Exponent p of how compute and memory time overlap, (compute^p + memory^p)^(1/p); fitted to exp, tanh, sqrt and
+division on operands from memory."""
 
 LIKE = {"multiply": ("add",)}
-"""What takes as long in place as a function whose numbers would vanish."""
+"""In-place functions that stand in for those whose repetition underflows."""
 
 
 class Table:
-    """Values between points, interpolated in the logarithms of both; the nearest beyond the ends."""
+    """Log-log interpolation between points; constant beyond the ends."""
 
     def __init__(self, points: Sequence[float], values: Sequence[float]) -> None:
         self.points = [log(max(p, 1e-30)) for p in points]
@@ -49,7 +50,7 @@ class Table:
         return exp(self.values[at - 1] * (1 - share) + self.values[at] * share)
 
     def left_out(self) -> list[float]:
-        """How far off each inner value is from what its neighbours give, as a share."""
+        """Leave-one-out: the relative error of each inner value when interpolated from its neighbours."""
         found = []
         for at in range(1, len(self.points) - 1):
             share = (self.points[at] - self.points[at - 1]) / (self.points[at + 1] - self.points[at - 1])
@@ -59,7 +60,7 @@ class Table:
 
 
 class Rates:
-    """Ceilings and costs by probes' names; `seconds`: how long each probe took [s]."""
+    """Rates and costs from `seconds`, the time of each probe by its name [s]."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         self.seconds = seconds
@@ -75,11 +76,11 @@ class Rates:
 
     @cached_property
     def step(self) -> float:
-        """What a program costs beside its calls [s]."""
+        """Overhead of a program without calls [s]."""
         return self.seconds["empty"]
 
     def _call(self, name: str, dtype: str, scalars: int = 0) -> float:
-        """What one call costs before it has an element to work on [s]."""
+        """Overhead of one call [s]."""
         s = self.seconds
         own = s.get(f"call {name} {dtype}", s[f"call add {dtype}"])
         if not scalars:
@@ -100,7 +101,7 @@ class Rates:
         }
 
     def _beyond(self, name: str, per_element: int) -> Table:
-        """Seconds a byte that memory at a distance takes beyond what is in the cache."""
+        """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
         rates = []
         for size in CURVE_BYTES:
@@ -115,32 +116,32 @@ class Rates:
         return Table(CURVE_BYTES, extra)
 
     def far(self, distance: float, way: str = "two") -> float:
-        """How long a byte takes to come from `distance` bytes ago, beyond the cache [s].
+        """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
         way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
         """
         return self._streams[way](distance)
 
     def bandwidth(self, distance: float) -> float:
-        """What streams through memory that was touched so many bytes ago [bytes/s]."""
+        """Of streaming operands at a reuse distance [bytes/s]."""
         name = min(CURVE_BYTES, key=lambda size: abs(log(size) - log(min(max(distance, 1), CURVE_BYTES[-1]))))
         probe = f"curve add {name} float32"
         return 12 * self.ops[probe].output.size / self.seconds[probe]
 
     @cached_property
     def memory_bandwidth(self) -> float:
-        """Out of the largest working set [bytes/s]."""
+        """Of the largest working set [bytes/s]."""
         return self.bandwidth(CURVE_BYTES[-1])
 
     def peak(self, dtype: str) -> float:
-        """The fastest product [FLOP/s]."""
+        """Of the fastest matrix product [FLOP/s]."""
         names = [name for name in self.seconds if name.startswith("product ") and name.endswith(dtype)]
         return max(self._product(name).flops / self.seconds[name] for name in names)
 
     # Functions
 
     def _rate(self, name: str, dtype: str, scalar: bool, in_place: bool = False) -> float:
-        """Seconds an element, its operands in the cache."""
+        """Time per element of operands in cache [s]."""
         ways = [" scalar", ""] if scalar else [""]
         known = [f"{name}{way}" for way in ways] + ["add"]
         if in_place:
@@ -170,7 +171,7 @@ class Rates:
         return Table(lengths, values)
 
     def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Table:
-        """Seconds that a row of a length takes in a reduction; even: of a multiple of 16."""
+        """Time per row of a reduction, by its length [s]; even: for lengths that are multiples of 16."""
         name = name if f"{name} {way} {REDUCED_LENGTHS[0]} {dtype}" in self.seconds else "add.reduce"
         known = [n for n in REDUCED_LENGTHS if f"{name} {way} {n} {dtype}" in self.seconds]
         lengths = [n for n in known if n < 8 or n > 2000 or (n % 16 == 0) == even]
@@ -182,17 +183,17 @@ class Rates:
         return Table(lengths, values)
 
     def _gathered(self, name: str, dtype: str) -> Table:
-        """Seconds that a row of a width takes."""
+        """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
         took = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
         return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took])
 
     def gathered_call(self, name: str, dtype: str) -> float:
-        """What a gather costs before it moves a row [s]."""
+        """Overhead of a gather [s]."""
         return self.seconds.get(f"{name} 4 1 {dtype}", self.seconds[f"add.at 4 1 {dtype}"])
 
     def masking(self, dtype: str) -> tuple[float, float, float]:
-        """(a call, a row of a causal mask, an element) of copying where a mask allows [s]."""
+        """Of a masked copy: overhead, time per row of a causal mask, time per element [s]."""
         took = {side: self.seconds[f"where {side} {dtype}"] for side in (2, 110, 420)}
         element = max((took[420] - took[2]) / 420 - (took[110] - took[2]) / 110, 0.0) / (420 - 110)
         row = max((took[110] - took[2]) / 110 - element * 110, 0.0)
@@ -200,7 +201,7 @@ class Rates:
 
     @cached_property
     def doubt(self) -> float:
-        """Nine of ten rows that are left out are predicted within this share of their time, by their neighbours."""
+        """90 % quantile of the relative leave-one-out errors of row costs."""
         patterns = ("row", "column", "row in place", "column in place", "copy part")
         errors = [e for pattern in patterns for e in self.row(pattern, "float32").left_out()]
         return sorted(errors)[int(0.9 * len(errors))]
@@ -213,7 +214,7 @@ class Rates:
         return found
 
     def _fit(self, regime: str, dtype: str) -> Fit:
-        """How products of a regime take their time."""
+        """The fitted time of products of a regime."""
         names = [
             name
             for name in self.seconds
@@ -230,7 +231,7 @@ class Rates:
         return fit(found, [self.operand_times(p) for p in found], times, [call / p.batch for p in found])
 
     def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
-        """How long each operand of one product of a batch comes from where it is, beyond the cache [s]."""
+        """Time to load each operand of one product of a batch, beyond that from cache [s]."""
         item = ITEM_BYTES[p.dtype]
         sizes = [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
         distances = distances or [p.batch * sum(sizes)] * 3
@@ -238,10 +239,10 @@ class Rates:
 
 
 def joined(compute: float, memory: float) -> float:
-    """Time of computing and moving that overlap in part."""
+    """Time of compute and memory that overlap in part [s]."""
     return (compute**POWER + memory**POWER) ** (1 / POWER)
 
 
 def parted(whole: float, compute: float) -> float:
-    """The moving that makes `whole` of `compute`; `joined`'s inverse."""
+    """The memory time with which `joined` gives `whole` [s]."""
     return max(whole**POWER - compute**POWER, 0.0) ** (1 / POWER)

@@ -1,19 +1,97 @@
-"""A graph walked round by round, its layers recorded on one tape, and the way back from the loss."""
+"""Layers and whole models recorded as programs: forward, loss, backward and the optimizer's step, repeats unrolled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from costmodel.architectures.base import Architecture
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.layers.loss import Loss
+from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import kernel_of
 from costmodel.roofline.kernels.kernel import Kernel, Site
-from costmodel.roofline.layer import NUMBERS
-from costmodel.roofline.reference import BufferRole, Ref
+from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
+from costmodel.roofline.memory import check_fits
+from costmodel.roofline.program import Program, program_of
+from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.roofline.tape import Tape
 
+NUMBERS = {"index": "int64", "mask": "bool"}
+"""NumPy's types by role; all other roles have the tape's floating-point type."""
+
+
+class LayerArrays:
+    """Tensors of a layer as arrays on a tape, each in a buffer of its own, parts of one storage too: queries and keys
+    that one product made are apart."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.buffers: dict[Tensor, Buffer] = {}
+
+    def ref(self, x: Tensor, role: BufferRole) -> Ref:
+        """The array of a paper tensor, in the same layout."""
+        shape = tuple(map(int, x.shape))
+        strides = None if x.strides is None else tuple(map(int, x.strides))
+        if x not in self.buffers:
+            reach = [(n - 1) * step for n, step in zip(shape, strides or (), strict=strides is not None)]
+            elements = max(int(x.storage.elements), int(x.size) if strides is None else 1 + sum(reach))
+            dtype = NUMBERS.get(x.storage.role, self.tape.dtype)
+            self.buffers[x] = Buffer(elements, dtype, role, x.storage.name)
+        return Ref(shape, self.buffers[x], strides)
+
+
+def site_of(call: Call, ref: Callable[[Tensor, BufferRole], Ref]) -> Site:
+    """A call with its arrays, which `ref` finds; what needs a gradient is what has one on paper."""
+    inputs = [ref(x, "input") for x in call.inputs]
+    weights = {name: ref(w, "weight") for name, w in call.weights.items()}
+    buffers = {name: ref(b, "state") for name, b in call.buffers.items()}
+    operands = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
+    return Site(call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad])
+
+
+def forward_program(call: Call, dtype: str = "float32") -> Program:
+    """The forward pass of one layer; `kept` is what its backward pass reads of what it makes."""
+    return layer_programs(call, dtype)[0]
+
+
+def backward_program(call: Call, dtype: str = "float32") -> Program:
+    """The gradients of one layer, in the order of its operands. Raises CostModelError if nothing is trained."""
+    backward = layer_programs(call, dtype)[1]
+    if backward is None:
+        raise CostModelError(f"{call.name} has no gradients: predict with mode='train'")
+    return backward
+
+
+def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program | None]:
+    """Both passes of one layer, to be run one after the other on the same memory; None if nothing is trained.
+
+    The first input of the backward pass is the gradient of the output.
+    """
+    tape = Tape(dtype)
+    tape.layer = call.name
+    site, kernel = site_of(call, LayerArrays(tape).ref), kernel_of(call.kind.kind)
+    y = kernel.forward(tape, site)
+    forward, tape.phase = list(tape.ops), "backward"
+    g = tape.array(y.shape, "input", "gradient")
+    gradients = [gradient for _, gradient in kernel.backward(tape, site, g)] if call.y.requires_grad else []
+    backward = tape.ops[len(forward) :]
+    made = {op.output.buffer for op in forward} - {y.buffer}
+    kept = {ref.buffer: ref for op in backward for ref in op.operands if ref.buffer in made}.values()
+    given = (*site.inputs, *site.weights.values(), *site.buffers.values())
+    before = program_of(forward, [y], kept, call.name, given)
+    if not gradients:
+        return before, None
+    read = {ref.buffer for op in backward for ref in op.operands} | {g.buffer}
+    left = [ref for ref in (g, *given, y, *kept) if ref.buffer in read]
+    return before, program_of(backward, gradients, (), call.name, left)
+
+
 ROLES: dict[str, BufferRole] = {"weight": "weight", "buffer": "state", "input": "input"}
-"""Whose memory a paper tensor is that no layer makes."""
+"""Roles of buffers by the origin of storages that no layer makes."""
 
 
 @dataclass(eq=False)
@@ -47,7 +125,7 @@ class Recorder:
                 self.repeat(entry)
 
     def repeat(self, block: Block) -> None:
-        """All rounds of a block, each on what the one before made."""
+        """All rounds of a block, each on the output of the one before."""
         if block.entry is None or block.exit is None:
             self.walk(block)
             return
@@ -66,27 +144,18 @@ class Recorder:
         """One call."""
         name = f"{call.name}{self.suffix(call.block)}"
         self.tape.layer = name
-        site = self.site(call)
+        site = site_of(call, lambda x, _: self.ref(x))
         kernel = kernel_of(call.kind.kind)
         y = kernel.forward(self.tape, site)
         self.arrays[call.y] = self.by_storage[call.y.storage] = y
         self.steps.append(Recorded(y, site, kernel, name=name))
-
-    def site(self, call: Call) -> Site:
-        """The call with its arrays; what needs a gradient is what has one on paper."""
-        inputs = [self.ref(x) for x in call.inputs]
-        weights = {name: self.ref(w) for name, w in call.weights.items()}
-        buffers = {name: self.ref(b) for name, b in call.buffers.items()}
-        pairs = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
-        wanted = [ref for x, ref in pairs if x.requires_grad]
-        return Site(call.kind, inputs, weights, buffers, call.run.training, wanted)
 
     def ref(self, x: Tensor) -> Ref:
         """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
         return self.arrays[x] if x in self.arrays else self.stored(x.storage, x.shape)
 
     def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
-        """What was last made in a storage, or was there: of each round its own, if it is of a repeated block."""
+        """The current array of a storage; inputs, weights and buffers of a repeated block have one for each round."""
         if storage.origin not in ROLES:
             return self.viewed(self.by_storage[storage], shape)
         name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
@@ -96,11 +165,11 @@ class Recorder:
         return self.viewed(self.given[key], shape)
 
     def standing(self, role: BufferRole) -> dict[str, Ref]:
-        """What is there from the beginning in a role, by name."""
+        """Arrays allocated before the program, of a role, by name."""
         return {ref.buffer.name: ref for ref in self.given.values() if ref.buffer.role == role}
 
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
-        """`ref` in a shape that no layer gave it."""
+        """`ref` reshaped, where a tensor sees it in another shape."""
         shape = tuple(map(int, shape))
         if ref.shape == shape:
             return ref
@@ -109,7 +178,7 @@ class Recorder:
         return view
 
     def suffix(self, block: Block | None) -> str:
-        """The rounds that are under way, outermost first."""
+        """Indices of the current rounds of enclosing blocks, outermost first."""
         found = ""
         while block is not None:
             found = f"[{self.rounds[block]}]{found}" if block in self.rounds and int(block.count) > 1 else found
@@ -133,6 +202,110 @@ class Recorder:
         return gradients
 
     def add(self, gradients: dict[Ref, Ref], operand: Ref, gradient: Ref) -> None:
-        """What several layers read has the sum of their gradients."""
+        """Accumulate the gradient of an operand."""
         before = gradients.get(operand)
         gradients[operand] = gradient if before is None else self.tape.add(before, gradient)
+
+
+MOST_LAYERS = 20_000
+"""A program of more layers, repeats unrolled, is refused."""
+
+
+@dataclass(eq=False)
+class Network:
+    """One program, and where its operands lie in it. Weights and what belongs to them go by name.
+
+    outputs: what the losses see, one after another, or the model's outputs if there is no loss.
+    The layers of round i of a repeated block have names that end in ``[i]``.
+    """
+
+    program: Program
+    outputs: list[Ref]
+    loss: Ref | None
+    inputs: dict[str, Ref]
+    weights: dict[str, Ref]
+    buffers: dict[str, Ref]
+    gradients: dict[str, Ref]
+    states: dict[str, dict[str, Ref]]
+
+
+def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool = True, step: int = 1) -> Network:
+    """The program of a prediction: the forward pass in inference, a whole step in training.
+
+    optimize: with the optimizer's step, the `step`-th. Raises SettingError for what NumPy does not do.
+    """
+    check_runs(prediction)
+    recorder = Recorder(Tape(dtype))
+    recorder.walk(prediction.run.root)
+    outputs, loss = _ends(recorder, prediction)
+    found = {role: recorder.standing(role) for role in ROLES.values()}
+    weights = found["weight"]
+    pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
+    gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
+    states = _optimized(recorder.tape, prediction, weights, gradients, step) if optimize and gradients else {}
+    ends = [*outputs, *([] if loss is None else [loss]), *([] if states else gradients.values())]
+    program = program_of(recorder.tape.ops, ends, (), prediction.model.title, recorder.given.values())
+    return Network(program, outputs, loss, found["input"], weights, found["state"], gradients, states)
+
+
+def _ends(recorder: Recorder, prediction: Prediction) -> tuple[list[Ref], Ref | None]:
+    """What the losses see, and their sum if there is one."""
+    final = recorder.steps[-1]
+    losses = [s.site.x for s in recorder.steps if s.site is not None and isinstance(s.site.kind, Loss)]
+    if losses:
+        return losses, final.y
+    if prediction.run.outputs:
+        return [recorder.ref(y) for y in prediction.run.outputs], None
+    if not prediction.model.HAS_ATTENTION:
+        return [final.y], None
+    return [recorder.viewed(final.y, (final.y.size // final.y.shape[-1], final.y.shape[-1]))], None
+
+
+def _optimized(
+    tape: Tape, prediction: Prediction, weights: dict[str, Ref], gradients: dict[str, Ref], number: int
+) -> dict[str, dict[str, Ref]]:
+    """Record the step of every weight that has a gradient; returns their states."""
+    optimizer = prediction.settings.states
+    step, states = step_of(optimizer), {}
+    tape.phase = "optimizer"
+    for name, gradient in gradients.items():
+        tape.layer = name
+        states[name] = states_of(tape, optimizer, weights[name])
+        step(tape, Update(weights[name], gradient, states[name], number))
+    return states
+
+
+def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
+    """The prediction of what is run; inference unless asked otherwise. Raises SettingError for what cannot run."""
+    if isinstance(model, Prediction):
+        if settings:
+            raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
+        prediction = model
+    else:
+        prediction = predict(model, **{"mode": "inference", **settings})
+    check_runs(prediction)
+    return prediction
+
+
+def network_that_fits(prediction: Prediction, dtype: str = "float32", *, optimize: bool = True) -> Network:
+    """`network_of`. Raises CostModelError if it needs more memory than is free, before anything is allocated."""
+    check_fits(prediction.memory.weights, prediction.model.title)  # of a model far too large, before it is recorded
+    network = network_of(prediction, dtype, optimize=optimize)
+    check_fits(peak_bytes(network.program), prediction.model.title)
+    return network
+
+
+def check_runs(prediction: Prediction) -> None:
+    """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
+    settings = prediction.settings
+    plain = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
+    for name, value in plain.items():
+        if getattr(settings, name) != value:
+            raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
+    if settings.policy.name != "fp32":
+        raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
+    layers = sum(int(call.times) for call in prediction.run.root.calls())
+    if layers > MOST_LAYERS:
+        raise SettingError(
+            f"{prediction.model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run"
+        )

@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A block of memory, told apart by identity; every view of it shares it.
+    """A block of memory that views share; two of one size are equal only if they are the same object.
 
     role: who owns it. A temporary is made by the program itself; `value` makes a constant's numbers, flat or in any
     shape of so many elements.
@@ -41,7 +41,7 @@ class Buffer:
 class Ref:
     """An array: `shape`, and `strides` and `offset` [elements] within a buffer; strides None is row-major.
 
-    Told apart by identity. Views are made as NumPy makes them (``x[:, 1:]``, ``x.reshape(...)``) and cost nothing.
+    Compared by identity. Views are made as NumPy makes them (``x[:, 1:]``, ``x.reshape(...)``) and cost nothing.
     """
 
     shape: Shape
@@ -61,7 +61,7 @@ class Ref:
 
     @property
     def steps(self) -> Shape:
-        """Strides, spelled out [elements]."""
+        """Strides of every axis [elements], those of a row-major array too."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
 
     @property
@@ -134,6 +134,11 @@ class Ref:
         pairs = zip(shape[new:], self.shape, self.steps, strict=True)
         strides = tuple(step if n == own else 0 for n, own, step in pairs)
         return Ref(shape, self.buffer, (*(0 for _ in range(new)), *strides), self.offset)
+
+    def steps_over(self, shape: Shape) -> Shape:
+        """Strides along the axes of a larger shape that it broadcasts to [elements]: 0 where it repeats."""
+        own = (0 if n == 1 else step for n, step in zip(self.shape, self.steps, strict=True))
+        return (*(0 for _ in range(len(shape) - len(self.shape))), *own)
 
     def windows(self, size: Shape, step: Shape, dilation: Shape, count: Shape) -> Ref:
         """(..., H, W) seen as (..., *size, *count): every window, `step` apart, with gaps of `dilation`."""

@@ -1,4 +1,4 @@
-"""What the time of one NumPy call depends on, read from its description: loops, products, gathers."""
+"""What the time of one NumPy call depends on beside where its operands are: a loop, a matrix product or a gather."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from costmodel.roofline.operation import Op
+from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES, Ref, Shape
 
 
@@ -81,50 +81,36 @@ Signature = Loop | Product | Gather
 
 
 def _priced(dtype: str) -> str:
-    """The type whose calls are measured, of the same size if there is one."""
+    """The type whose probes price this one: of the same size where there is one."""
     return {"float64": "float64", "int64": "float64"}.get(dtype, "float32")
 
 
 def signature_of(op: Op) -> Signature:
-    """What decides how long a call takes, but for where its operands are."""
+    """The signature of a call; calls with equal ones take equally long on operands at equal distances."""
     if op.name == "matmul":
         return _product(op)
     if op.name in ("take", "random") or op.name.endswith(".at"):
         return _gather(op)
-    if op.name.endswith(".reduce"):
-        return _reduction(op)
-    arrays = [x for x in op.inputs if isinstance(x, Ref)]
-    refs = [*arrays, op.output]
-    axes = _coalesced(op.output.shape, [_broadcast(x, op.output.shape) for x in refs])
-    return _loop(op, axes, refs, len(op.inputs) - len(arrays))
+    return _loop(op)
 
 
-def _loop(op: Op, axes: list[tuple[int, Shape]], refs: list[Ref], scalars: int, reduced: str = "") -> Loop:
+def _loop(op: Op) -> Loop:
+    refs, axes = op.accesses, _coalesced(*op.loop)
     inner, steps = axes[-1]
     strands = tuple(
         Strand(step, _is_flat([(n, s[i]) for n, s in axes]), ITEM_BYTES[ref.dtype])
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
-    in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
-    dtype = next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)
-    return Loop(op.name, _priced(dtype), inner, prod(n for n, _ in axes[:-1]), strands, scalars, in_place, reduced)
-
-
-def _reduction(op: Op) -> Loop:
-    x = op.operands[0]
-    axis = op.params.get("axis")
-    every = tuple(range(len(x.shape)))
-    reduced = {a % len(x.shape) for a in (every if axis is None else axis if isinstance(axis, tuple) else (axis,))}
-    kept = iter(() if op.params.get("keepdims") else op.output.steps)
-    out = [op.output.steps[a] if op.params.get("keepdims") else next(kept, 0) if a not in reduced else 0 for a in every]
-    written = tuple(0 if a in reduced else out[a] for a in every)
-    axes = _coalesced(x.shape, [x.steps, written])
-    return _loop(op, axes, [x, op.output], 0, "outer" if axes[-1][1][1] else "inner")
-
-
-def _broadcast(x: Ref, shape: Shape) -> Shape:
-    steps = tuple(0 if n == 1 else step for n, step in zip(x.shape, x.steps, strict=True))
-    return (0,) * (len(shape) - len(x.shape)) + steps
+    return Loop(
+        name=op.name,
+        dtype=_priced(next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)),
+        inner=inner,
+        rows=prod(n for n, _ in axes[:-1]),
+        strands=strands,
+        scalars=len(op.inputs) + 1 - len(refs),
+        in_place=any(x.buffer is op.output.buffer for x in refs[:-1]),
+        reduced="" if not op.name.endswith(".reduce") else "outer" if steps[1] else "inner",
+    )
 
 
 def _coalesced(shape: Shape, steps: list[Shape]) -> list[tuple[int, Shape]]:

@@ -1,4 +1,4 @@
-"""What kernels are written with: reads like NumPy, and records every call instead of making it."""
+"""The tape that kernels are written on: it has NumPy's interface, and records calls instead of making them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from costmodel.graph.tensor import broadcast, dense_strides
-from costmodel.roofline.operation import Op, Phase
+from costmodel.roofline.program import Op, Phase
 from costmodel.roofline.reference import Buffer, BufferRole, Ref, Shape
 
 COMPARISONS = frozenset(
@@ -30,7 +30,7 @@ class Tape:
         self.phase: Phase = "forward"
 
     def array(self, shape: Sequence[int], role: BufferRole, name: str = "", dtype: str | None = None) -> Ref:
-        """An array that is there before the program runs."""
+        """An array allocated before the program runs."""
         return self.empty(*shape, dtype=dtype, role=role, name=name)
 
     def constant(self, shape: Sequence[int], value: Callable[[], Any], dtype: str | None = None) -> Ref:

@@ -1,4 +1,4 @@
-"""How time is measured here: the one protocol behind every number in seconds.
+"""How time is measured: the one protocol behind every number in seconds.
 
 - Clock: CPU time of this thread for kernels of one thread, which does not run while others have the core; wall time for
   several threads, and then only a machine at rest gives a verdict of "quiet".
@@ -15,12 +15,19 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from costmodel.roofline.machine import require
+from costmodel.roofline.memory import aligned, check_fits
+from costmodel.roofline.program import Program, Thunk
+
+if TYPE_CHECKING:
+    import numpy
 
 Statistic = Literal["minimum", "median"]
 
@@ -28,7 +35,7 @@ RESAMPLES = 400
 SPREAD_LIMIT = 0.10
 WAIT_LIMIT = 1.25
 SETTLING = 1e5
-"""For how long no pass may be faster than those before [ns]: what fits a cache takes several passes to be all in it."""
+"""Warm-up ends when no pass has been faster for so long [ns]: a cache takes several passes to hold a working set."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one item [s each call], and what they say.
+    """Samples of one item [s per call], and their statistics.
 
     inner: calls in each sample. wall_ratio: wall time over CPU time while sampling (1 at rest; 0 if not known).
     """
@@ -82,7 +89,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Half of the samples are faster [s]."""
+        """Of all samples [s]."""
         return self.percentile(50)
 
     @property
@@ -101,18 +108,24 @@ class Timing:
         """95 % bootstrap interval of `seconds` [s]."""
         import numpy as np
 
-        draws = np.random.default_rng(0).choice(self.samples, (RESAMPLES, len(self.samples)))
-        low, high = np.percentile(draws.min(1) if self.statistic == "minimum" else np.median(draws, 1), (2.5, 97.5))
+        low, high = np.percentile(self.resampled(np.random.default_rng(0), RESAMPLES), (2.5, 97.5))
         return float(low), float(high)
+
+    def resampled(self, random: numpy.random.Generator, count: int) -> numpy.ndarray:
+        """`seconds` of so many samples drawn anew with replacement (the bootstrap) [s]."""
+        import numpy as np
+
+        draws = random.choice(self.samples, (count, len(self.samples)))
+        return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
 
     @property
     def spread(self) -> float:
-        """How far the median is above the minimum, as a share of the minimum."""
+        """Median over minimum, less one."""
         return self.median / self.minimum - 1 if self.minimum else 0.0
 
     @property
     def noise(self) -> str:
-        """What makes the samples doubtful; empty if nothing does."""
+        """Why the samples are doubtful; empty if they are not."""
         low, high = self.interval
         width = (high - low) / self.seconds if self.seconds else 0.0
         reasons = []
@@ -123,7 +136,7 @@ class Timing:
         return "; ".join(reasons)
 
     def shared_by(self, number: int) -> Timing:
-        """The same for each of so many calls that every sample made."""
+        """The time of one of `number` equal calls that each sample made."""
         return replace(self, samples=tuple(sample / number for sample in self.samples), inner=self.inner * number)
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,7 +189,7 @@ def time_calls(
 
 @contextmanager
 def at_rest(threads: int = 1) -> Iterator[None]:
-    """Garbage collection off, BLAS held to a number of threads, and nothing said of overflows."""
+    """Garbage collection off, BLAS limited to `threads`, floating-point warnings off."""
     import numpy as np
     from threadpoolctl import threadpool_limits
 
@@ -199,7 +212,7 @@ def _first(call: Callable[[], Any], protocol: Protocol) -> _Item:
 
 
 def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
-    """Run until a pass is no faster than the one before, a short one several times over; the fastest pass [ns]."""
+    """Run until passes have not become faster for `SETTLING`; returns the fastest pass [ns]."""
     clock = protocol.clock
     best = 1 << 62
     slower = 0
@@ -230,7 +243,7 @@ def _turn(item: _Item, protocol: Protocol) -> None:
 
 
 def conditions() -> dict[str, float]:
-    """What the machine was busy with: one-minute load, and steal (the share of time that a host took away)."""
+    """One-minute load, and steal (the share of CPU time that the hypervisor took); -1 where not known."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     try:
         fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
@@ -238,3 +251,52 @@ def conditions() -> dict[str, float]:
     except (OSError, IndexError, ValueError):
         steal = -1.0
     return {"load": load, "steal": steal}
+
+
+Run = Callable[[], None]
+
+
+def measure(
+    programs: Sequence[Program],
+    *,
+    reuse_bytes: int = 0,
+    protocol: Protocol | None = None,
+    statistic: Statistic = "minimum",
+    progress: Callable[[float], None] | None = None,
+) -> list[Timing]:
+    """Time programs, rounds interleaved over all of them.
+
+    reuse_bytes: 0 for warm, each run right after the last one; otherwise cold: as many copies of the program's memory
+    take turns as it takes for so many bytes to be touched between two uses of one. Raises CostModelError if the memory
+    is not there.
+    """
+    require()
+    check_fits(room(programs, reuse_bytes), "the measurement")
+    calls, copies = [], [copies_of(program, reuse_bytes) for program in programs]
+    for program, number in zip(programs, copies, strict=True):
+        size = program.layout.arena_bytes
+        arena = aligned(number * size)
+        parts = [arena[i * size :][:size] for i in range(number)]
+        calls.append(runner([thunk for part in parts for thunk in program.bind(part)]))
+    timings = time_calls(calls, protocol, statistic=statistic, progress=progress)
+    return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
+
+
+def copies_of(program: Program, reuse_bytes: int) -> int:
+    """How many copies of a program's memory take turns, so that so many bytes are touched between two uses of one."""
+    return 1 + -(-reuse_bytes // max(program.layout.arena_bytes, 1))
+
+
+def room(programs: Iterable[Program], reuse_bytes: int = 0) -> int:
+    """Memory that `measure` takes for programs [bytes]."""
+    return sum(copies_of(program, reuse_bytes) * program.layout.arena_bytes for program in programs)
+
+
+def runner(thunks: list[Thunk]) -> Run:
+    """One callable that makes all calls in order."""
+
+    def run() -> None:
+        for function, arguments, options in thunks:
+            function(*arguments, **options)
+
+    return run

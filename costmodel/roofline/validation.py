@@ -1,4 +1,4 @@
-"""How far the predictions are off on this host: layers and whole programs that no calibration touched.
+"""Validation: errors of the predictions on this host, for layers and whole programs that no calibration measured.
 
 Calibration stands before and after the measurement (the faster of each probe counts), and each layer and each whole
 program is measured twice (the faster counts): how far the two differ is the floor that no prediction gets below.
@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import log
 from time import perf_counter
 from typing import Any
 
 from costmodel.cost.prediction import predict
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
+from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, measure_probes
-from costmodel.roofline.classification import BOUNDS, Agreement, Bound, Verdict, classify, naive, predicted
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of
-from costmodel.roofline.layer import forward_program
-from costmodel.roofline.measurement import measure
-from costmodel.roofline.network import network_of
+from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
+from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.signature import Signature, signature_of
-from costmodel.roofline.timing import Protocol
+from costmodel.roofline.timing import Protocol, measure
 
 Case = tuple[str, dict[str, Any]]
 
@@ -44,7 +42,7 @@ CASES: tuple[Case, ...] = (
 """Whose layers are predicted."""
 
 LARGEST_FLOPS = 4e9
-"""Layers of more would take most of the time."""
+"""Larger layers are left out: they would take most of the time."""
 
 
 @dataclass(frozen=True)
@@ -77,52 +75,6 @@ def keep_apart(programs: Iterable[Program]) -> None:
         for op in program:
             same = probed.get(signature_of(op))
             assert same is None, f"{op} of {program.name} is the probe {same!r}"
-
-
-@dataclass(frozen=True)
-class Errors:
-    """How far predictions are from measurements, as shares of what was measured."""
-
-    predicted: tuple[float, ...]
-    measured: tuple[float, ...]
-
-    @property
-    def shares(self) -> list[float]:
-        """Predicted over measured, less one."""
-        return [p / m - 1 for p, m in zip(self.predicted, self.measured, strict=True)]
-
-    def quantile(self, share: float) -> float:
-        """Of the errors' sizes."""
-        import numpy as np
-
-        return float(np.quantile(np.abs(self.shares), share))
-
-    @property
-    def median(self) -> float:
-        """Half of the errors are smaller."""
-        return self.quantile(0.5)
-
-    @property
-    def worst(self) -> float:
-        """The largest error."""
-        return self.quantile(1.0)
-
-    @property
-    def r_squared(self) -> float:
-        """Share of the variance of log time that is explained."""
-        logs = [log(m) for m in self.measured]
-        mean = sum(logs) / len(logs)
-        left = sum(log(p / m) ** 2 for p, m in zip(self.predicted, self.measured, strict=True))
-        whole = sum((x - mean) ** 2 for x in logs)
-        return 1 - left / whole if whole else 0.0
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain data."""
-        return {"median": self.median, "p90": self.quantile(0.9), "worst": self.worst, "r_squared": self.r_squared}
-
-    def cells(self) -> tuple[str, ...]:
-        """For a table: median, 90 % quantile, worst, R² of log time."""
-        return (f"{self.median:.1%}", f"{self.quantile(0.9):.1%}", f"{self.worst:.1%}", f"{self.r_squared:.4f}")
 
 
 WHOLE: tuple[Case, ...] = (
@@ -164,7 +116,7 @@ class Validation:
 
     @property
     def floor(self) -> Errors:
-        """How far one measurement of a layer is from the other."""
+        """Repeatability: the second measurement of each layer predicted by the first."""
         first, second = zip(*self.times, strict=True)
         return Errors(first, second)
 
@@ -180,7 +132,7 @@ class Validation:
         return Errors(predicted, measured)
 
     def agreement(self, *, clear: bool = False, textbook: bool = False) -> Agreement:
-        """Of bounds with what was measured: predicted or by the textbook; of all, or of those not too close to call."""
+        """Of predicted classes, or the textbook's, with measured ones; clear: without those too close to call."""
         pairs: list[tuple[Bound, Bound]] = []
         for modelled, found, by_ridge in self.bounds:
             if not (clear and (modelled.close or found.close)):
@@ -188,7 +140,9 @@ class Validation:
         return Agreement(tuple(pairs))
 
     def __str__(self) -> str:
-        return "\n\n".join((self._head(), self._models(), self._programs(), self._classes()))
+        made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
+        tables = [self._models(), self._programs(), *self._classes()]
+        return Sheet([str(self.calibration.machine), made], tables, self.calibration.warnings).text()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -206,36 +160,29 @@ class Validation:
             "agreement_of_intensity": self.agreement(textbook=True).to_dict(),
         }
 
-    def _head(self) -> str:
-        lines = [str(self.calibration.machine), *(f"warning: {warning}" for warning in self.calibration.warnings)]
-        made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
-        return "\n".join([*lines, made])
-
-    def _models(self) -> str:
+    def _models(self) -> Table:
         rows = [(f"{level} {LEVELS[level]}", *self.errors(level).cells()) for level in LEVELS]
         rows.append(("two measurements of the same layer", *self.floor.cells()))
-        return Table((f"{len(self.layers)} layers, error", "median", "p90", "worst", "R² log"), rows).text()
+        return Table((f"{len(self.layers)} layers, error", "median", "p90", "worst", "R² log"), rows)
 
-    def _programs(self) -> str:
+    def _programs(self) -> Table:
         rows = [(name, f"{1e3 * p:.2f}", f"{1e3 * m:.2f}", f"{p / m - 1:+.1%}") for name, p, m in self.whole]
         errors = self.whole_errors
         rows.append(("size of error: median, worst", "", f"{errors.median:.1%}", f"{errors.worst:.1%}"))
-        return Table(("whole programs", "predicted ms", "measured ms", "error"), rows, total=True).text()
+        return Table(("whole programs", "predicted ms", "measured ms", "error"), rows, total=True)
 
-    def _classes(self) -> str:
+    def _classes(self) -> tuple[Table, Table]:
         asked = {
             "the model": self.agreement(),
             "the model, where not too close to call": self.agreement(clear=True),
             "intensity against the ridge": self.agreement(textbook=True),
         }
-        rows = [(name, str(len(a.pairs)), f"{a.share:.0%}", f"{a.kappa:.2f}") for name, a in asked.items()]
+        rows = [(name, *found.cells()) for name, found in asked.items()]
         counts = self.agreement().confusion
         confusion = [(a, *(str(counts[a, b]) for b in BOUNDS)) for a in BOUNDS]
-        return "\n\n".join(
-            (
-                Table(("what bounds a layer, by", "layers", "agree", "kappa"), rows).text(),
-                Table(("predicted \\ measured", *BOUNDS), confusion).text(),
-            )
+        return (
+            Table(("what bounds a layer, by", "layers", "agree", "kappa"), rows),
+            Table(("predicted \\ measured", *BOUNDS), confusion),
         )
 
 

@@ -6,20 +6,20 @@ such as step counters, which are counted apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, decided, product
 from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
+from costmodel.training.frozen import Frozen, frozen
 
 Extent = Literal["weight", "rows", "columns", "axes", "scalar"]
 """Shape of a state: the weight's; a number for each row or column of its last two axes; a square for each axis; one."""
 
 
-@dataclass(frozen=True)
-class State:
+@frozen()
+class State(Frozen):
     """One state tensor a weight. `bytes` an element (None: those of the weight).
 
     block: one fp32 scale for every so many elements, as quantised states have. least: weights of fewer elements hold
@@ -57,8 +57,8 @@ def _elements(extent: Extent, shape: Shape) -> int:
     return 1
 
 
-@dataclass(frozen=True)
-class Optimizer:
+@frozen()
+class Optimizer(Frozen):
     """States for weights of two or more axes, and `vectors` for the rest (None: the same).
 
     only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of

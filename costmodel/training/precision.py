@@ -6,12 +6,12 @@ A layer never knows: it names roles, and the policy in force turns them into dat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
+from costmodel.training.frozen import Frozen, frozen
 
 LOWERED = frozenset(
     {
@@ -34,8 +34,8 @@ QUANTISED = frozenset({"linear", "expert_linear", "conv"})
 """Kinds whose weights a quantised policy stores in few bits."""
 
 
-@dataclass(frozen=True)
-class Precision:
+@frozen()
+class Precision(Frozen):
     """A policy.
 
     weight: data type of stored weights and, outside autocast, of everything computed.

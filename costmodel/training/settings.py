@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -10,6 +10,7 @@ from costmodel.errors import CostModelError, SettingError, UnknownNameError, sho
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
 from costmodel.training.fields import check_fields, check_names
+from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import Optimizer, optimizer_named
 from costmodel.training.precision import Precision, precision_named
 
@@ -18,8 +19,8 @@ FlopRule = Literal["pytorch", "arithmetic"]
 Allocator = Literal["exact", "cuda"]
 
 
-@dataclass(frozen=True)
-class Lora:
+@frozen()
+class Lora(Frozen):
     """Low-rank adapters: W x becomes W x + s·B (A x), A: (rank, n_in) and B: (n_out, rank) trained, W frozen, s = 1.
 
     targets: parts whose linear layers get one, by the end of their path (``qkv``, ``mlp.up``). Everything else is
@@ -42,8 +43,8 @@ class Lora:
             raise SettingError(f"lora dropout {self.dropout} is not in [0, 1)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+@frozen(kw_only=True)
+class Settings(Frozen):
     """Everything a question asks beside the model; each field is checked when it is made.
 
     The text beside a field's type says what it is, in the words of every help and signature. seq, target_seq and image

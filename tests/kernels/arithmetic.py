@@ -23,26 +23,11 @@ class Elementwise(Kernel, abstract=True):
 
 
 class Add(Elementwise):
-    def forward(self, p: Pass) -> Array:
-        return p.inputs[0] + p.inputs[1]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        for operand in p.inputs:
-            yield operand, _back(g, operand)
-
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a - (-b)
 
 
 class Multiply(Elementwise):
-    def forward(self, p: Pass) -> Array:
-        return p.inputs[0] * p.inputs[1]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        a, b = p.inputs
-        yield a, _back(g * b, a)
-        yield b, _back(g * a, b)
-
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return ((a + b) ** 2 - (a - b) ** 2) / 4
 
@@ -59,12 +44,6 @@ class Scale(Unary):
     def layer_of(self, draw: Draw) -> Kind:
         return self.layer(factor=draw(st.floats(-3, 3)))
 
-    def forward(self, p: Pass) -> Array:
-        return p.x * p.kind.factor
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * p.kind.factor
-
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return x - x * (1 - p.kind.factor)
 
@@ -73,23 +52,11 @@ class Shift(Unary):
     def layer_of(self, draw: Draw) -> Kind:
         return self.layer(constant=draw(st.floats(-3, 3)))
 
-    def forward(self, p: Pass) -> Array:
-        return p.x + p.kind.constant
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g
-
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return x - (-p.kind.constant)
 
 
 class Identity(Unary):
-    def forward(self, p: Pass) -> Array:
-        return p.x
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g
-
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return x
 
@@ -112,27 +79,11 @@ class Clamp(Unary):
         layer = self.layer(bound=draw(st.floats(0.1, 3)), below=draw(st.booleans()))
         return Case(layer, [Operand(shape)])
 
-    def forward(self, p: Pass) -> Array:
-        return np.minimum(np.maximum(p.x, -p.kind.bound) if p.kind.below else p.x, p.kind.bound)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        within = p.x <= p.kind.bound
-        yield p.x, g * (np.logical_and(p.x >= -p.kind.bound, within) if p.kind.below else within)
-
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return x.clip(-p.kind.bound if p.kind.below else None, p.kind.bound)
 
 
 class LayerScale(Unary):
-    def forward(self, p: Pass) -> Array:
-        return p.x * p.weights["weight"]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        weight = p.weights["weight"]
-        if p.input_needs_gradient:
-            yield p.x, g * weight
-        yield weight, accumulated(g * p.x, weight.shape)
-
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return np.einsum("bc...,c->bc...", x, weight.ravel())
 
@@ -153,46 +104,20 @@ class Random(Kernel, abstract=True):
 
 
 class Dropout(Random):
-    def forward(self, p: Pass) -> Array:
-        if not (p.training and p.kind.p):
-            return p.x
-        p.kept["mask"] = p.random(p.x.shape) >= p.kind.p
-        return p.x * p.kept["mask"] * (1 / (1 - p.kind.p))
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * p.kept["mask"] * (1 / (1 - p.kind.p)) if p.kind.p else g
+    pass
 
 
-class Noise(Random, abstract=True):
-    def forward(self, p: Pass) -> Array:
-        if not (p.training and p.kind.p):
-            return p.x
-        p.kept["noise"] = (p.random(self.mask_shape(p)) >= p.kind.p) / (1 - p.kind.p)
-        return p.x * p.kept["noise"]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, g * p.kept["noise"] if p.kind.p else g
-
-
-class ChannelDropout(Noise):
+class ChannelDropout(Random):
     def mask_shape(self, p: Pass) -> tuple[int, ...]:
         return (*p.x.shape[:2], *(1 for _ in p.x.shape[2:]))
 
 
-class StochasticDepth(Noise):
+class StochasticDepth(Random):
     def mask_shape(self, p: Pass) -> tuple[int, ...]:
         return (p.x.shape[0], *(1 for _ in p.x.shape[1:]))
 
 
 class Subtract(Elementwise):
-    def forward(self, p: Pass) -> Array:
-        return p.inputs[0] - p.inputs[1]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        a, b = p.inputs
-        yield a, _back(g, a)
-        yield b, _back(-g, b)
-
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return -b + a
 
@@ -208,16 +133,6 @@ class Positive(Elementwise, abstract=True):
 
 
 class Divide(Positive):
-    def forward(self, p: Pass) -> Array:
-        return p.inputs[0] / p.inputs[1]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        a, b = p.inputs
-        share = g / b
-        if p.needs(a):
-            yield a, _back(share, a)
-        yield b, _back(-share * (a / b), b)
-
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.exp(np.log(a) - np.log(b))
 
@@ -262,14 +177,6 @@ class Choose(Elementwise):
         shape = np.broadcast_shapes(*(x.shape for x in case.inputs))
         condition = tuple(1 if draw(st.booleans()) else n for n in shape)
         return case._replace(inputs=[Operand(condition, "mask"), *case.inputs])
-
-    def forward(self, p: Pass) -> Array:
-        return np.where(*p.inputs)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        condition, a, b = p.inputs
-        yield a, _back(np.where(condition, g, 0), a)
-        yield b, _back(np.where(condition, 0, g), b)
 
     def reference(self, p: Pass, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a * condition + b * ~condition

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, Tally, accumulated, add_product, zeros
+from tests.kernels.counting import Array, Tally, add_product, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 from tests.kernels.visibility import Visible, draw_keys
 
@@ -16,13 +16,6 @@ from tests.kernels.visibility import Visible, draw_keys
 class Softmax(Kernel):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=3))))])
-
-    def forward(self, p: Pass) -> Array:
-        powers = np.exp(p.x - p.x.max(-1))
-        return powers / powers.sum(-1)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, p.y * (g - (g * p.y).sum(-1))
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return 1 / np.exp(x[..., None, :] - x[..., None]).sum(-1)
@@ -33,12 +26,6 @@ class Mask(Kernel):
         shape = draw(st.tuples(*[sizes] * 4))
         mask = tuple(1 if draw(st.booleans()) else n for n in shape)
         return Case(self.layer(), [Operand(shape), Operand(mask[draw(st.integers(0, 2)) :], "mask")])
-
-    def forward(self, p: Pass) -> Array:
-        return np.where(p.inputs[1], p.x, -math.inf)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, np.where(p.inputs[1], g, 0)
 
     def reference(self, p: Pass, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
         y = x.copy()
@@ -55,21 +42,6 @@ class Rotary(Kernel):
         table = Operand((t, 2 * pairs), constant=True)
         return Case(self.layer(size=2 * pairs), [Operand((b, heads, t, 2 * pairs + rest)), table, table])
 
-    def turn(self, p: Pass, x: Array, back: bool) -> Array:
-        half = p.kind.size // 2
-        cos, sin = p.inputs[1:]
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        left, right = first * cos[:, :half], second * cos[:, half:]
-        if back:
-            return np.concatenate([left + second * sin[:, half:], right - first * sin[:, :half], rest], axis=-1)
-        return np.concatenate([left - second * sin[:, :half], right + first * sin[:, half:], rest], axis=-1)
-
-    def forward(self, p: Pass) -> Array:
-        return self.turn(p, p.x, back=False)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, self.turn(p, g, back=True)
-
     def reference(self, p: Pass, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
         size, y = p.kind.size, x.copy()
         swap = np.roll(np.eye(size), size // 2, axis=1) * np.where(np.arange(size) < size // 2, -1, 1)[:, None]
@@ -80,15 +52,6 @@ class Rotary(Kernel):
 class Sink(Kernel):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand((draw(sizes), draw(sizes), draw(sizes), draw(sizes)))])
-
-    def forward(self, p: Pass) -> Array:
-        column = p.weights["weight"].reshape(1, -1, 1, 1)
-        return np.concatenate([p.x, np.broadcast_to(column, (*p.x.shape[:-1], 1))], -1)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        if p.input_needs_gradient:
-            yield p.x, g[..., :-1]
-        yield p.weights["weight"], accumulated(g[..., -1:], (1, p.x.shape[1], 1, 1)).reshape(-1)
 
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         y = np.empty((*x.shape[:-1], x.shape[-1] + 1))

@@ -1,7 +1,7 @@
 """An array that counts its own arithmetic, by the conventions of ``costmodel.layers.base``.
 
-Moving, indexing, reshaping and converting numbers is free, as is what happens between constants before they meet an
-array. An operation without a rule here is an error, never a zero.
+Moving, indexing, reshaping and converting numbers is free, as are arithmetic on whole numbers, and what happens between
+constants before they meet an array. An operation without a rule here is an error, never a zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOGIC = {np.logical_and, np.logical_or, np.logical_not}
 REDUCED = {np.add, np.maximum, np.minimum, np.multiply}
 MOVING = {
     *(np.reshape, np.swapaxes, np.moveaxis, np.transpose, np.broadcast_to, np.expand_dims, np.squeeze),
-    *(np.concatenate, np.stack, np.pad, np.repeat, np.take_along_axis),
+    *(np.concatenate, np.stack, np.pad, np.repeat, np.take, np.take_along_axis),
 }
 
 
@@ -74,21 +74,25 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         made = getattr(ufunc, method)(*(_plain(x) for x in inputs), **options)
-        if method == "at" and ufunc is np.add:  # target, where, terms
-            self.tally.pointwise += inputs[2].size
+        if method == "at" and ufunc in (np.add, np.subtract):
+            target, where = (_plain(x) for x in inputs[:2])
+            self.tally.pointwise += target[where].size
             return None
         if method == "reduce" and ufunc in REDUCED:
-            self.tally.pointwise += inputs[0].size - np.size(made)
+            self.tally.pointwise += inputs[0].size - ("initial" not in options) * np.size(made)
         elif method == "__call__" and ufunc is np.matmul:
             self.tally.contractions += 2 * made.size * inputs[0].shape[-1]
         elif method == "__call__" and ufunc in POINTWISE:
-            self.tally.pointwise += np.size(made)
+            self.tally.pointwise += 0 if made.dtype == np.int64 else made.size
         elif ufunc not in LOGIC:
             raise TypeError(f"no rule for counting {ufunc.__name__}.{method}")
         return Array(made, self.tally)
 
-    def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Array:
+    def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Array | None:
         made = function(*_plain(inputs), **_plain(options))
+        if function is np.copyto:
+            self.tally.pointwise += inputs[0].size if "where" in options else 0
+            return None
         if function is np.where:
             self.tally.pointwise += made.size
         elif function not in MOVING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, accumulated, zeros
+from tests.kernels.counting import Array
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 
@@ -38,19 +38,6 @@ class Pick(Kernel):
         layer = self.layer(times=draw(sizes)) if draw(st.booleans()) else self.layer(rows=draw(st.integers(1, 9)))
         return Case(layer, [Operand((draw(sizes), draw(sizes)))])
 
-    def index(self, p: Pass, rows: int) -> np.ndarray:
-        """Which rows: each in turn, or each `times` times."""
-        return np.arange(rows * p.kind.times) // p.kind.times if p.kind.rows is None else np.arange(p.kind.rows) % rows
-
-    def forward(self, p: Pass) -> Array:
-        p.kept["index"] = self.index(p, p.x.shape[0])
-        return p.x[p.kept["index"]]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        total = zeros(p.x.shape, p.tally)
-        np.add.at(total, p.kept["index"], g)
-        yield p.x, total
-
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         if p.kind.rows is None:
             return np.repeat(x, p.kind.times, axis=0)
@@ -67,22 +54,6 @@ class ExpertLinear(Kernel):
         """The rows of each expert."""
         return np.array_split(np.arange(p.x.shape[0]), p.kind.experts)
 
-    def forward(self, p: Pass) -> Array:
-        made = []
-        for expert, rows in enumerate(self.parts(p)):
-            y = p.x[rows] @ np.swapaxes(p.weights["weight"][expert], 0, 1)
-            made.append(y + p.weights["bias"][expert] if p.kind.bias else y)
-        return np.concatenate(made, 0)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        weight = p.weights["weight"]
-        parts = [(g[rows], p.x[rows], weight[expert]) for expert, rows in enumerate(self.parts(p))]
-        if p.input_needs_gradient:
-            yield p.x, np.concatenate([ours @ w for ours, _, w in parts], 0)
-        yield weight, np.stack([np.swapaxes(ours, 0, 1) @ x for ours, x, _ in parts], 0)
-        if p.kind.bias:
-            yield p.weights["bias"], np.stack([accumulated(ours, (g.shape[1],)) for ours, _, _ in parts], 0)
-
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         experts = np.concatenate([np.full(len(rows), e) for e, rows in enumerate(self.parts(p))]).astype(int)
         return np.einsum("ri,roi->ro", x, weight[experts]) + (0 if bias is None else bias[experts])
@@ -91,12 +62,6 @@ class ExpertLinear(Kernel):
 class Total(Kernel):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand((draw(sizes), draw(sizes), draw(sizes)))])
-
-    def forward(self, p: Pass) -> Array:
-        return p.x.sum(1, keepdims=False)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, np.broadcast_to(g.reshape(g.shape[0], 1, g.shape[1]), p.x.shape)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.einsum("rnd->rd", x)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, erf
+from costmodel.layers.function import FUNCTIONS
+from tests.kernels.counting import Array, erf, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 LOW, HIGH, SLOPE = -0.7, 1.3, 1.5
@@ -18,7 +19,7 @@ SELU, SELU_SLOPE = 1.0507009873554805, 1.0507009873554805 * 1.6732632423543772
 
 
 class Definition(NamedTuple):
-    """y from x, dx from g, x and y; y by another way, for one number; and where x lies."""
+    """y from x; dx from g and what is kept of x and y; y by another way, for one number; and where x lies."""
 
     y: Callable[[Any], Any]
     dx: Callable[[Any, Any, Any], Any]
@@ -26,9 +27,9 @@ class Definition(NamedTuple):
     within: tuple[float, float] = (-8, 8)
 
 
-def _nothing(g: Array, x: Array, y: Array) -> Array:
+def _nothing(g: Array, x: Any, y: Any) -> Array:
     """The gradient of what is constant almost everywhere."""
-    return Array(np.zeros(x.shape), x.tally)
+    return zeros(g.shape, g.tally)
 
 
 def _outside(x: Array, bound: float) -> Any:
@@ -70,7 +71,7 @@ DEFINITIONS = {
     "ceil": Definition(np.ceil, _nothing, math.ceil),
     "celu": Definition(
         lambda x: np.where(x > 0, x, SLOPE * (np.exp(x * (1 / SLOPE)) - 1)),
-        lambda g, x, y: g * np.where(y > 0, 1, y * (1 / SLOPE) + 1),
+        lambda g, x, y: g * np.where(x > 0, 1, np.exp(x * (1 / SLOPE))),
         lambda x: max(x, 0) + min(0, SLOPE * math.expm1(x / SLOPE)),
     ),
     "cos": Definition(np.cos, lambda g, x, y: g * -np.sin(x), lambda x: math.sin(x + math.pi / 2)),
@@ -126,7 +127,7 @@ DEFINITIONS = {
     ),
     "selu": Definition(
         lambda x: SELU * np.where(x > 0, x, SELU_SLOPE / SELU * (np.exp(x) - 1)),
-        lambda g, x, y: g * np.where(y > 0, SELU, y + SELU_SLOPE),
+        lambda g, x, y: g * np.where(x > 0, SELU, SELU_SLOPE * np.exp(x)),
         lambda x: SELU * max(x, 0) + SELU_SLOPE * math.expm1(min(x, 0)),
     ),
     "sign": Definition(np.sign, _nothing, lambda x: (x > 0) - (x < 0)),
@@ -149,10 +150,10 @@ DEFINITIONS = {
         lambda x: np.where(x > HIGH, x, SLOPE), lambda g, x, y: g * (x > HIGH), lambda x: x if x > HIGH else SLOPE
     ),
     "tril": Definition(
-        lambda x: np.where(_lower(x), x, 0), lambda g, x, y: np.where(_lower(x), g, 0), lambda x: x
+        lambda x: np.where(_lower(x), x, 0), lambda g, x, y: np.where(_lower(g), g, 0), lambda x: x
     ),
     "triu": Definition(
-        lambda x: np.where(~_lower(x), x, 0), lambda g, x, y: np.where(~_lower(x), g, 0), lambda x: x
+        lambda x: np.where(~_lower(x), x, 0), lambda g, x, y: np.where(~_lower(g), g, 0), lambda x: x
     ),
 }  # fmt: skip
 
@@ -168,7 +169,9 @@ class Pointwise(Kernel):
         return DEFINITIONS[self.row].y(p.x)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, DEFINITIONS[self.row].dx(g, p.x, p.y)
+        keeps = FUNCTIONS[self.row].keeps
+        x, y = p.x if keeps in ("input", "both") else None, p.y if keeps in ("output", "both") else None
+        yield p.x, DEFINITIONS[self.row].dx(g, x, y)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         y = np.vectorize(DEFINITIONS[self.row].expected, otypes=[float])(x)

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 
 from costmodel.layers import load_all
 from costmodel.layers.base import Kind
+from costmodel.roofline.kernels import kernel_of
+from costmodel.roofline.memory import Memory
+from costmodel.roofline.program import Op
+from costmodel.roofline.recorder import LayerArrays, site_of
+from costmodel.roofline.tape import Tape
 from tests.kernels.counting import Array, Tally
 
 KERNELS: dict[str, Kernel] = {}
@@ -70,6 +75,17 @@ class Pass:
         return Array(np.random.default_rng(0).random(shape), self.tally)
 
 
+def run(ops: list[Op], memory: Memory, tally: Tally) -> None:
+    """Make the calls of a program with arrays that count; each counts what it says of itself."""
+    for op in ops:
+        before = tally.contractions + op.contractions, tally.pointwise + op.pointwise
+        for ref in (*op.operands, op.output):
+            memory.make(ref.buffer)
+        function, arguments, options = op.bind(memory)
+        function(*(Array(x, tally) if isinstance(x, np.ndarray) else x for x in arguments), **options)
+        assert (tally.contractions, tally.pointwise) == before, op
+
+
 Gradients = Iterator[tuple[Array, Array]]
 
 
@@ -96,12 +112,31 @@ class Kernel:
         raise NotImplementedError
 
     def forward(self, p: Pass) -> Array:
-        """The output, with counted arithmetic."""
-        raise NotImplementedError
+        """The output, with counted arithmetic: by the kernel that ships, unless this is defined anew."""
+        tape, memory = Tape("float64"), Memory()
+        site = site_of(p.call, LayerArrays(tape).ref)
+        for refs, arrays in ((site.inputs, p.inputs), (site.weights, p.weights), (site.buffers, p.buffers)):
+            named = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
+            for key, array in named.items():
+                memory.hold(refs[key], array.values)
+        p.kept["program"] = site, tape, memory
+        y = kernel_of(self.name).forward(tape, site)
+        run(tape.ops, memory, p.tally)
+        for name, array in p.buffers.items():
+            array.values[...] = memory.array(site.buffers[name])
+        return Array(memory.array(y), p.tally)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         """Operand and gradient, one after another; what one leaves to the next is counted with the first."""
-        raise NotImplementedError
+        site, tape, memory = p.kept["program"]
+        incoming, start = tape.array(g.shape, "input"), len(tape.ops)
+        memory.hold(incoming, g.values)
+        refs, arrays = [*site.inputs, *site.weights.values()], [*p.inputs, *p.weights.values()]
+        for operand, gradient in kernel_of(self.name).backward(tape, site, incoming):
+            run(tape.ops[start:], memory, p.tally)
+            start = len(tape.ops)
+            place = next(number for number, ref in enumerate(refs) if ref is operand)
+            yield arrays[place], Array(memory.array(gradient), p.tally)
 
     def reference(self, p: Pass, *inputs: np.ndarray, **weights: np.ndarray) -> np.ndarray:
         """The output by another way, uncounted."""

@@ -39,13 +39,6 @@ class MeanSquaredError(Kernel):
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
         return Case(self.layer(), [Operand(shape), Operand(shape, constant=True)])
 
-    def forward(self, p: Pass) -> Array:
-        difference = p.x - p.inputs[1]
-        return (difference * difference).mean(None, keepdims=False)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, (p.x - p.inputs[1]) * (2 / p.x.size)
-
     def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
         return np.linalg.norm(x - target) ** 2 / x.size
 

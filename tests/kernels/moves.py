@@ -12,19 +12,7 @@ from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, s
 
 
 class Move(Kernel, abstract=True):
-    """One input, moved: `move` and its inverse `back`."""
-
-    def move(self, kind: Any, x: Any) -> Any:
-        raise NotImplementedError
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        return g.reshape(*x.shape)
-
-    def forward(self, p: Pass) -> Array:
-        return self.move(p.kind, p.x)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, self.back(p.kind, g, p.x)
+    """One input, moved."""
 
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         """Where in the input the output's element `at` comes from."""
@@ -49,16 +37,10 @@ class Reshape(Relabel):
         b, m, n, k = (draw(sizes) for _ in range(4))
         return Case(self.layer(shape=(n * k, m)), [Operand((b, m, n, k))])
 
-    def move(self, kind: Any, x: Any) -> Any:
-        return x.reshape(x.shape[0], *kind.shape)
-
 
 class Flatten(Relabel):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
-
-    def move(self, kind: Any, x: Any) -> Any:
-        return x.reshape(x.shape[0], -1)
 
 
 class Permute(Move):
@@ -66,12 +48,6 @@ class Permute(Move):
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=4)))
         axes = draw(st.permutations(range(len(shape))))
         return Case(self.layer(axes=tuple(axes)), [Operand(shape)])
-
-    def move(self, kind: Any, x: Any) -> Any:
-        return np.transpose(x, kind.axes)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        return np.transpose(g, sorted(range(len(kind.axes)), key=kind.axes.__getitem__))
 
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(at[kind.axes.index(axis)] for axis in range(len(at)))
@@ -88,14 +64,6 @@ class Slice(Move):
     def within(self, kind: Any) -> Any:
         return (*[slice(None)] * (2 if kind.axis is None else kind.axis), slice(kind.start, kind.start + kind.length))
 
-    def move(self, kind: Any, x: Any) -> Any:
-        return x[self.within(kind)]
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        whole = zeros(x.shape, g.tally)
-        whole[self.within(kind)] = g
-        return whole
-
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(n + kind.start * (axis == (2 if kind.axis is None else kind.axis)) for axis, n in enumerate(at))
 
@@ -104,13 +72,6 @@ class SplitHeads(Move):
     def case(self, draw: Draw) -> Case:
         heads = draw(sizes)
         return Case(self.layer(heads=heads), [Operand((draw(sizes), draw(sizes), heads * draw(sizes)))])
-
-    def move(self, kind: Any, x: Any) -> Any:
-        b, t, width = x.shape
-        return np.swapaxes(x.reshape(b, t, kind.heads, width // kind.heads), 1, 2)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        return np.swapaxes(g, 1, 2).reshape(*x.shape)
 
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         b, head, t, feature = at
@@ -121,14 +82,6 @@ class MergeHeads(Move):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand(draw(st.tuples(*[sizes] * 4)))])
 
-    def move(self, kind: Any, x: Any) -> Any:
-        b, heads, t, features = x.shape
-        return np.swapaxes(x, 1, 2).reshape(b, t, heads * features)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        b, heads, t, features = x.shape
-        return np.swapaxes(g.reshape(b, t, heads, features), 1, 2)
-
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         b, t, feature = at
         return b, feature // shape[3], t, feature % shape[3]
@@ -137,12 +90,6 @@ class MergeHeads(Move):
 class TransposeLast(Move):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(), [Operand(tuple(draw(st.lists(sizes, min_size=2, max_size=4))))])
-
-    def move(self, kind: Any, x: Any) -> Any:
-        return np.swapaxes(x, -1, -2)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        return np.swapaxes(g, -1, -2)
 
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         return (*at[:-2], at[-1], at[-2])
@@ -154,13 +101,6 @@ class RepeatHeads(Move):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(times=draw(sizes)), [Operand(draw(st.tuples(*[sizes] * 4)))])
 
-    def move(self, kind: Any, x: Any) -> Any:
-        return np.repeat(x, kind.times, axis=1)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        b, heads, t, features = x.shape
-        return accumulated(g.reshape(b, heads, kind.times, t, features), (b, heads, 1, t, features)).reshape(*x.shape)
-
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         return at[0], at[1] // kind.times, *at[2:]
 
@@ -171,12 +111,6 @@ class Cast(Move):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(dtype="fp32"), [Operand(tuple(draw(st.lists(sizes, min_size=1, max_size=4))))])
 
-    def move(self, kind: Any, x: Any) -> Any:
-        return x.astype(np.longdouble)
-
-    def back(self, kind: Any, g: Array, x: Array) -> Array:
-        return g.astype(x.values.dtype)
-
     def place(self, kind: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> tuple[int, ...]:
         return at
 
@@ -185,15 +119,6 @@ class Join(Kernel):
     def case(self, draw: Draw) -> Case:
         shape = draw(st.lists(sizes, min_size=1, max_size=3))
         return Case(self.layer(), [Operand((*shape, n)) for n in draw(st.lists(sizes, min_size=1, max_size=3))])
-
-    def forward(self, p: Pass) -> Array:
-        return np.concatenate(p.inputs, axis=-1)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        start = 0
-        for x in p.inputs:
-            yield x, g[..., start : start + x.shape[-1]]
-            start += x.shape[-1]
 
     def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
         return np.stack([x[..., n] for x in inputs for n in range(x.shape[-1])], axis=-1)
@@ -204,15 +129,6 @@ class Concat(Kernel):
         batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
         channels = draw(st.lists(sizes, min_size=1, max_size=3))
         return Case(self.layer(), [Operand((batch, c, *rest)) for c in channels])
-
-    def forward(self, p: Pass) -> Array:
-        return np.concatenate(p.inputs, axis=1)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        start = 0
-        for x in p.inputs:
-            yield x, g[:, start : start + x.shape[1]]
-            start += x.shape[1]
 
     def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
         channels = [x[:, c] for x in inputs for c in range(x.shape[1])]
@@ -281,10 +197,22 @@ class Copied(Kernel):
         return np.roll(np.tile(x, (p.kind.shape[0] // x.shape[0], 1)), 1, axis=0)
 
 
-class Joined(Concat):
-    """Along the second axis, as `Concat`."""
+class Joined(Kernel):
+    """Along the second axis."""
 
     def case(self, draw: Draw) -> Case:
         batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
         channels = draw(st.lists(sizes, min_size=1, max_size=3))
         return Case(self.layer(shape=(batch, sum(channels), *rest)), [Operand((batch, c, *rest)) for c in channels])
+
+    def forward(self, p: Pass) -> Array:
+        return np.concatenate(p.inputs, axis=1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        start = 0
+        for x in p.inputs:
+            yield x, g[:, start : start + x.shape[1]]
+            start += x.shape[1]
+
+    def reference(self, p: Pass, *inputs: np.ndarray) -> np.ndarray:
+        return np.stack([x[:, c] for x in inputs for c in range(x.shape[1])], axis=1)

@@ -12,13 +12,11 @@ from costmodel.training.fields import pair
 from tests.kernels.counting import Array, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
-Window = tuple[int, int, slice, slice, int]
-"""Row and column of the output; rows and columns of the padded input; what a mean divides by."""
+Window = tuple[int, int, slice, slice]
+"""Row and column of the output; rows and columns of the padded input."""
 
 
 class Pool(Kernel, abstract=True):
-    outside = 0.0
-
     def rims(self, p: Pass) -> list[tuple[int, int]]:
         """What is padded before and after (height, width)."""
         return [(0, 0), (0, 0)]
@@ -33,52 +31,27 @@ class Pool(Kernel, abstract=True):
     def padded(self, p: Pass, value: float) -> Array:
         return np.pad(p.x, [(0, 0), (0, 0), *self.rims(p)], constant_values=value)
 
-    def unpadded(self, p: Pass, wide: Array) -> Array:
-        (top, _), (left, _) = self.rims(p)
-        return wide[:, :, top : top + p.x.shape[2], left : left + p.x.shape[3]]
-
-    def forward(self, p: Pass) -> Array:
-        wide = self.padded(p, self.outside)
-        y = zeros((*p.x.shape[:2], *self.size(p)), p.tally)
-        for r, c, *within, count in self.windows(p):
-            y[:, :, r, c] = self.pooled(wide[:, :, *within].reshape(*p.x.shape[:2], -1), count)
-        return y
-
-    def pooled(self, window: Array, count: int) -> Array:
-        """(batch, C, members) → (batch, C)."""
-        raise NotImplementedError
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        wide = self.padded(p, self.outside)
-        total = zeros(wide.shape, p.tally)
-        for r, c, *within, count in self.windows(p):
-            self.spread(total[:, :, *within], g[:, :, r, c], wide[:, :, *within], count)
-        yield p.x, self.unpadded(p, total)
-
-    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
-        """Add a window's gradient to where it belongs."""
-        raise NotImplementedError
-
 
 class Max(Pool, abstract=True):
-    outside = -math.inf
+    """Where a maximum lies is known from the comparisons of the forward pass, and kept."""
 
-    def pooled(self, window: Array, count: int) -> Array:
-        return window.max(-1, keepdims=False)
+    def forward(self, p: Pass) -> Array:
+        wide = self.padded(p, -math.inf)
+        y = zeros((*p.x.shape[:2], *self.size(p)), p.tally)
+        for r, c, *within in self.windows(p):
+            y[:, :, r, c] = wide[:, :, *within].max((2, 3), keepdims=False)
+        return y
 
-    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
-        batch, channel = np.ogrid[: g.shape[0], : g.shape[1]]
-        # Where the maximum lies is known from the comparisons of the forward pass, and kept.
-        place = window.values.reshape(*g.shape, -1).argmax(-1)
-        np.add.at(total, (batch, channel, *np.unravel_index(place, window.shape[2:])), g)
-
-
-class Mean(Pool, abstract=True):
-    def pooled(self, window: Array, count: int) -> Array:
-        return window.sum(-1, keepdims=False) / count
-
-    def spread(self, total: Array, g: Array, window: Array, count: int) -> None:
-        total[...] = total + (g / count).reshape(*g.shape, 1, 1)
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        wide = self.padded(p, -math.inf)
+        total = zeros(wide.shape, p.tally)
+        every = np.ogrid[: g.shape[0], : g.shape[1]]
+        for r, c, *within in self.windows(p):
+            window = wide.values[:, :, *within]
+            place = window.reshape(*window.shape[:2], -1).argmax(-1)
+            np.add.at(total[:, :, *within], (*every, *np.unravel_index(place, window.shape[2:])), g[:, :, r, c])
+        (top, _), (left, _) = self.rims(p)
+        yield p.x, total[:, :, top : top + p.x.shape[2], left : left + p.x.shape[3]]
 
 
 class Sliding(Pool, abstract=True):
@@ -108,12 +81,10 @@ class Sliding(Pool, abstract=True):
         return [(side, side + k) for side, k in zip(p.kind.padding, p.kind.kernel, strict=True)]
 
     def windows(self, p: Pass) -> Iterator[Window]:
-        ends = [n + 2 * side for n, side in zip(p.x.shape[2:], p.kind.padding, strict=True)]
         rows, columns = self.starts(p)
         kh, kw = p.kind.kernel
         for (r, top), (c, left) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
-            count = (min(top + kh, ends[0]) - top) * (min(left + kw, ends[1]) - left)
-            yield r, c, slice(top, top + kh), slice(left, left + kw), count
+            yield r, c, slice(top, top + kh), slice(left, left + kw)
 
     def viewed(self, p: Pass, wide: np.ndarray) -> np.ndarray:
         """(batch, C, H', W', k_h·k_w), by strides."""
@@ -122,12 +93,12 @@ class Sliding(Pool, abstract=True):
         return every[:, :, :h, :w].reshape(*p.y.shape, -1)
 
 
-class MaxPool(Sliding, Max):
+class MaxPool(Max, Sliding):
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.nanmax(self.viewed(p, self.padded(p, math.nan).values), -1)
 
 
-class AvgPool(Sliding, Mean):
+class AvgPool(Sliding):
     """Zeros of the padding count as members; what lies beyond it does not."""
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
@@ -151,7 +122,7 @@ class Adaptive(Pool, abstract=True):
             for n, m in zip(p.x.shape[2:], self.size(p), strict=True)
         ]
         for (r, rows), (c, columns) in ((r, c) for r in enumerate(axes[0]) for c in enumerate(axes[1])):
-            yield r, c, rows, columns, (rows.stop - rows.start) * (columns.stop - columns.start)
+            yield r, c, rows, columns
 
     def members(self, p: Pass, x: np.ndarray) -> np.ma.MaskedArray:
         """(batch, C, windows down, across, H, W); an element is masked unless it overlaps the window's share."""
@@ -164,24 +135,12 @@ class Adaptive(Pool, abstract=True):
         return np.ma.array(x, mask=~inside)
 
 
-class AdaptiveMaxPool(Adaptive, Max):
+class AdaptiveMaxPool(Max, Adaptive):
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return self.members(p, x).max((4, 5)).data
 
 
-def _seen_everywhere(p: Pass, g: Array) -> Array:
-    """The gradient of a mean over the whole image: one number, seen at every place."""
-    share = g / (p.x.shape[2] * p.x.shape[3])
-    return np.broadcast_to(share.reshape(*p.x.shape[:2], 1, 1), p.x.shape)
-
-
-class AdaptiveAvgPool(Adaptive, Mean):
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        if self.size(p) == (1, 1):
-            yield p.x, _seen_everywhere(p, g)
-        else:
-            yield from super().backward(p, g)
-
+class AdaptiveAvgPool(Adaptive):
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return self.members(p, x).mean((4, 5)).data
 
@@ -189,12 +148,6 @@ class AdaptiveAvgPool(Adaptive, Mean):
 class GlobalAvgPool(Kernel):
     def case(self, draw: Draw) -> Case:
         return Case(self.layer(keepdims=draw(st.booleans())), [Operand(draw(st.tuples(*[sizes] * 4)))])
-
-    def forward(self, p: Pass) -> Array:
-        return p.x.mean((2, 3), keepdims=p.kind.keepdims)
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, _seen_everywhere(p, g)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.einsum("bchw->bc", x).reshape(p.y.shape) / x[0, 0].size

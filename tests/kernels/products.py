@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.kernels.counting import Array, accumulated, add_product, zeros
+from tests.kernels.counting import Array, add_product, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 from tests.kernels.visibility import Visible, draw_keys
 
@@ -14,19 +14,6 @@ class Linear(Kernel):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
         return Case(self.layer(features=draw(sizes), bias=draw(st.booleans())), [Operand(shape)])
-
-    def forward(self, p: Pass) -> Array:
-        y = p.x @ np.swapaxes(p.weights["weight"], 0, 1)
-        return y + p.weights["bias"] if p.kind.bias else y
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        weight = p.weights["weight"]
-        if p.input_needs_gradient:
-            yield p.x, g @ weight
-        rows_of_g, rows_of_x = g.reshape(-1, g.shape[-1]), p.x.reshape(-1, p.x.shape[-1])
-        yield weight, np.swapaxes(rows_of_g, 0, 1) @ rows_of_x
-        if p.kind.bias:
-            yield p.weights["bias"], accumulated(rows_of_g, p.weights["bias"].shape)
 
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         return np.einsum("...i,oi->...o", x, weight) + (0 if bias is None else bias)
@@ -86,17 +73,6 @@ class Product(Kernel):
         vector = n == 1 and draw(st.booleans())
         added = [Operand(draw(st.sampled_from([(*rows, n), (n,), (1,)])))] if draw(st.booleans()) else []
         return Case(self.layer(vector=vector), [Operand((*rows, k)), Operand((k, n)), *added])
-
-    def forward(self, p: Pass) -> Array:
-        y = p.inputs[0] @ p.inputs[1]
-        return y + p.inputs[2] if len(p.inputs) > 2 else y
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        a, b, *added = p.inputs
-        yield a, g @ np.swapaxes(b, 0, 1)
-        yield b, np.swapaxes(a.reshape(-1, a.shape[-1]), 0, 1) @ g.reshape(-1, g.shape[-1])
-        for c in added:
-            yield c, g if c.shape == g.shape else accumulated(g, c.shape)
 
     def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, *added: np.ndarray) -> np.ndarray:
         return np.einsum("...k,kn->...n", a, b) + sum(added)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from costmodel.layers.reduction import REDUCTIONS
 from tests.kernels.counting import Array
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
@@ -15,10 +16,10 @@ Axes = tuple[int, ...]
 
 
 class Definition(NamedTuple):
-    """y of x over axes, dx from g, x, y and axes, and y by another way."""
+    """y of x over axes; dx from g, what is kept of x and y, the axes and the number of terms; y by another way."""
 
     y: Callable[[Any, Axes], Any]
-    dx: Callable[[Any, Any, Any, Axes], Any]
+    dx: Callable[[Any, Any, Any, Axes, int], Any]
     expected: Callable[[Any, Axes], Any]
     within: tuple[float, float] = (-8, 8)
     least: int = 1
@@ -41,38 +42,30 @@ def _logsumexp(x: Array, axes: Axes) -> Array:
     return np.log(np.exp(x - largest).sum(axes)) + largest
 
 
-def _freedom(x: Any, axes: Axes) -> int:
-    """Terms of a sum less one, as the unbiased variance divides by."""
-    return int(np.prod([x.shape[axis] for axis in axes])) - 1
-
-
 def _variance(x: Array, axes: Axes) -> Array:
     centred = x - x.mean(axes)
-    return (centred * centred).sum(axes) / _freedom(x, axes)
+    total = (centred * centred).sum(axes)
+    return total / (x.size // total.size - 1)
 
 
 def _deviation(x: Array, axes: Axes) -> Array:
     return np.sqrt(_variance(x, axes))
 
 
-def _variance_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
-    return (2 / _freedom(x, axes)) * g * (x - x.mean(axes))
+def _variance_slope(g: Array, x: Array, y: Array, axes: Axes, terms: int) -> Array:
+    return (2 / (terms - 1)) * g * (x - x.mean(axes))
 
 
-def _deviation_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
-    return g / (_freedom(x, axes) * y) * (x - x.mean(axes))
+def _deviation_slope(g: Array, x: Array, y: Array, axes: Axes, terms: int) -> Array:
+    return g / ((terms - 1) * y) * (x - x.mean(axes))
 
 
-def _extreme_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+def _extreme_slope(g: Array, x: Array, y: Array, axes: Axes, terms: int) -> Array:
     return g * (x == y)
 
 
-def _norm_slope(g: Array, x: Array, y: Array, axes: Axes) -> Array:
+def _norm_slope(g: Array, x: Array, y: Array, axes: Axes, terms: int) -> Array:
     return x * (g / y)
-
-
-def _spread(g: Array, x: Array) -> Array:
-    return np.broadcast_to(g, x.shape)
 
 
 NORM = Definition(_norm, _norm_slope, lambda x, axes: (x**2).sum(axes) ** 0.5)
@@ -82,21 +75,21 @@ DEFINITIONS = {
     "amin": Definition(_least, _extreme_slope, lambda x, axes: -np.max(-x, axes)),
     "linalg_vector_norm": NORM,
     "logsumexp": Definition(
-        _logsumexp, lambda g, x, y, axes: g * np.exp(x - y), lambda x, axes: np.log(np.exp(x).sum(axes))
+        _logsumexp, lambda g, x, y, axes, terms: g * np.exp(x - y), lambda x, axes: np.log(np.exp(x).sum(axes))
     ),
     "mean": Definition(
         lambda x, axes: x.mean(axes),
-        lambda g, x, y, axes: _spread(g / (_freedom(x, axes) + 1), x),
+        lambda g, x, y, axes, terms: g / terms,
         lambda x, axes: np.average(x, axes),
     ),
     "norm": NORM,
     "prod": Definition(
-        _product, lambda g, x, y, axes: g * y / x, lambda x, axes: np.exp(np.log(x).sum(axes)), within=(0.5, 2)
+        _product, lambda g, x, y, axes, terms: g * y / x, lambda x, axes: np.exp(np.log(x).sum(axes)), within=(0.5, 2)
     ),
     "std": Definition(_deviation, _deviation_slope, lambda x, axes: np.std(x, axes, ddof=1), least=2),
     "sum": Definition(
         lambda x, axes: x.sum(axes),
-        lambda g, x, y, axes: _spread(g, x),
+        lambda g, x, y, axes, terms: g,
         lambda x, axes: np.apply_over_axes(np.sum, x, axes),
     ),
     "var": Definition(_variance, _variance_slope, lambda x, axes: np.var(x, axes, ddof=1), least=2),
@@ -122,7 +115,10 @@ class Reduce(Kernel):
         return DEFINITIONS[self.row].y(p.x, self.axes(p))
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        yield p.x, DEFINITIONS[self.row].dx(g, p.x, p.y, self.axes(p))
+        keeps = REDUCTIONS[self.row].keeps
+        x, y = p.x if "input" in keeps else None, p.y if "output" in keeps else None
+        dx = DEFINITIONS[self.row].dx(g, x, y, self.axes(p), p.x.size // p.y.size)
+        yield p.x, dx if dx.shape == p.x.shape else np.broadcast_to(dx, p.x.shape)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.reshape(DEFINITIONS[self.row].expected(x, self.axes(p)), p.y.shape)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.kernels.counting import Array, zeros
-from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
+from tests.kernels.kernel import Case, Draw, Kernel, Operand, Pass, sizes
 
 
 class Table(Kernel, abstract=True):
     def rows(self, p: Pass) -> np.ndarray:
         """The row that each output vector is."""
         raise NotImplementedError
-
-    def forward(self, p: Pass) -> Array:
-        return p.weights["weight"][self.rows(p)]
-
-    def backward(self, p: Pass, g: Array) -> Gradients:
-        total = zeros(p.weights["weight"].shape, p.tally)
-        np.add.at(total, self.rows(p), g)
-        yield p.weights["weight"], total
 
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return np.eye(len(weight))[self.rows(p)] @ weight

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.machine import Machine
-from costmodel.roofline.operation import Op
 from costmodel.roofline.probes import probes
+from costmodel.roofline.program import Op
 from costmodel.roofline.signature import Product, signature_of
 
 CALL = 1e-6

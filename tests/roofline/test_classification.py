@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.arena import aligned
+from costmodel.roofline.accuracy import Agreement
 from costmodel.roofline.classification import (
-    Agreement,
+    TILE_BYTES,
     Verdict,
+    alone,
     distances_of,
     naive,
     predicted,
+    smallest,
+    tile,
     verdict,
 )
 from costmodel.roofline.hosttime import Terms
-from costmodel.roofline.intervention import TILE_BYTES, alone, smallest, tile
-from costmodel.roofline.operation import Op
-from costmodel.roofline.placement import place
 from costmodel.roofline.probes import probes
-from costmodel.roofline.program import program_of
+from costmodel.roofline.program import Op, program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
 from costmodel.roofline.tape import Tape
 from costmodel.roofline.validation import CASES, keep_apart, layers_of
@@ -82,10 +82,8 @@ def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: Op) -> None:
         assert changed.name == op.name
         assert [type(x) for x in changed.inputs] == [type(x) for x in op.inputs]
         assert type(signature_of(changed)) is type(signature_of(op))
-        program = alone(changed)
-        placement = place(program)
         with np.errstate(all="ignore"):
-            for function, arguments, options in placement.bind(aligned(placement.arena_bytes)):
+            for function, arguments, options in alone(changed).bind():
                 function(*arguments, **options)
     assert max(smallest(op).output.shape, default=1) <= 2
     assert times >= 1
@@ -128,9 +126,9 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
 
 
 def test_a_prediction_of_a_model_is_not_of_a_surrogate() -> None:
-    from costmodel.roofline.surrogates import surrogates
+    from costmodel.roofline.calibration import calibration_networks
     from costmodel.roofline.validation import WHOLE
 
-    sizes = {program.contractions for program in surrogates().values()}
+    sizes = {program.contractions for program in calibration_networks().values()}
     for model, settings in WHOLE:
         assert cm.predict(model, **settings).flops.total not in sizes

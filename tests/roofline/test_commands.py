@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.roofline import storage, validation
+from costmodel.roofline import calibration as storage
+from costmodel.roofline import validation
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict
 from costmodel.roofline.validation import Validation, layers_of

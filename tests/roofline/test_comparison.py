@@ -1,20 +1,22 @@
 """Profiles, comparisons and baselines: what is a difference and what is noise."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.roofline import baseline
+from costmodel.roofline import comparison as baseline
+from costmodel.roofline.checking import Check, check
 from costmodel.roofline.comparison import compare, compared, speedup_interval
-from costmodel.roofline.findings import Check
-from costmodel.roofline.inspection import check
 from costmodel.roofline.machine import Machine
 from costmodel.roofline.profiling import Profile, profile
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import calibration
+
+pytestmark = pytest.mark.slow
 
 MLP = cm.MLP(sizes=[7, 24, 5], activation="relu")
 GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
@@ -93,8 +95,8 @@ def test_noise_is_no_difference() -> None:
 
 
 def test_more_samples_never_widen_what_is_certain() -> None:
-    low, high = speedup_interval(SLOW.samples, FAST.samples)
-    lower, higher = speedup_interval(SLOW.samples * 10, FAST.samples * 10)
+    low, high = speedup_interval(SLOW, FAST)
+    lower, higher = speedup_interval(*(replace(timing, samples=timing.samples * 10) for timing in (SLOW, FAST)))
     assert low <= lower <= higher <= high
 
 

@@ -14,13 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.roofline import footprint
-from costmodel.roofline.buffering import buffer_bytes
+from costmodel.roofline import memory
 from costmodel.roofline.execution import filled
-from costmodel.roofline.footprint import live_bytes, peak_bytes, standing_bytes
-from costmodel.roofline.layer import layer_programs
+from costmodel.roofline.footprint import buffer_bytes, live_bytes, peak_bytes, standing_bytes
 from costmodel.roofline.memory import Memory
-from costmodel.roofline.network import network_of
+from costmodel.roofline.recorder import layer_programs, network_of
 from tests.kernels import KERNELS
 from tests.profiles import examples
 from tests.test_kernels import on_paper
@@ -131,8 +129,18 @@ def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"max": "5000\n", "current": "4500\n", "stat": "anon 4000\ninactive_file 300\n"}.items():
         (tmp_path / f"memory.{name}").write_text(text, encoding="ascii")
-    monkeypatch.setattr(footprint, "CGROUP", tmp_path)
-    assert footprint.free_bytes() == 800
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.free_bytes() == 800
     (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
-    free = footprint.free_bytes()
+    free = memory.free_bytes()
     assert free is None or free > 2**20
+
+
+def test_measuring_and_checking_ask_for_the_same_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a container's limit leaves bounds `measure` as it bounds `execute`."""
+    for name, text in {"max": "5000\n", "current": "4500\n", "stat": "inactive_file 300\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text, encoding="ascii")
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    program = network_of(cm.predict(cm.MLP(sizes=[7, 5]), mode="inference", batch=300)).program
+    with pytest.raises(cm.CostModelError, match=r"needs .* to run and 800 B is free"):
+        cm.roofline.measure([program])

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.display.interactive import figure_of
+from costmodel.display.labels import Box, around, placed
 from costmodel.errors import CostModelError
-from costmodel.roofline.dots import dots_of, drawn_dots
-from costmodel.roofline.drawing import draw, plot
-from costmodel.roofline.findings import Check
-from costmodel.roofline.inspection import check
-from costmodel.roofline.interactive import figure_of
-from costmodel.roofline.labels import Box, around, placed
+from costmodel.roofline.checking import Check, check
+from costmodel.roofline.pictures import chart_of, plot
 from tests.command import error_of
 from tests.roofline.synthetic import calibration
+
+pytestmark = pytest.mark.slow
 
 KINDS = ("roofline", "scatter", "bars")
 
@@ -27,21 +27,21 @@ def found() -> Check:
 
 
 def test_a_dot_is_a_program_and_shares_are_of_all(found: Check) -> None:
-    dots = dots_of(found)
+    dots = chart_of(found).dots
     assert len(dots) == len({layer.program for layer in found.layers})
     assert math.fsum(dot.share for dot in dots) == pytest.approx(1)
     assert [dot.share for dot in dots] == sorted((dot.share for dot in dots), reverse=True)
-    assert {dot.label for dot in dots} - {dot.label for dot in drawn_dots(found)} >= {"embedding"}
+    assert {dot.label for dot in dots} - {dot.label for dot in chart_of(found).drawn} >= {"embedding"}
     assert any(dot.label == "block.attention_norm +2" for dot in dots)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_no_name_covers_another(found: Check, kind: str, dark: bool) -> None:
-    figure = draw(found, None, kind=kind, dark=dark)
+    figure = plot(found, None, kind=kind, dark=dark)
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    labels = {dot.label for dot in dots_of(found)}
+    labels = {dot.label for dot in chart_of(found).dots}
     texts = [text for text in axes.texts if text.get_text() in labels] if kind != "bars" else axes.get_yticklabels()
     boxes = [Box(e.x0, e.y0, e.x1, e.y1) for e in (text.get_window_extent() for text in texts)]
     assert len(boxes) >= 5
@@ -49,20 +49,20 @@ def test_no_name_covers_another(found: Check, kind: str, dark: bool) -> None:
 
 
 def test_the_roofline_has_every_ceiling(found: Check) -> None:
-    shown = " ".join(text.get_text() for text in draw(found, None).axes[0].texts)
-    hovered = " ".join(annotation.text for annotation in figure_of(found, "roofline").layout.annotations)
+    shown = " ".join(text.get_text() for text in plot(found, None).axes[0].texts)
+    hovered = " ".join(annotation.text for annotation in figure_of(chart_of(found), "roofline").layout.annotations)
     for ceiling in found.ceilings:
         assert f"{ceiling.name}  " in shown
         assert f"{ceiling.name}  " in hovered
 
 
 def test_the_roofline_names_what_has_no_place_on_it(found: Check) -> None:
-    drawn = {dot.label for dot in drawn_dots(found)}
-    hidden = [dot.first.name for dot in dots_of(found) if dot.label not in drawn]
-    told = draw(found, None).axes[0].get_xlabel()
+    drawn = {dot.label for dot in chart_of(found).drawn}
+    hidden = [dot.label.partition(" +")[0] for dot in chart_of(found).dots if dot.label not in drawn]
+    told = plot(found, None).axes[0].get_xlabel()
     assert hidden
     assert all(name in told for name in hidden)
-    assert told.replace("\n", "<br>") == figure_of(found, "roofline").layout.xaxis.title.text
+    assert told.replace("\n", "<br>") == figure_of(chart_of(found), "roofline").layout.xaxis.title.text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,8 +80,10 @@ def test_each_form_is_written_whole(found: Check, tmp_path, kind: str) -> None:
 
 def test_hovering_tells_of_every_dot(found: Check) -> None:
     for kind in KINDS:
-        told = {text.split("<br>")[0] for trace in figure_of(found, kind).data for text in trace.hovertext or ()}
-        dots = drawn_dots(found) if kind == "roofline" else dots_of(found)
+        told = {
+            text.split("<br>")[0] for trace in figure_of(chart_of(found), kind).data for text in trace.hovertext or ()
+        }
+        dots = chart_of(found).drawn if kind == "roofline" else chart_of(found).dots
         assert {dot.label for dot in dots} <= told
 
 
@@ -95,7 +97,7 @@ def test_hovering_tells_of_every_dot(found: Check) -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_measuring(tmp_path, monkeypatch, path: str, kind: str, said) -> None:
-    monkeypatch.setattr("costmodel.roofline.drawing.checked", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("costmodel.roofline.pictures.checked", lambda *_, **__: pytest.fail("measured"))
     assert said in error_of(lambda: plot("mlp-mnist", tmp_path / path, kind=kind))
     assert list(tmp_path.iterdir()) == []
 
@@ -111,9 +113,9 @@ def test_a_model_without_arithmetic_has_no_roofline() -> None:
         cm.CNN(input=(4, 4, 4), blocks=[{"channel_shuffle": {"groups": 2}}]),
         rounds=1, classes=False, calibration=calibration(),
     )  # fmt: skip
-    assert "no arithmetic" in error_of(lambda: draw(idle, None))
-    assert "js-plotly" not in error_of(lambda: draw(idle, None, kind="roofline"))
-    assert draw(idle, None, kind="bars") is not None
+    assert "no arithmetic" in error_of(lambda: plot(idle, None))
+    assert "js-plotly" not in error_of(lambda: plot(idle, None, kind="roofline"))
+    assert plot(idle, None, kind="bars") is not None
 
 
 BOX = Box(0, 0, 300, 200)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.roofline import storage
+from costmodel.roofline import calibration as storage
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, calibration
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("--rounds", "1", "--batch", "2")
 COMMANDS = ("check", "plot", "profile", "compare")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, spread
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
@@ -154,7 +154,33 @@ def relu6_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, _within(t, s.x, 0.0, 6.0))
 
 
+def _spread_slopes(s: Site) -> Ref:
+    """One slope for all, or one for each channel."""
+    slopes = s.weights["weight"]
+    return slopes if slopes.size == 1 else spread(slopes, s.x.shape)
+
+
+def prelu(t: Tape, s: Site) -> Ref:
+    """x where positive, a·x elsewhere."""
+    y = t.multiply(s.x, _spread_slopes(s))
+    return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
+
+
+def prelu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·(x > 0 ? 1 : a), and the sum of x > 0 ? 0 : g·x."""
+    positive, slopes = t.greater(s.x, 0.0), _spread_slopes(s)
+    if s.wants(s.x):
+        dx = t.copyto(t.empty(*g.shape), slopes)
+        t.copyto(dx, 1.0, where=positive)
+        yield s.x, t.multiply(g, dx, out=dx)
+    for name in s.names:
+        terms = t.multiply(g, s.x)
+        t.copyto(terms, 0.0, where=positive)
+        yield s.weights[name], t.accumulate(terms, slopes.shape).reshape(*s.weights[name].shape)
+
+
 kernel("relu", relu, relu_gradients)
+kernel("parametric_relu", prelu, prelu_gradients)
 kernel("leaky_relu", leaky_relu, leaky_relu_gradients)
 kernel("elu", elu, elu_gradients)
 kernel("silu", silu, silu_gradients)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.graph.tensor import broadcast
 from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
@@ -35,6 +36,53 @@ def multiply_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     for operand, other in ((a, b), (b, a)):
         if s.wants(operand):
             yield operand, _back(t, t.multiply(g, other), operand)
+
+
+def subtract(t: Tape, s: Site) -> Ref:
+    """a − b."""
+    return t.subtract(*s.inputs)
+
+
+def subtract_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g and −g, summed over broadcast axes."""
+    a, b = s.inputs
+    if s.wants(a):
+        yield a, _back(t, g, a)
+    if s.wants(b):
+        yield b, _back(t, t.negative(g), b)
+
+
+def divide(t: Tape, s: Site) -> Ref:
+    """a/b."""
+    return t.divide(*s.inputs)
+
+
+def divide_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g/b and −(g/b)·(a/b), summed over broadcast axes."""
+    a, b = s.inputs
+    share = t.divide(g, b)
+    if s.wants(a):
+        yield a, _back(t, share, a)
+    if s.wants(b):
+        terms = t.negative(share)
+        yield b, _back(t, t.multiply(terms, t.divide(a, b), out=terms), b)
+
+
+def choose(t: Tape, s: Site) -> Ref:
+    """a where the condition holds, b elsewhere."""
+    condition, a, b = s.inputs
+    shape = broadcast(condition.shape, broadcast(a.shape, b.shape, "choose"), "choose")
+    return t.copyto(t.copyto(t.empty(*shape), b), a, where=condition.broadcast_to(*shape))
+
+
+def choose_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g where the number came from, 0 elsewhere, summed over broadcast axes."""
+    condition, a, b = s.inputs
+    held = condition.broadcast_to(*g.shape)
+    if s.wants(a):
+        yield a, _back(t, t.copyto(t.full(g.shape, 0.0), g, where=held), a)
+    if s.wants(b):
+        yield b, _back(t, t.copyto(t.copy(g), 0.0, where=held), b)
 
 
 def scale(t: Tape, s: Site) -> Ref:
@@ -138,6 +186,9 @@ def noise_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 kernel("add", add, add_gradients)
 kernel("multiply", multiply, multiply_gradients)
+kernel("subtract", subtract, subtract_gradients)
+kernel("divide", divide, divide_gradients)
+kernel("choose", choose, choose_gradients)
 kernel("scale", scale, scale_gradients)
 kernel("shift", shift, shift_gradients)
 kernel("clamp", clamp, clamp_gradients)

@@ -24,7 +24,7 @@ class Grouping:
     def of(cls, s: Site) -> Grouping:
         """That of a layer."""
         shape = s.x.shape
-        if s.kind.kind == "batchnorm":
+        if s.kind.kind in ("batchnorm", "batchnorm_untracked"):
             return cls(shape, (0, *range(2, len(shape))), 1)
         if s.kind.kind == "groupnorm":
             return cls(
@@ -79,12 +79,37 @@ def _follow(t: Tape, s: Site, mean: Ref, variance: Ref) -> None:
 
 def batchnorm(t: Tape, s: Site) -> Ref:
     """As `centred` in training; by the running statistics in inference."""
-    if s.training:
-        return centred(t, s)
+    return centred(t, s) if s.training else fixed(t, s)
+
+
+def _running(t: Tape, s: Site) -> tuple[Ref, Ref]:
+    """Running mean, and the inverse root of the running variance, shaped to broadcast over x."""
     mean, variance = (spread(s.buffers[name], s.x.shape) for name in ("running_mean", "running_var"))
+    return mean, _inverse(t, variance, out=t.empty(*variance.shape))
+
+
+def fixed(t: Tape, s: Site) -> Ref:
+    """(x − μ)/√(σ² + ε)·w + b by the running statistics."""
+    mean, inverse = _running(t, s)
     y = t.subtract(s.x, mean)
-    t.multiply(y, _inverse(t, variance, out=t.empty(*variance.shape)), out=y)
+    t.multiply(y, inverse, out=y)
     return _affine(t, s, y, 1)
+
+
+def fixed_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """g·w/√(σ² + ε), Σ g·x̂ and Σ g, the root and x̂ made again."""
+    mean, inverse = _running(t, s)
+    if s.wants(s.x):
+        h = t.multiply(g, spread(s.weights["weight"], g.shape)) if s.kind.affine else g
+        yield s.x, t.multiply(h, inverse, out=h if s.kind.affine else None)
+    for name in s.names:
+        terms = g
+        if name == "weight":
+            terms = t.subtract(s.x, mean)
+            t.multiply(terms, inverse, out=terms)
+            t.multiply(g, terms, out=terms)
+        shape = spread(s.weights[name], g.shape).shape
+        yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
 def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
@@ -129,4 +154,6 @@ def rmsnorm_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 kernel("layernorm", centred, centred_gradients)
 kernel("groupnorm", centred, centred_gradients)
 kernel("batchnorm", batchnorm, centred_gradients)
+kernel("batchnorm_untracked", centred, centred_gradients)
+kernel("batchnorm_fixed", fixed, fixed_gradients)
 kernel("rmsnorm", rmsnorm, rmsnorm_gradients)

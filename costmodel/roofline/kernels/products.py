@@ -26,6 +26,27 @@ def linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
 
 
+def product(t: Tape, s: Site) -> Ref:
+    """y = a b (+ c), the rows of a as one matrix."""
+    a, b = s.inputs[:2]
+    y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[1])
+    for c in s.inputs[2:]:
+        t.add(y, c, out=y)
+    return y
+
+
+def product_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+    """da = g bᵀ, db = aᵀ g; what was added sums over what it was broadcast along."""
+    a, b = s.inputs[:2]
+    if s.wants(a):
+        yield a, t.matmul(rows(t, g), b.swapaxes(0, 1)).reshape(*a.shape)
+    if s.wants(b):
+        yield b, t.matmul(rows(t, a).swapaxes(0, 1), rows(t, g))
+    for c in s.inputs[2:]:
+        if s.wants(c):
+            yield c, g if c.shape == g.shape else t.accumulate(g, c.shape)
+
+
 def matmul(t: Tape, s: Site) -> Ref:
     """Whole products, whatever part of them is wanted: NumPy has no other."""
     a, b = s.inputs
@@ -42,6 +63,7 @@ def matmul_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 
 kernel("linear", linear, linear_gradients)
+kernel("product", product, product_gradients)
 WHOLE = "the whole square is multiplied, however little of it is visible"
 
 kernel("matmul", matmul, matmul_gradients, beside={"forward": WHOLE, "backward": WHOLE})

@@ -13,7 +13,7 @@ from costmodel.layers.activation import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
-    Prelu,
+    ParametricRelu,
     Relu,
     Relu6,
     Sigmoid,
@@ -156,7 +156,7 @@ def lerp(site: Site) -> Tensor:
 def prelu(site: Site) -> Tensor:
     """With a trained slope."""
     weight = site.weight("weight")
-    return site.layer(Prelu(weight.shape), site.tensor("self"), tied={"weight": weight})
+    return site.layer(ParametricRelu(weight.shape), site.tensor("self"), tied={"weight": weight})
 
 
 @rule("maximum", "minimum")

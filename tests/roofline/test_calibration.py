@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import CostModelError
+from costmodel.roofline import calibration as storage
 from costmodel.roofline import machine as machines
-from costmodel.roofline import storage
-from costmodel.roofline.calibration import STALE, Calibration
+from costmodel.roofline.calibration import (
+    STALE,
+    Calibration,
+    CalibrationError,
+    CalibrationWarning,
+    calibrate,
+    calibrated,
+    path_of,
+    read,
+    store,
+)
 from costmodel.roofline.machine import this_machine
-from costmodel.roofline.storage import CalibrationError, CalibrationWarning, calibrate, calibrated, path_of, read, store
 from tests.roofline.synthetic import MACHINE, calibration
 
 
@@ -177,3 +186,9 @@ def test_a_noisy_one_is_said_to_be() -> None:
     assert calibration(noisy=0.3, created=now).warnings == [
         "30% of the probes are noisy: calibrate again when the machine is at rest"
     ]
+
+
+def test_a_joined_calibration_has_rates_of_its_own() -> None:
+    slow = calibration()
+    fast = calibration(seconds={name: took / 2 for name, took in slow.seconds.items()})
+    assert slow.rates.peak("float32") == pytest.approx(slow.joined(fast).rates.peak("float32") / 2)

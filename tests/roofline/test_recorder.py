@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline import footprint
+from costmodel.roofline import memory
 from costmodel.roofline.execution import execute
-from costmodel.roofline.layer import backward_program, forward_program
-from costmodel.roofline.network import network_of
+from costmodel.roofline.recorder import backward_program, forward_program, network_of
 
 GPT = cm.GPT(vocab=50, context=16, layers=3, width=12, heads=3)
 MLP = cm.MLP(sizes=[6, 8, 8, 8, 3], dropout=0.5)
@@ -53,7 +52,7 @@ def test_a_model_of_too_many_layers_is_refused() -> None:
 
 
 def test_a_model_too_large_is_refused_before_anything_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "free_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1_000_000)
     with pytest.raises(cm.CostModelError, match=r"needs 7\.00 GiB to run and 976\.6 KiB is free: use a"):
         execute(cm.MLP(sizes=[10, 10], name="small"), batch=94_000_000)
     with pytest.raises(cm.CostModelError, match=r"GiB to run and 976\.6 KiB is free"):
@@ -61,7 +60,7 @@ def test_a_model_too_large_is_refused_before_anything_is_allocated(monkeypatch: 
 
 
 def test_free_memory_is_told_in_bytes() -> None:
-    free = footprint.free_bytes()
+    free = memory.free_bytes()
     assert free is None or free > 2**20
 
 

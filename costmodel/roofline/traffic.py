@@ -1,4 +1,4 @@
-"""What plain NumPy moves against what must be moved: its passes over memory, layer by layer."""
+"""Memory traffic: what the layers must move against what plain NumPy moves, in its passes over memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
-from costmodel.roofline.layer import forward_program
+from costmodel.roofline.recorder import forward_program
 
 
 class LayerPasses(NamedTuple):
@@ -30,13 +30,13 @@ class LayerPasses(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How often NumPy moves what must be moved once; 0 where nothing must."""
+        """NumPy's traffic over the compulsory; 0 where nothing must move."""
         return self.numpy_bytes / self.compulsory_bytes if self.compulsory_bytes else 0.0
 
 
 @dataclass(frozen=True, repr=False)
 class Passes:
-    """Both traffics of a model's forward pass; prints as a table of kinds, iterates over layers."""
+    """Compulsory traffic and NumPy's of a model's forward pass; prints as a table of kinds, iterates over layers."""
 
     title: str
     layers: tuple[LayerPasses, ...]
@@ -73,7 +73,7 @@ def _times(row: LayerPasses) -> str:
 
 
 def passes(model: Architecture | Prediction | str, **settings: Any) -> Passes:
-    """What the forward pass of each layer must move, and what NumPy moves, in fp32; settings as `predict` takes them.
+    """Compulsory traffic and NumPy's of each layer's forward pass, in fp32; settings as `predict` takes them.
 
     Raises CostModelError, as `predict` does.
     """

@@ -3,20 +3,24 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.roofline.ceilings import ceilings_of
+from costmodel.roofline.calibration import ceilings_of
+from costmodel.roofline.checking import Check, Gain, check
 from costmodel.roofline.classification import Verdict
-from costmodel.roofline.findings import Check, Gain
-from costmodel.roofline.forecast import predict_seconds
-from costmodel.roofline.inspection import check
-from costmodel.roofline.layer import forward_program
+from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.program import Layout, lay_out
+from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.reference import Buffer
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import MACHINE, calibration
+
+pytestmark = pytest.mark.slow
 
 MLP = cm.MLP(sizes=[7, 24, 24, 24, 5], activation="relu")
 CNN = cm.CNN(
@@ -75,6 +79,19 @@ def test_identical_programs_are_measured_once() -> None:
     assert [layer.program for layer in twins] == [0, 0, 1]
     assert twins[0].timing is twins[1].timing
     assert len({layer.program for layer in found.layers}) == len(found.layers)
+
+
+@pytest.mark.parametrize("reuse", [0, "64 KiB"])
+def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[int] = []
+
+    def counting(standing: tuple[Buffer, ...], *calls: Any) -> Layout:
+        laid_out.append(id(standing))
+        return lay_out(standing, *calls)
+
+    monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
+    found = check(MLP, batch=3, reuse=reuse, **SETTINGS)
+    assert len(laid_out) == len({layer.program for layer in found.layers})
 
 
 def test_totals_are_sums_and_shares_add_up_to_one(mlp: Check) -> None:
@@ -140,7 +157,7 @@ def test_a_name_is_no_markup(tmp_path) -> None:
 
 
 def test_more_layers_than_have_lines_are_summed_up(monkeypatch, mlp: Check) -> None:
-    monkeypatch.setattr("costmodel.roofline.sheet.MOST_ROWS", 2)
+    monkeypatch.setattr("costmodel.roofline.checking.MOST_ROWS", 2)
     text = str(mlp)
     assert "3 others" in text
     assert sum(layer.name in text for layer in mlp.layers) < len(mlp.layers)
@@ -198,8 +215,8 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_measured(asked: di
     def never(*_, **__) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("costmodel.roofline.inspection.calibrated", never)
-    monkeypatch.setattr("costmodel.roofline.inspection.measure", never)
+    monkeypatch.setattr("costmodel.roofline.checking.calibrated", never)
+    monkeypatch.setattr("costmodel.roofline.checking.measure", never)
     assert said in error_of(lambda: check(MLP, **asked))
 
 

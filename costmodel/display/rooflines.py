@@ -1,0 +1,320 @@
+"""Rooflines of plain data: rates over intensity, predicted against measured times, and bars of time.
+
+Drawn by matplotlib (extra `plot`), which is loaded only here; `costmodel.display.interactive` draws the same by plotly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log10
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from costmodel.display.figures import DARK, LIGHT, Theme, canvas
+from costmodel.display.labels import Box, around, placed
+from costmodel.display.units import show_rate, show_seconds, show_tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {"compute": "#3b8fd1", "memory": "#e0702a", "overhead": "#2aa876"}
+"""By what bounds a dot; colour-blind readers tell them apart, on white as on black. Markers differ too, for grey."""
+MARKERS = {"compute": "o", "memory": "s", "overhead": "^"}
+MOST_LABELS = 14
+MOST_BARS = 40
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A bound on operations a second: `rate` flat [FLOP/s], or `rate` [bytes/s] times intensity."""
+
+    name: str
+    kind: Literal["compute", "memory"]
+    rate: float
+
+    def at(self, intensity: float) -> float:
+        """The bound at an intensity [FLOP/B] in operations a second [FLOP/s]."""
+        return self.rate if self.kind == "compute" else self.rate * intensity
+
+    def __str__(self) -> str:
+        return f"{self.name}  {show_rate(self.rate)}{'FLOP/s' if self.kind == 'compute' else 'B/s'}"
+
+
+class Dot(NamedTuple):
+    """One marker, or one bar. bound: a key of `COLOURS`. details: lines that are shown on hovering, the label first.
+
+    intensity: operations a byte [FLOP/B], 0 for what has no place on a roofline; rates [FLOP/s]. seconds: of one run;
+    totals: of all runs [s]; share: of the time of all dots. error: predicted over measured time, less one.
+    """
+
+    label: str
+    bound: str
+    share: float
+    intensity: float
+    predicted_rate: float
+    measured_rate: float
+    predicted_seconds: float
+    measured_seconds: float
+    predicted_total: float
+    measured_total: float
+    error: float
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What all three pictures show. ceilings: the highest first, memory's bandwidth last. dots: the longest first.
+
+    errors: how far predictions are off, in words. left_out: which dots have no place on the roofline; may be empty.
+    """
+
+    title: str
+    ceilings: tuple[Ceiling, ...]
+    dots: tuple[Dot, ...]
+    errors: str
+    left_out: str = ""
+
+    @property
+    def drawn(self) -> list[Dot]:
+        """Dots with a place on the roofline."""
+        return [dot for dot in self.dots if dot.intensity]
+
+    @property
+    def intensity_title(self) -> str:
+        """Of the roofline's axis across."""
+        title = "operations a byte of inputs, weights and outputs [FLOP/B]"
+        return f"{title}\n{self.left_out}" if self.left_out else title
+
+    @property
+    def ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Ends of the roofline's axes: intensity [FLOP/B], rate [FLOP/s]."""
+        peak, memory = self.ceilings[0].rate, self.ceilings[-1].rate
+        rates = [rate for dot in self.drawn for rate in (dot.predicted_rate, dot.measured_rate)]
+        return _padded([*(dot.intensity for dot in self.drawn), peak / memory]), _padded([*rates, peak], 0.08)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Ends of both axes of the scatter [s]."""
+        return _padded([s for dot in self.dots for s in (dot.predicted_seconds, dot.measured_seconds)])
+
+    @property
+    def worst(self) -> list[Dot]:
+        """Dots by the size of their error, the largest first."""
+        return sorted(self.dots, key=lambda dot: -abs(dot.error))
+
+    def span(self, ceiling: Ceiling) -> tuple[float, float]:
+        """Intensities between which a ceiling bounds anything [FLOP/B]."""
+        low, high = self.ranges[0]
+        if ceiling.kind == "compute":
+            return ceiling.rate / max(c.rate for c in self.ceilings if c.kind == "memory"), high
+        return low, self.ceilings[0].rate / ceiling.rate
+
+    def solid(self, ceiling: Ceiling) -> bool:
+        """Whether it is one of the two that make the roofline; others are dashed."""
+        return ceiling in (self.ceilings[0], self.ceilings[-1])
+
+
+def _padded(values: Sequence[float], room: float = 0.12) -> tuple[float, float]:
+    """Ends of a logarithmic axis that has all values, with room at both ends."""
+    low, high = log10(min(values)), log10(max(values))
+    extra = room * (high - low) + 0.1
+    return 10 ** (low - extra), 10 ** (high + extra)
+
+
+def picture(chart: Chart, kind: str, dark: bool = False) -> Figure:
+    """The "roofline", the "scatter" or the "bars"."""
+    return {"roofline": _roofline, "scatter": _scatter, "bars": _bars}[kind](chart, DARK if dark else LIGHT)
+
+
+def _area(share: float) -> float:
+    """Of a marker [points²]."""
+    return 22 + 900 * share
+
+
+def _legend(
+    axes: Axes, dots: Iterable[Dot], theme: Theme, notes: list[tuple[str, dict[str, Any]]], where: Any, marker: str = ""
+) -> None:
+    from matplotlib.lines import Line2D
+
+    present = {dot.bound for dot in dots}
+    handles = [
+        Line2D([], [], marker=marker or MARKERS[b], color=c, linestyle="", markersize=7, label=f"{b}-bound")
+        for b, c in COLOURS.items()
+        if b in present
+    ]
+    handles += [Line2D([], [], label=label, **style) for label, style in notes]
+    axes.legend(handles=handles, loc=where, frameon=False, labelcolor=theme.ink, fontsize=8.5)
+
+
+def _marked(axes: Axes, dot: Dot, x: float, y: float, face: str, edge: str, width: float) -> None:
+    axes.scatter(
+        x, y, s=_area(dot.share), c=face, marker=MARKERS[dot.bound], edgecolors=edge, linewidths=width,
+        alpha=0.9, zorder=4,
+    )  # fmt: skip
+
+
+def _roofline(chart: Chart, theme: Theme) -> Figure:
+    """Operations a second over operations a byte, both logarithmic."""
+    dots, (across, up) = chart.drawn, chart.ranges
+    figure, axes = canvas((11, 7), theme, f"Roofline, {chart.title}")
+    axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
+    axes.set_xlabel(chart.intensity_title, color=theme.ink)
+    axes.set_ylabel("operations a second [FLOP/s]", color=theme.ink)
+    axes.yaxis.set_major_formatter(lambda value, _: show_tick(show_rate(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for dot in dots:
+        colour, ends = COLOURS[dot.bound], (dot.predicted_rate, dot.measured_rate)
+        axes.plot([dot.intensity] * 2, ends, color=colour, linewidth=1.2, zorder=3)
+        for rate, face in zip(ends, (theme.paper, colour), strict=True):
+            _marked(axes, dot, dot.intensity, rate, face, colour, 1.3)
+    notes: list[tuple[str, dict[str, Any]]] = [
+        (name, {"marker": "o", "linestyle": "", "color": theme.ink, "markerfacecolor": face})
+        for name, face in (("measured", theme.ink), ("predicted", theme.paper))
+    ]
+    notes.append(("area: share of the time", {"linestyle": ""}))
+    _legend(axes, dots, theme, notes, "lower right")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    taken = [*_covered(axes, dots), *_legend_box(axes)]
+    for ceiling in chart.ceilings:
+        taken.append(_ceiling(axes, ceiling, chart, theme, taken))
+    _label(axes, dots, [(dot.intensity, dot.measured_rate) for dot in dots], taken, theme)
+    return figure
+
+
+def _covered(axes: Axes, dots: list[Dot]) -> list[Box]:
+    """The places of predictions, and of the lines that join them to measurements."""
+    found = []
+    for dot in dots:
+        (x, predicted), (_, measured) = axes.transData.transform(
+            [(dot.intensity, dot.predicted_rate), (dot.intensity, dot.measured_rate)]
+        )
+        low, high = sorted((predicted, measured))
+        found += [around(x, predicted, _radius(axes, dot)), Box(x - 2, low, x + 2, high)]
+    return found
+
+
+def _radius(axes: Axes, dot: Dot) -> float:
+    """Of a marker [pixels]."""
+    return _area(dot.share) ** 0.5 / 2 * axes.figure.dpi / 72
+
+
+def _legend_box(axes: Axes) -> list[Box]:
+    legend = axes.get_legend()
+    return [_box(legend.get_window_extent())] if legend else []
+
+
+ALONG = (0.02, 0.1, 0.18, 0.26, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82)
+"""Where on its line a ceiling's name may start, as shares of the line that is seen."""
+
+
+def _ceiling(axes: Axes, ceiling: Ceiling, chart: Chart, theme: Theme, taken: list[Box]) -> Box:
+    """A line as far as it bounds anything, named where there is room; returns the name's place."""
+    flat, (start, end) = ceiling.kind == "compute", chart.span(ceiling)
+    style: Any = "-" if chart.solid(ceiling) else (0, (5, 3))
+    axes.plot([start, end], list(map(ceiling.at, (start, end))), color=theme.faint, lw=1.3, linestyle=style, zorder=1)
+    start = max(start, axes.get_xlim()[0]) if flat else max(start, axes.get_ylim()[0] / ceiling.rate)
+    text = axes.annotate(
+        str(ceiling),
+        (1, 1),
+        (-4, 3) if flat else (6, 3),
+        textcoords="offset points",
+        ha="right" if flat else "left",
+        va="bottom",
+        rotation=0 if flat else 45,
+        rotation_mode="anchor",
+        transform_rotates_text=not flat,
+        color=theme.faint,
+        size=8.5,
+        zorder=5,
+    )
+    boxes: list[Box] = []
+    for share in ALONG:
+        at = start * (end / start) ** (1 - share if flat else share)
+        text.xy = (at, ceiling.at(at))
+        boxes.append(_box(text.get_window_extent()))
+        if not any(boxes[-1].meets(other) for other in taken):
+            break
+    return boxes[-1]
+
+
+def _label(axes: Axes, dots: Sequence[Dot], points: list[tuple[float, float]], taken: list[Box], theme: Theme) -> None:
+    """Names beside the first dots, none on another; a thin line to those that stand far off."""
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=2.5, foreground=theme.paper)]
+    at = axes.transData.transform(points)
+    boxes = [around(x, y, _radius(axes, dot)) for (x, y), dot in zip(at, dots, strict=True)]
+    texts = [
+        axes.text(0, 0, dot.label, size=8, color=theme.ink, zorder=6, path_effects=halo) for dot in dots[:MOST_LABELS]
+    ]
+    sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
+    bounds = _box(axes.get_window_extent())
+    for text, point, box, dot in zip(texts, at, placed(boxes, sizes, taken, bounds), boxes, strict=False):
+        if box is None:
+            text.remove()
+            continue
+        text.set_transform(None)
+        text.set_position((box.left, box.bottom))
+        text.set_verticalalignment("bottom")
+        near = (min(max(point[0], box.left), box.right), min(max(point[1], box.bottom), box.top))
+        if not dot.grown(16).meets(box):
+            ends = axes.transData.inverted().transform([point, near])
+            axes.plot(ends[:, 0], ends[:, 1], color=theme.faint, linewidth=0.6, zorder=2)
+
+
+def _box(extent: Any) -> Box:
+    return Box(extent.x0, extent.y0, extent.x1, extent.y1)
+
+
+def _scatter(chart: Chart, theme: Theme) -> Figure:
+    """Predicted over measured time, both logarithmic, with a band of ten per cent; the names are of the worst."""
+    figure, axes = canvas((8, 7.6), theme, f"{chart.title}\n{chart.errors}")
+    ends = list(chart.times)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    axes.set_xlabel("measured time of one run", color=theme.ink)
+    axes.set_ylabel("predicted time of one run", color=theme.ink)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: show_tick(show_seconds(value)))
+    axes.fill_between(
+        ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color=theme.faint, alpha=0.25, linewidth=0
+    )
+    axes.plot(ends, ends, color=theme.faint, linewidth=1)
+    for dot in chart.dots:
+        _marked(axes, dot, dot.measured_seconds, dot.predicted_seconds, COLOURS[dot.bound], theme.paper, 0.6)
+    notes: list[tuple[str, dict[str, Any]]] = [
+        ("within 10 %", {"color": theme.faint, "linewidth": 7, "alpha": 0.4}),
+        ("area: share of the time", {"linestyle": ""}),
+    ]
+    _legend(axes, chart.dots, theme, notes, "upper left")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    points = [(dot.measured_seconds, dot.predicted_seconds) for dot in chart.worst]
+    _label(axes, chart.worst, points, _legend_box(axes), theme)
+    return figure
+
+
+def _bars(chart: Chart, theme: Theme) -> Figure:
+    """Time of each dot with all its runs: measured filled, predicted as an outline."""
+    shown, others = chart.dots[:MOST_BARS], chart.dots[MOST_BARS:]
+    title = f"{chart.title}\nall runs of each layer; outlined: predicted"
+    figure, axes = canvas((11, 1.6 + 0.27 * len(shown)), theme, title)
+    for row, dot in enumerate(shown):
+        axes.barh(row, dot.measured_total, 0.72, color=COLOURS[dot.bound], zorder=2)
+        axes.barh(row, dot.predicted_total, 0.72, facecolor="none", edgecolor=theme.ink, linewidth=1, zorder=3)
+        axes.annotate(
+            f"{dot.share:.1%}  ({dot.error:+.0%})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
+            textcoords="offset points", va="center", color=theme.ink, size=8,
+        )  # fmt: skip
+    axes.set_yticks(range(len(shown)), [dot.label for dot in shown], size=8)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(0, 1.08 * axes.get_xlim()[1])
+    axes.xaxis.set_major_formatter(lambda value, _: show_tick(show_seconds(value)) if value else "0")
+    axes.set_xlabel("time; at the bars: share of the whole, and how far the prediction is off", color=theme.ink)
+    if others:
+        rest = sum(dot.share for dot in others)
+        axes.text(0.99, 0.02, f"{len(others)} others take {rest:.1%}", transform=axes.transAxes, ha="right",
+                  color=theme.ink, size=8.5)  # fmt: skip
+    _legend(axes, chart.dots, theme, [], "center right", "s")
+    return figure

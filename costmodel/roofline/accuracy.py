@@ -1,0 +1,93 @@
+"""How near predictions are to measurements: relative errors of times, agreement of classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from costmodel.roofline.classification import BOUNDS, Bound
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of predicted times, as shares of the measured ones."""
+
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
+
+    @property
+    def shares(self) -> list[float]:
+        """Predicted over measured, less one."""
+        return [p / m - 1 for p, m in zip(self.predicted, self.measured, strict=True)]
+
+    def quantile(self, share: float) -> float:
+        """Of the absolute errors."""
+        import numpy as np
+
+        return float(np.quantile(np.abs(self.shares), share))
+
+    @property
+    def median(self) -> float:
+        """Of the absolute errors."""
+        return self.quantile(0.5)
+
+    @property
+    def worst(self) -> float:
+        """The largest absolute error."""
+        return self.quantile(1.0)
+
+    @property
+    def r_squared(self) -> float:
+        """Coefficient of determination of log time; 0 if all measured times are equal."""
+        logs = [log(m) for m in self.measured]
+        mean = sum(logs) / len(logs)
+        left = sum(log(p / m) ** 2 for p, m in zip(self.predicted, self.measured, strict=True))
+        whole = sum((x - mean) ** 2 for x in logs)
+        return 1 - left / whole if whole else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain data."""
+        return {"median": self.median, "p90": self.quantile(0.9), "worst": self.worst, "r_squared": self.r_squared}
+
+    def cells(self) -> tuple[str, ...]:
+        """For a table: median, 90 % quantile, worst, R² of log time."""
+        return (f"{self.median:.1%}", f"{self.quantile(0.9):.1%}", f"{self.worst:.1%}", f"{self.r_squared:.4f}")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Predicted classes against measured ones, pair by pair."""
+
+    pairs: tuple[tuple[Bound, Bound], ...]
+
+    @property
+    def share(self) -> float:
+        """Of pairs that agree."""
+        return sum(a == b for a, b in self.pairs) / len(self.pairs) if self.pairs else 1.0
+
+    @property
+    def kappa(self) -> float:
+        """Cohen's kappa (1960): agreement beyond what the two would have by chance; 1 if there is but one class."""
+        if not self.pairs:
+            return 1.0
+        count = len(self.pairs)
+        rows, columns = Counter(a for a, _ in self.pairs), Counter(b for _, b in self.pairs)
+        chance = sum(rows[bound] * columns[bound] for bound in BOUNDS) / count**2
+        return 1.0 if chance == 1 else (self.share - chance) / (1 - chance)
+
+    @property
+    def confusion(self) -> dict[tuple[Bound, Bound], int]:
+        """How many of each (predicted, measured)."""
+        counted = Counter(self.pairs)
+        return {(a, b): counted[a, b] for a in BOUNDS for b in BOUNDS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; confusion as ``"predicted measured"``."""
+        confusion = {f"{a} {b}": count for (a, b), count in self.confusion.items()}
+        return {"layers": len(self.pairs), "share": self.share, "kappa": self.kappa, "confusion": confusion}
+
+    def cells(self) -> tuple[str, ...]:
+        """For a table: layers, share that agrees, kappa."""
+        return str(len(self.pairs)), f"{self.share:.0%}", f"{self.kappa:.2f}"

@@ -1,0 +1,25 @@
+"""Every probe can be measured, and is stored under a name of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
+
+
+def test_every_probe_runs_on_the_bench() -> None:
+    bench = Workbench(80 * 2**20, GATHERED_ROWS)
+    small = [p for p in probes() if p.op.traffic_bytes < 400_000 and p.op.contractions < 1e6]
+    assert len(small) > 200
+    with np.errstate(all="ignore"):
+        for probe in small:
+            function, arguments, options = bench.bind(probe.op)
+            function(*arguments, **options)
+
+
+def test_probes_have_names_of_their_own_and_fit_the_bench() -> None:
+    bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
+    for thorough in (False, True):
+        found = list(probes(thorough))
+        assert len({probe.name for probe in found}) == len(found)
+        assert all(bench.bind(probe.op) for probe in found)

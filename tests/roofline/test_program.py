@@ -1,0 +1,63 @@
+"""A program's memory is laid out as an allocator would, and computes in an arena what it computes elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.roofline.memory import LINE, aligned, fill
+from costmodel.roofline.program import program_of
+from costmodel.roofline.recorder import forward_program, network_of
+from costmodel.roofline.tape import Tape
+
+
+def test_freed_memory_is_used_again() -> None:
+    t = Tape()
+    x = t.array((1000,), "input")
+    for _ in range(20):
+        x = t.exp(x)
+    program = program_of(t.ops, [x])
+    assert program.layout.arena_bytes < 5 * 4000 + 20 * LINE * 8
+    alive: list[tuple[int, int]] = []
+    for op, dropped in zip(program, program.frees, strict=True):
+        start = program.layout.starts[op.output.buffer]
+        assert all(start >= end or start + 4000 <= begin for begin, end in alive), "nothing alive is overwritten"
+        alive.append((start, start + 4000))
+        alive = [span for span in alive if span[0] not in {program.layout.starts[b] for b in dropped}]
+
+
+@pytest.mark.parametrize("model", ["mlp-lenet-300-100", "resnet18"])
+def test_a_program_in_an_arena_computes_what_it_computes_elsewhere(model: str) -> None:
+    settings = {"image": 32} if model == "resnet18" else {}
+    program = network_of(cm.predict(model, mode="inference", batch=2, **settings)).program
+    arena = aligned(program.layout.arena_bytes)
+    results = []
+    for _ in range(2):
+        with np.errstate(all="ignore"):
+            for function, arguments, options in program.bind(arena):
+                function(*arguments, **options)
+        out = program.outputs[0]
+        start = program.layout.starts[out.buffer]
+        results.append(arena[start : start + out.bytes].view(out.dtype).copy())
+    assert np.array_equal(*results, equal_nan=True)
+
+
+def test_memory_begins_at_lines_and_holds_numbers_that_stay_normal() -> None:
+    program = forward_program(next(iter(cm.predict("mlp-mnist", mode="inference").run.root.calls())))
+    assert all(start % LINE == 0 for start in program.layout.starts.values())
+    assert aligned(100).ctypes.data % LINE == 0
+    array = np.empty(10_000, np.float32)
+    fill(array)
+    assert 0.25 <= array.min() < array.max() <= 0.75
+    index = np.empty(500, np.int64)
+    fill(index, 7)
+    assert set(index) == set(range(7))
+
+
+def test_looked_up_tables_are_touched_only_where_they_are_looked_up() -> None:
+    t = Tape()
+    y = t.take(t.array((5000, 8), "weight"), t.array((3,), "input", dtype="int64"))
+    (spans,) = program_of(t.ops, [y]).touched
+    assert [s.bytes for s in spans] == [3 * 8 * 4, 3 * 8, 3 * 8 * 4]
+    assert len(spans) == len(t.ops[0].accesses)
