@@ -15,7 +15,7 @@ from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
 def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
     """Query, key and value, each (batch, heads, T, d), turned by `angles`, if there are any.
 
-    Of each key, the features that are turned come from one vector for all heads (eq. 14 to 19).
+    The last features of each are turned; those of all keys come from one vector for all heads (eq. 14 to 19).
     """
     assert model.latent is not None
     size = model.latent.width
@@ -26,7 +26,7 @@ def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> li
     latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
     shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
     if angles:
-        query = Rotary(turned)(query, *angles, name="rotate_query")
+        query = Rotary(turned, plain)(query, *angles, name="rotate_query")
         shared = Rotary(turned)(shared, *angles, name="rotate_key")
     wide = Linear(model.heads * (plain + value), bias=False)(latent, name="key_value_up")
     wide = SplitHeads(model.heads)(wide, name="split_key_value")

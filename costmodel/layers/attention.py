@@ -218,7 +218,7 @@ class FusedAttention(Weightless):
 
 @layer
 class Rotary(Weightless):
-    """Rotary positions: each pair of features of the first `size` turns by an angle of its token.
+    """Rotary positions: each pair of the `size` features from `start` turns by an angle of its token.
 
     x: (batch, h, T, d_h); cos and sin: buffers (T, size). Per rotated element two products and a sum.
     """
@@ -227,12 +227,15 @@ class Rotary(Weightless):
     in_lists = False
 
     size: int
+    start: int = 0
 
     def check(self, call: Call) -> None:
         """The tables fit, the rotated part is even and within the head."""
         takes(call, 3)
-        if self.size % 2 or self.size > call.x.shape[-1]:
-            raise call.fail(f"rotary size {self.size} must be even and at most the head size {call.x.shape[-1]}")
+        if self.size % 2 or self.start + self.size > call.x.shape[-1]:
+            raise call.fail(
+                f"rotary size {self.size} must be even and, from {self.start}, within the head size {call.x.shape[-1]}"
+            )
 
     def output(self, call: Call) -> Tensor:
         """New memory: in the input's order, or contiguous where rotated and untouched features are joined again."""

@@ -13,6 +13,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
+from costmodel.importers.torch.model import Imported
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
@@ -59,6 +60,8 @@ def execute(
 ) -> Execution:
     """Run a model in NumPy, from its graph: forward in mode "inference", a whole step in mode "train".
 
+    Experts take rows in turn, as evenly as costs have it: a router's scores weigh their outputs, but send no rows.
+
     Args:
         model: as `predict` takes it, or a prediction.
         dtype: type of floating numbers.
@@ -78,6 +81,11 @@ def execute(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise SettingError(f"seed={shown(seed)} is not a whole number from 0: use one such as seed=0")
     prediction = asked(model, settings)
+    if isinstance(prediction.model, Imported):
+        raise SettingError(
+            f"{prediction.model.title} comes from a PyTorch module, of which costs are known and not every number: "
+            "run the module itself"
+        )
     network = network_that_fits(prediction, dtype, optimize=update)
     memory = filled(network, prediction, seed, {**(weights or {}), **(inputs or {})})
     network.program.run(memory)

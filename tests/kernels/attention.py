@@ -37,15 +37,18 @@ class Rotary(Kernel):
     """Features i and i + size/2 are a pair; the tables repeat each angle for both of a pair."""
 
     def case(self, draw: Draw) -> Case:
-        pairs, rest = draw(sizes), draw(sizes) - 1
+        pairs, before, rest = draw(sizes), draw(sizes) - 1, draw(sizes) - 1
         b, heads, t = (draw(sizes) for _ in range(3))
         table = Operand((t, 2 * pairs), constant=True)
-        return Case(self.layer(size=2 * pairs), [Operand((b, heads, t, 2 * pairs + rest)), table, table])
+        return Case(
+            self.layer(size=2 * pairs, start=before), [Operand((b, heads, t, before + 2 * pairs + rest)), table, table]
+        )
 
     def reference(self, p: Pass, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
         size, y = p.kind.size, x.copy()
+        part = slice(p.kind.start, p.kind.start + size)
         swap = np.roll(np.eye(size), size // 2, axis=1) * np.where(np.arange(size) < size // 2, -1, 1)[:, None]
-        y[..., :size] = x[..., :size] * cos + (x[..., :size] @ swap.T) * sin
+        y[..., part] = x[..., part] * cos + (x[..., part] @ swap.T) * sin
         return y
 
 

@@ -48,11 +48,14 @@ class ExpertLinear(Kernel):
     def case(self, draw: Draw) -> Case:
         experts = draw(sizes)
         fields = {"experts": experts, "chosen": draw(st.integers(1, experts)), "features": draw(sizes)}
+        fields["busy"] = draw(st.none() | st.integers(1, experts))
         return Case(self.layer(bias=draw(st.booleans()), **fields), [Operand((draw(sizes), draw(sizes)))])
 
     def parts(self, p: Pass) -> list[np.ndarray]:
         """The rows of each expert."""
-        return np.array_split(np.arange(p.x.shape[0]), p.kind.experts)
+        busy = p.kind.busy or p.kind.experts
+        idle = [np.arange(0)] * (p.kind.experts - busy)
+        return [*np.array_split(np.arange(p.x.shape[0]), busy), *idle]
 
     def reference(self, p: Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         experts = np.concatenate([np.full(len(rows), e) for e, rows in enumerate(self.parts(p))]).astype(int)

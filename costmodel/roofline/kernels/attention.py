@@ -64,21 +64,22 @@ def _seen(s: Site) -> Ref:
 
 def _turn(t: Tape, s: Site, x: Ref, *, back: bool) -> Ref:
     """Features i and i + size/2 are a pair; the tables repeat each angle for both."""
-    size = s.kind.size
-    half = size // 2
+    start, half = int(s.kind.start), int(s.kind.size) // 2
+    middle, end = start + half, start + 2 * half
     cos, sin = s.inputs[1:]
     y = t.empty(*x.shape, like=x)
-    t.multiply(x[..., :size], cos, out=y[..., :size])
-    if size < x.shape[-1]:
-        t.copyto(y[..., size:], x[..., size:])
-    left, right = y[..., :half], y[..., half:size]
+    t.multiply(x[..., start:end], cos, out=y[..., start:end])
+    for rest in (slice(0, start), slice(end, x.shape[-1])):
+        if rest.start < rest.stop:
+            t.copyto(y[..., rest], x[..., rest])
+    left, right = y[..., start:middle], y[..., middle:end]
     first, second = sin[:, :half], sin[:, half:]
     if back:
-        t.add(left, t.multiply(x[..., half:size], second), out=left)
-        t.subtract(right, t.multiply(x[..., :half], first), out=right)
+        t.add(left, t.multiply(x[..., middle:end], second), out=left)
+        t.subtract(right, t.multiply(x[..., start:middle], first), out=right)
     else:
-        t.subtract(left, t.multiply(x[..., half:size], first), out=left)
-        t.add(right, t.multiply(x[..., :half], second), out=right)
+        t.subtract(left, t.multiply(x[..., middle:end], first), out=left)
+        t.add(right, t.multiply(x[..., start:middle], second), out=right)
     return y
 
 

@@ -1,4 +1,4 @@
-"""A mixture of experts, with rows sent to experts in turn, as evenly as they go."""
+"""A mixture of experts, with rows sent to the busy experts in turn, as evenly as they go, whatever was chosen."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pick_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
 
 def _shares(s: Site) -> Iterator[tuple[int, slice]]:
     """Each expert that has rows, and which."""
-    rows, experts = s.x.shape[0], s.kind.experts
+    rows, experts = s.x.shape[0], s.kind.experts if s.kind.busy is None else int(s.kind.busy)
     start = 0
     for expert in range(experts):
         size = rows // experts + (expert < rows % experts)
