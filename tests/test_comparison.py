@@ -10,7 +10,6 @@ from hypothesis import given
 from matplotlib.colors import to_hex
 
 import costmodel as cm
-from costmodel.architectures.scaling import widened
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.display.figures import DARK
 from tests.command import error_of, here, refused
@@ -113,7 +112,7 @@ def test_fields_of_a_model_stand_for_columns_too(capsys) -> None:
     assert other.predictions[1].params == cm.predict("mlp-mnist").params
     turned = cm.compare("mlp-mnist", "resnet18", width=[32, 64], quantities=["params", "memory.cache"])
     assert [p.params for p in turned.predictions[1::2]] == [
-        cm.predict(widened(cm.load(name), 64)).params for name in ("mlp-mnist", "resnet18")
+        cm.predict(cm.load(name).vary("width", 64)).params for name in ("mlp-mnist", "resnet18")
     ]
     assert list(turned.to_dict()["entries"][0]["quantities"]) == ["params", "memory.cache"]
     assert set(turned.to_dataframe()["quantity"]) == {"params", "memory.cache"}

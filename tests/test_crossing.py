@@ -58,13 +58,19 @@ def test_bad_crossings() -> None:
 
 def rounded(model: Any, batch: int, seq: int) -> bool:
     """Whether the rows that each expert computes are rounded up."""
-    if isinstance(model, cm.MLP) or model.capacity_factor is None:
+    experts = None if isinstance(model, cm.MLP) else model.experts
+    if experts is None or experts.capacity_factor is None:
         return False
-    return (Fraction(str(model.capacity_factor)) * model.chosen * batch * seq / model.experts).denominator > 1
+    return (Fraction(str(experts.capacity_factor)) * experts.per_token * batch * seq / experts.count).denominator > 1
 
 
 HALF_A_ROW = cm.Transformer(
-    vocab=1, context=1, layers=1, width=1, heads=1, experts=1, experts_per_token=1, capacity_factor=0.5
+    vocab=1,
+    context=1,
+    layers=1,
+    width=1,
+    heads=1,
+    experts={"count": 1, "per_token": 1, "capacity_factor": 0.5},
 )
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 import costmodel as cm
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.spec import Experts, Head, Window
 from costmodel.importers.files import describe, read, to_yaml
 from tests.command import error_of
+from tests.strategies import transformers
 
 SMALL: dict[str, Any] = {"vocab": 9, "context": 8, "layers": 2, "width": 8, "heads": 2}
 SPARSE = cm.Transformer(**SMALL, name="sparse", experts={"count": 8, "per_token": 3, "width": 5})
@@ -114,6 +116,7 @@ def test_what_is_wrong_in_a_part_is_on_its_line(tmp_path: Path) -> None:
     "asked",
     [
         lambda: cm.Transformer(**SMALL, experts=8, experts_per_token=2),
+        lambda: cm.Transformer(**SMALL, experts=1, experts_per_token=1),
         lambda: SPARSE.with_fields({"experts_per_token": 2}),
         lambda: cm.sweep(SPARSE, experts_per_token=[1, 2]),
         lambda: cm.compare(SPARSE, experts_per_token=[1, 2]),
@@ -163,3 +166,29 @@ def test_explanations_name_the_field_of_a_letter() -> None:
     letters = {d.symbol: d.meaning for d in cm.predict(SPARSE).explain("params").letters}
     assert letters["E"] == "experts.count: experts"
     assert letters["V"] == "vocabulary size"
+
+
+def varies(model: cm.Transformer, name: str, value: int) -> bool:
+    try:
+        model.vary(name, value)
+    except cm.CostModelError:
+        return False
+    return True
+
+
+@given(transformers())
+def test_the_values_that_are_allowed_are_those_of_which_there_is_a_model(model: cm.Transformer) -> None:
+    shape = model.batch_shape(1, 1, None)
+    present = [name for name in model.LETTERS if model.value(name) is not None]
+    for name in present:
+        values = model.allowed(name, shape).values
+        assert [n for n in values[:40] if n <= 20] == [n for n in range(1, 21) if varies(model, name, n)], name
+        assert model.vary(name, model.size(name)) == model
+
+
+def test_experts_in_groups_are_solved_for_in_steps() -> None:
+    found = cm.solve("deepseek-v3", "params", 700e9, for_="experts.count")
+    assert found.answer == 264  # 671.0 G at 256, and 2.55 G for each more
+    assert found.value <= 700e9
+    assert found.past_value is not None
+    assert found.past_value > 700e9

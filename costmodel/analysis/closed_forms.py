@@ -15,7 +15,6 @@ from typing import Any
 
 from costmodel.architectures.applicability import check_applies
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.scaling import resized, turnable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, unknown
@@ -179,11 +178,11 @@ def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
 
     Raises CostModelError.
     """
-    own = {name: value for name, value in fields.items() if name not in turnable(model)}
+    own = {name: value for name, value in fields.items() if name not in model.DERIVED}
     if own:
         model = model.with_fields(own)
-    for name in turnable(model):
-        model = resized(model, name, fields[name]) if name in fields else model
+    for name in model.DERIVED:
+        model = model.vary(name, fields[name]) if name in fields else model
     return model
 
 

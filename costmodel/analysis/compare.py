@@ -15,7 +15,6 @@ from costmodel.analysis.solve import shower
 from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.description import unknown_field
-from costmodel.architectures.scaling import turnable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.report import headline
@@ -236,13 +235,13 @@ def _fields(model: Architecture) -> list[str]:
 
 def _open(model: Architecture) -> list[str]:
     """Fields, and sizes that can be turned of a model that has no field for them."""
-    return [*_fields(model), *turnable(model)]
+    return [*_fields(model), *model.DERIVED]
 
 
 def _of_others(setting: str, model: Architecture, models: Sequence[Architecture]) -> bool:
     """Whether a setting is one that this model does not have and another does: to be turned only if none has it."""
     owners = [other for other in models if setting in applicable(other) or setting in _fields(other)]
-    owners = owners or [other for other in models if setting in turnable(other)]
+    owners = owners or [other for other in models if setting in other.DERIVED]
     return bool(owners) and all(owner is not model for owner in owners)
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from math import lcm
 from typing import Any
 
 from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
-from costmodel.architectures.base import Architecture
+from costmodel.architectures.base import Allowed, Architecture
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.description import unknown_field
-from costmodel.architectures.encoder_decoder import EncoderDecoder
-from costmodel.architectures.scaling import deepened, depth_of, turnable, widened, width_of
 from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import Prediction
 from costmodel.errors import CostModelError, SettingError
-from costmodel.importers.torch.model import Imported
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings
 
@@ -96,9 +91,7 @@ class Knob:
 
 def knob_names(model: Architecture) -> tuple[str, ...]:
     """What can be turned of a question about `model`."""
-    if isinstance(model, Transformer | VisionTransformer | EncoderDecoder):
-        return (*OF_RUNS, *model.BATCH_SIZES, *model.LETTERS)
-    return (*OF_RUNS, *model.BATCH_SIZES, *turnable(model))
+    return tuple(dict.fromkeys((*OF_RUNS, *model.open_sizes())))
 
 
 def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
@@ -110,9 +103,10 @@ def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
     if name in ("accumulate", "loss_chunks") and not asked.settings.training:
         raise SettingError(f"{name} is for training: there is none in mode {asked.settings.mode!r}")
     if stretched and name == "seq":
-        return Knob(name, asked, _all(), note=_stretched(asked.model), stretched=True)
-    values, limit, note = _values(asked, name)
-    return Knob(name, asked, values, limit, note)
+        return Knob(name, asked, Allowed().values, note=_stretched(asked.model), stretched=True)
+    if isinstance(model, CNN) and name in ("width", "image"):
+        return Knob(name, asked, *_found(asked, name))
+    return Knob(name, asked, *(Allowed() if name in OF_RUNS else model.allowed(name, asked.batch_shape)))
 
 
 def _stretched(model: Architecture) -> str:
@@ -129,9 +123,7 @@ def current(asked: Prediction, name: str) -> int:
         return int((asked.batch_shape.seq if name == "seq" else asked.batch_shape.target) or 0)
     if name == "image":
         return int((asked.batch_shape.image or (0,))[0])
-    if isinstance(asked.model, Transformer | VisionTransformer | EncoderDecoder):
-        return _field(asked.model, name)
-    return {"width": width_of, "layers": depth_of}[name](asked.model)
+    return asked.model.size(name)
 
 
 def turned(asked: Prediction, name: str, value: int) -> Prediction:
@@ -139,106 +131,7 @@ def turned(asked: Prediction, name: str, value: int) -> Prediction:
     model, settings = asked.model, asked.settings
     if name in (*OF_RUNS, "seq", "target_seq", "image"):
         return Prediction(model, replace(settings, **{name: value}))
-    if name == "width":
-        return Prediction(widened(model, value), settings)
-    return Prediction(deepened(model, value) if name == "layers" else model.with_fields({name: value}), settings)
-
-
-def _field(model: Architecture, name: str) -> int:
-    """A size of a transformer, by default the one that follows from the others; 0 of what it does not have."""
-    value = model.value(name)
-    if value is not None:
-        return int(value)
-    if isinstance(model, EncoderDecoder):
-        name, model = name.removeprefix("decoder_"), model.decoder if name.startswith("decoder_") else model.encoder
-    if isinstance(model, VisionTransformer):
-        model = model.encoder
-    if not isinstance(model, Transformer):
-        return 0
-    derived = {"kv_heads": model.key_heads, "head_size": model.head_features, "mlp_width": 4 * model.width}
-    derived |= {"rotary.size": model.rotated, "window.size": model.context, "relative_buckets": model.buckets}
-    value = model.value(name) if name in model.field_names() else None
-    return int(derived.get(name, value) or 0)
-
-
-Values = tuple[Sequence[int], str, str]
-
-
-def _values(asked: Prediction, name: str) -> Values:
-    model = asked.model
-    if isinstance(model, EncoderDecoder | VisionTransformer):
-        return _of_sides(asked, model, name)
-    if isinstance(model, Transformer):
-        return _of_transformer(asked, model, name)
-    if isinstance(model, Imported):
-        least, most = model.limits.get({"image": "height"}.get(name, name), (1, None))
-        return range(least, (most or LARGEST_SIZE) + 1), f"the module takes at most {most:,}" if most else "", ""
-    if name == "layers":
-        depth = depth_of(asked.model)
-        turned(asked, name, depth)  # refuses what has no equal layers
-    if isinstance(asked.model, CNN) and name in ("width", "image"):
-        return _found(asked, name)
-    if name == "width":
-        width_of(asked.model)
-    return _all(), "", ""
-
-
-def _of_sides(asked: Prediction, model: EncoderDecoder | VisionTransformer, name: str) -> Values:
-    """Of what is made of transformers' blocks: heads divide the width, and positions have a table or none."""
-    sides = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.encoder]
-    if name in ("seq", "target_seq"):
-        if sides[-1].positions != "learned":
-            return _all(), "", ""
-        most = sides[-1].context
-        return range(1, most + 1), f"the learned position table has {most:,} entries", ""
-    split = all(side.head_size is None for side in sides)
-    if name == "width" and split:
-        step = lcm(*(side.heads for side in sides))
-        return range(step, LARGEST_SIZE + 1, step), "", f"width in steps of {step}, so that heads divide it"
-    if name in ("heads", "decoder_heads") and split:
-        return _those(asked, name, sides[0].width), f"heads divide the width {sides[0].width:,}", ""
-    if name == "patch" and isinstance(model, VisionTransformer):
-        return range(1, min(model.input[1:]) + 1), "a patch is within the image", ""
-    return _all(), "", ""
-
-
-def _of_transformer(asked: Prediction, model: Transformer, name: str) -> Values:
-    if name == "seq" and model.positions == "learned":
-        return range(1, model.context + 1), f"the learned position table has {model.context:,} entries", ""
-    if name == "width" and model.head_size is None:
-        rotary = model.positions == "rotary" and model.value("rotary.size") is None
-        step = model.heads * (2 if rotary else 1)
-        return (
-            range(step, LARGEST_SIZE + 1, step),
-            "",
-            f"width in steps of {step}, so that {model.heads} heads divide it",
-        )
-    if name == "context":
-        return range(int(asked.batch_shape.seq or 1), LARGEST_SIZE + 1), "", ""
-    if name == "rotary.size":
-        most = model.head_features
-        return range(2, most + 1, 2), f"a head has {most} features", "rotary.size is even"
-    if name == "heads" and model.head_size is None:
-        return _those(asked, name, model.width), f"heads divide the width {model.width:,}", "heads divide the width"
-    if name in ("heads", "kv_heads"):
-        step = model.key_heads if name == "heads" and model.kv_heads else 1
-        if name == "heads":
-            return range(step, LARGEST_SIZE + 1, step), "", f"heads in steps of {step}" if step > 1 else ""
-        return _those(asked, name, model.heads), f"kv_heads divide the {model.heads} heads", "kv_heads divide the heads"
-    if name == "head_size" and model.positions == "rotary" and model.value("rotary.size") is None:
-        return range(2, LARGEST_SIZE + 1, 2), "", "head_size is even, for rotary positions"
-    return _all(), "", ""
-
-
-def _all() -> Sequence[int]:
-    return range(1, LARGEST_SIZE + 1)
-
-
-def _those(asked: Prediction, name: str, whole: int) -> Sequence[int]:
-    """Divisors of `whole` with which there is a model."""
-    small = [n for n in range(1, min(int(whole**0.5) + 1, 100_000)) if whole % n == 0]
-    divisors = sorted({*small, *(whole // n for n in small)})
-    return [n for n in divisors if exists(lambda n=n: asked.model.with_fields({name: n}))]
+    return Prediction(model.vary(name, value), settings)
 
 
 def exists(made: Callable[[], Any]) -> bool:
@@ -250,14 +143,14 @@ def exists(made: Callable[[], Any]) -> bool:
     return True
 
 
-def _found(asked: Prediction, name: str) -> Values:
+def _found(asked: Prediction, name: str) -> Allowed:
     """Of a CNN: values in the finest step that it can take, down to the smallest that it can."""
     base, step = current(asked, name), 1
     while step < COARSEST and not exists(lambda step=step: turned(asked, name, base + step)):
         step *= 2
     below = last_true(lambda n: exists(lambda: turned(asked, name, base - n * step)), -(-base // step))
     note = "" if step == 1 else f"{name} in steps of {step}, which this network takes"
-    return range(base - below * step, LARGEST_SIZE + 1, step), "", note
+    return Allowed(range(base - below * step, LARGEST_SIZE + 1, step), note=note)
 
 
 TRACED = 4

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field
 
 from costmodel.architectures.description import Description
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Activation
@@ -61,6 +63,20 @@ class Definition(NamedTuple):
     value: int
 
 
+class Allowed(NamedTuple):
+    """The values that a size can take, in order.
+
+    limit: why there are no larger ones. note: which are left out, if not every whole number is one.
+    """
+
+    values: Sequence[int] = range(1, LARGEST_SIZE + 1)
+    limit: str = ""
+    note: str = ""
+
+
+BATCH_SYMBOLS = {"batch": "B", "seq": "T", "target_seq": "T_t", "image": "H, W"}
+
+
 class Architecture(Description):
     """Abstract: a model's description, and its forward pass."""
 
@@ -70,6 +86,8 @@ class Architecture(Description):
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
     """The letter that each size field has in formulas."""
+    DERIVED: ClassVar[tuple[str, ...]] = ()
+    """Sizes that are no field and can vary, such as the width of a network whose layers are listed."""
 
     name: str = Field(default="", max_length=200, description="name shown in reports")
     notes: str = Field(default="", max_length=4000, description="where the numbers come from")
@@ -116,6 +134,26 @@ class Architecture(Description):
             if values[name] is not None
         }
 
+    def open_sizes(self) -> dict[str, str]:
+        """What can vary of a batch and of the model, by name, with its symbol in formulas ("" where it has none)."""
+        batch = {name: BATCH_SYMBOLS[name] for name in ("batch", *self.BATCH_SIZES)}
+        return batch | self.LETTERS | dict.fromkeys(self.DERIVED, "")
+
+    def size(self, name: str) -> int:
+        """A size of the model, by default the one that follows from the others; 0 of what it does not have.
+
+        Raises SettingError for a derived one that this model does not have.
+        """
+        return int(self.value(name) or 0)
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """The values that a size of the model or of a batch of it can take, all else as it is. Raises SettingError."""
+        return Allowed()
+
+    def vary(self, name: str, value: Any) -> Self:
+        """The model with another size, checked. Raises CostModelError where there is none."""
+        return self.with_fields({name: value})
+
     def with_sizes(self, sizes: dict[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
         return self.with_values(sizes)
@@ -140,10 +178,34 @@ def refuse(size_name: str, value: object, model: Architecture, takes: str) -> No
 
 def nearest_divisor(width: int, heads: int) -> int:
     """The divisor of `width` that is nearest to `heads`."""
-    divisors = {
-        n
-        for small in range(1, min(int(width**0.5) + 1, 100_000))
-        if width % small == 0
-        for n in (small, width // small)
-    }
-    return min(divisors, key=lambda n: (abs(n - heads), n))
+    return min(divisors(width), key=lambda n: (abs(n - heads), n))
+
+
+def divisors(whole: int) -> list[int]:
+    """Divisors of a number, the smaller of each pair up to 100,000, in order."""
+    small = [n for n in range(1, min(int(whole**0.5) + 1, 100_000)) if whole % n == 0]
+    return sorted({*small, *(whole // n for n in small)})
+
+
+def fitting_divisors(model: Architecture, name: str, whole: int) -> list[int]:
+    """Divisors of a number with which, as a size of the model, there is a model."""
+
+    def fits(value: int) -> bool:
+        with suppress(SpecError):
+            model.vary(name, value)
+            return True
+        return False
+
+    return [n for n in divisors(whole) if fits(n)]
+
+
+def whole_size(name: str, size: Any) -> int:
+    """`size`, if it is one. Raises SettingError."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
+        raise SettingError(f"{name}={shown(size)} is not a whole number between 1 and {LARGEST_SIZE:,}")
+    return size
+
+
+def scaled_size(size: int, width: int, base: int, multiple: int = 1) -> int:
+    """`size · width / base`, rounded to the nearest multiple that is not zero."""
+    return max(1, (2 * size * width + base * multiple) // (2 * base * multiple)) * multiple

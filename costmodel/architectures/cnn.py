@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from costmodel.architectures.base import Architecture, BatchShape, Size, as_tuple, refuse
-from costmodel.architectures.composites import COMPOSITES, Block, Blocks, Composite, Sequence, apply
-from costmodel.errors import SpecError, unknown
+from costmodel.architectures.base import (
+    Architecture,
+    BatchShape,
+    Size,
+    as_tuple,
+    refuse,
+    scaled_size,
+    whole_size,
+)
+from costmodel.architectures.composites import (
+    COMPOSITES,
+    Block,
+    Blocks,
+    Branches,
+    Composite,
+    Repeat,
+    Residual,
+    Sequence,
+    apply,
+)
+from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers import load_all
 from costmodel.layers.base import Kind
+from costmodel.layers.conv import Conv, ConvTranspose
+from costmodel.layers.linear import Linear
 from costmodel.training.fields import check_names, checked, show
 
 MOST_VALUES = 20_000
@@ -33,6 +54,7 @@ class CNN(Architecture):
     """
 
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("image",)
+    DERIVED: ClassVar[tuple[str, ...]] = ("width",)
 
     input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
         description="[channels, height, width] of an image"
@@ -50,6 +72,20 @@ class CNN(Architecture):
     @field_serializer("blocks")
     def _write(self, blocks: Blocks) -> list[Any]:
         return write_blocks(blocks)
+
+    def size(self, name: str) -> int:
+        """See `Architecture.size`: the channels or features of the first layer."""
+        sized = _sized(self.blocks)
+        if len(sized) < 2:
+            raise SettingError(f"{self.title} has no {name} to turn: its one layer makes the output")
+        return _size(sized[0])
+
+    def vary(self, name: str, value: Any) -> Self:
+        """See `Architecture.vary`: layers keep their proportions, rounded; input and output stay."""
+        if name not in self.DERIVED:
+            return self.with_fields({name: value})
+        size, base = whole_size(name, value), self.size(name)
+        return self.with_fields({"blocks": _widened(self.blocks, size, base, _sized(self.blocks)[-1])})
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of images, of the model's own size unless `image` says another."""
@@ -262,3 +298,55 @@ def _lists_in(given: Any) -> Iterator[tuple[str, Any]]:
     paths = given.get("paths")
     for n, path in enumerate(paths if isinstance(paths, list | tuple) else ()):
         yield f".paths[{n}]", path
+
+
+Sized = Conv | ConvTranspose | Linear
+
+
+def _size(layer: Sized) -> int:
+    return layer.features if isinstance(layer, Linear) else layer.channels
+
+
+def _sized(blocks: Blocks) -> list[Sized]:
+    """Layers that set a width, in the order that they are listed; the last makes the output."""
+    found: list[Sized] = []
+    for block in blocks:
+        if isinstance(block, Sized):
+            found.append(block)
+        for inner in _inner(block):
+            found += _sized(inner)
+    return found
+
+
+def _inner(block: Block) -> tuple[Blocks, ...]:
+    if isinstance(block, Branches):
+        return block.paths
+    if isinstance(block, Residual):
+        return (block.body, block.projection or ())
+    return (block.blocks,) if isinstance(block, Sequence | Repeat) else ()
+
+
+def _widened(blocks: Blocks, width: int, base: int, last: Sized) -> Blocks:
+    def again(inner: Blocks) -> Blocks:
+        return _widened(inner, width, base, last)
+
+    def wide(block: Block) -> Block:
+        if isinstance(block, Sized):
+            return block if block is last else _wide(block, width, base)
+        if isinstance(block, Branches):
+            return replace(block, paths=tuple(map(again, block.paths)))
+        if isinstance(block, Residual):
+            return replace(block, body=again(block.body), projection=block.projection and again(block.projection))
+        return replace(block, blocks=again(block.blocks)) if isinstance(block, Sequence | Repeat) else block
+
+    return tuple(map(wide, blocks))
+
+
+def _wide(layer: Sized, width: int, base: int) -> Sized:
+    """A depthwise convolution stays one; other groups stay as many as they are."""
+    if isinstance(layer, Linear):
+        return replace(layer, features=scaled_size(layer.features, width, base))
+    if layer.groups == layer.channels:
+        channels = scaled_size(layer.channels, width, base)
+        return replace(layer, channels=channels, groups=channels)
+    return replace(layer, channels=scaled_size(layer.channels, width, base, layer.groups))

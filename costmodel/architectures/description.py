@@ -23,6 +23,8 @@ class Description(BaseModel):
     """Names of fields by the names that they had once."""
 
     def __init__(self, /, **fields: Any) -> None:
+        for name in fields.keys() & self.RENAMED.keys():
+            raise SpecError(f"{type(self).__name__}: {name} is now {self.RENAMED[name]}", (name,))
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -183,7 +185,7 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"])) or model.__name__
     if first["type"] == "extra_forbidden":
         part = where.removesuffix(f".{rest[0]}") if owner is not model else ""
-        return f"{model.__name__}: {part and f'{part}: '}{_unknown(owner, rest[0])}"
+        return f"{model.__name__}: {part and f'{part}: '}{unknown('field', rest[0], owner.model_fields)}"
     if first["type"] in _MISSHAPEN or (first["type"] == "missing" and len(rest) > 1):
         return f"{model.__name__}: {_misshapen(owner, rest[0], where, first)}"
     if first["type"] == "missing":
@@ -209,12 +211,6 @@ def _owner(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[B
     field = model.model_fields.get(str(place[0])) if len(place) > 1 else None
     part = None if field is None else _part(field)
     return (model, place) if part is None else _owner(part, place[1:])
-
-
-def _unknown(owner: type[BaseModel], name: Any) -> CostModelError:
-    if issubclass(owner, Description):
-        return unknown_field("field", name, [owner], owner.model_fields)
-    return unknown("field", name, owner.model_fields)
 
 
 _MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import lcm
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,12 +11,14 @@ from pydantic import Field, model_validator
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import (
     ActivationName,
+    Allowed,
     Architecture,
     BatchShape,
     Factor,
     LossName,
     Probability,
     Size,
+    fitting_divisors,
     refuse,
 )
 from costmodel.architectures.blocks import body
@@ -32,6 +35,7 @@ from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.layers.tokens import FixedPositions
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 SHARED = (
     *("vocab", "width", "head_size", "relative_buckets", "qkv_bias", "key_bias", "score_scale", "attention_bias"),
@@ -155,6 +159,28 @@ class EncoderDecoder(Architecture):
     def default_loss(self) -> LossName | None:
         """Next-token cross-entropy of the target."""
         return "cross_entropy"
+
+    def size(self, name: str) -> int:
+        """See `Architecture.size`: what the decoder does not have apart is the encoder's."""
+        own = name.removeprefix("decoder_")
+        if own == name or (value := self.value(name)) is None:
+            sized = self.encoder if own in Transformer.LETTERS else self
+            return sized.size(own) if sized is not self else int(self.value(own) or 0)
+        return int(value)
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """See `Architecture.allowed`: heads divide the width, and positions have a table or none."""
+        split = self.head_size is None
+        if name in ("seq", "target_seq"):
+            return self.decoder.allowed("seq", shape)
+        if name == "width" and split:
+            step = lcm(self.encoder.heads, self.decoder.heads)
+            values = range(step, LARGEST_SIZE + 1, step)
+            return Allowed(values, note=f"width in steps of {step}, so that heads divide it")
+        if name in ("heads", "decoder_heads") and split:
+            limit = f"heads divide the width {self.width:,}"
+            return Allowed(fitting_divisors(self, name, self.width), limit)
+        return Allowed()
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sources of `seq` tokens and of targets as long; where sound is the source, of targets."""

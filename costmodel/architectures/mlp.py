@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.base import (
     ActivationName,
+    Allowed,
     Architecture,
     BatchShape,
     Definition,
@@ -17,7 +18,10 @@ from costmodel.architectures.base import (
     activation,
     as_tuple,
     refuse,
+    scaled_size,
+    whole_size,
 )
+from costmodel.errors import SettingError
 from costmodel.graph.run import MOST_CALLS, Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
@@ -32,6 +36,8 @@ class MLP(Architecture):
 
     Source: Goodfellow et al. 2016, ch. 6.
     """
+
+    DERIVED: ClassVar[tuple[str, ...]] = ("layers", "width")
 
     sizes: Annotated[tuple[Size, ...], BeforeValidator(as_tuple)] = Field(
         min_length=2, max_length=10_000, description="features of the input, of each hidden layer and of the output"
@@ -76,6 +82,35 @@ class MLP(Architecture):
             x = NORMS[self.norm](x)
         x = activation(self.activation)(x)
         return Dropout(self.dropout)(x) if self.dropout else x
+
+    def size(self, name: str) -> int:
+        """See `Architecture.size`: the number of hidden layers, or the features of the first."""
+        hidden = self._hidden(name)
+        return len(hidden) if name == "layers" else hidden[0]
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """See `Architecture.allowed`."""
+        if name in self.DERIVED:
+            self.vary(name, self.size(name))
+        return Allowed()
+
+    def vary(self, name: str, value: Any) -> Self:
+        """See `Architecture.vary`: hidden layers keep their proportions, rounded; input and output stay."""
+        if name not in self.DERIVED:
+            return self.with_fields({name: value})
+        size, hidden = whole_size(name, value), self._hidden(name)
+        if name == "width":
+            made = tuple(scaled_size(features, size, hidden[0]) for features in hidden)
+        elif len(set(hidden)) > 1:
+            raise SettingError(f"{self.title} has no number of layers to turn: its hidden layers differ in size")
+        else:
+            made = hidden[:1] * size
+        return self.with_fields({"sizes": (self.sizes[0], *made, self.sizes[-1])})
+
+    def _hidden(self, name: str) -> tuple[int, ...]:
+        if not self.sizes[1:-1]:
+            raise SettingError(f"{self.title} has no {name} to turn: it has no hidden layers")
+        return self.sizes[1:-1]
 
     def size_fields(self) -> dict[str, Definition]:
         """A letter for the input, for each run of equal hidden layers, and for the output."""

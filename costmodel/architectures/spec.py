@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from math import lcm
+from fractions import Fraction
+from math import ceil, floor, lcm
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.base import (
     ActivationName,
+    Allowed,
     Architecture,
+    BatchShape,
     Factor,
     Probability,
     Size,
     as_tuple,
+    fitting_divisors,
     nearest_divisor,
 )
 from costmodel.architectures.description import Description, part_of
-from costmodel.symbolic.sizes import exact_div, value_of
+from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
 MOST_PATTERN = 1_000
 Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
@@ -338,6 +342,78 @@ class TransformerSpec(Architecture):
         for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
             if getattr(self, field) != value:
                 raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
+
+    def size(self, name: str) -> int:
+        """See `Architecture.size`."""
+        derived = {"kv_heads": self.key_heads, "head_size": self.head_features, "mlp_width": self.hidden}
+        derived |= {"rotary.size": self.rotated, "window.size": self.context, "relative_buckets": self.buckets}
+        value = self.value(name)
+        return int((derived.get(name) if value is None else value) or 0)
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """See `Architecture.allowed`: what is divided has divisors, and what has a place in another is no larger."""
+        if name == "seq" and self.positions == "learned":
+            return Allowed(range(1, self.context + 1), f"the learned position table has {self.context:,} entries")
+        if name == "context":
+            most = LARGEST_SIZE if self.position_rows is None else self.position_rows
+            limit = "" if self.position_rows is None else f"the position table has {most:,} rows"
+            return Allowed(range(int(shape.seq or 1), most + 1), limit)
+        if name == "position_rows":
+            return Allowed(range(self.context, LARGEST_SIZE + 1))
+        if name in ("width", "heads", "kv_heads"):
+            return self._allowed_split(name)
+        if name in ("head_size", "rotary.size"):
+            return self._allowed_of_a_head(name)
+        return self._allowed_of_experts(name) if name.startswith("experts.") else Allowed()
+
+    def _allowed_split(self, name: str) -> Allowed:
+        whole_turned = self.positions == "rotary" and self.value("rotary.size") is None
+        if name == "width" and self.head_size is None:
+            step = self.heads * (2 if whole_turned else 1)
+            return Allowed(
+                self._from(step, self.heads * self._least_head),
+                note=(f"width in steps of {step}, so that {self.heads} heads divide it"),
+            )
+        if name == "heads" and self.head_size is None:
+            limit = f"heads divide the width {self.width:,}"
+            return Allowed(fitting_divisors(self, name, self.width), limit, "heads divide the width")
+        if name == "heads":
+            step = self.key_heads if self.kv_heads else 1
+            return Allowed(self._from(step), note=f"heads in steps of {step}" if step > 1 else "")
+        if name == "kv_heads":
+            limit = f"kv_heads divide the {self.heads} heads"
+            return Allowed(fitting_divisors(self, name, self.heads), limit, "kv_heads divide the heads")
+        return Allowed()
+
+    def _allowed_of_a_head(self, name: str) -> Allowed:
+        if name == "rotary.size":
+            most = self.head_features - (self.latent is not None)
+            return Allowed(range(2, most + 1, 2), f"a head has {self.head_features} features", "rotary.size is even")
+        if self.positions == "rotary" and self.value("rotary.size") is None:
+            return Allowed(self._from(2), note="head_size is even, for rotary positions")
+        return Allowed(self._from(1, self._least_head))
+
+    @property
+    def _least_head(self) -> int:
+        """The fewest features of a head that hold those that rotary positions turn."""
+        return 1 if self.value("rotary.size") is None else self.rotated + (self.latent is not None)
+
+    def _allowed_of_experts(self, name: str) -> Allowed:
+        experts = Experts(count=2) if self.experts is None else self.experts
+        k, groups, kept = experts.per_token, experts.groups or 1, experts.chosen_groups or 1
+        busiest = Fraction(str(experts.imbalance))
+        if name == "experts.count":
+            each = max(ceil(Fraction(k, kept)), 2 if experts.choice_bias else 1)
+            note = f"experts.count in steps of {groups}, which its groups divide" if groups > 1 else ""
+            return Allowed(self._from(groups, max(groups * each, ceil(busiest * k))), note=note)
+        if name == "experts.per_token" and self.experts is not None:
+            most = min(kept * (experts.count // groups), floor(experts.count / busiest))
+            return Allowed(range(1, most + 1), f"a token chooses at most {most:,} of {experts.count:,} experts")
+        return Allowed()
+
+    def _from(self, step: int, least: int = 1) -> range:
+        """Multiples of a step, from a least value on."""
+        return range(ceil_div(least, step) * step, LARGEST_SIZE + 1, step)
 
     @property
     def head_features(self) -> int:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import (
     ActivationName,
+    Allowed,
     Architecture,
     BatchShape,
     LossName,
@@ -97,6 +98,19 @@ class VisionTransformer(Architecture):
     def default_loss(self) -> LossName | None:
         """Cross-entropy of the classes, if there are any."""
         return None if self.classes is None else "cross_entropy"
+
+    def size(self, name: str) -> int:
+        """See `Architecture.size`."""
+        value = self.value(name)
+        return int(self.encoder.hidden if name == "mlp_width" and value is None else value or 0)
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """See `Architecture.allowed`."""
+        if name in ("width", "heads"):
+            return self.encoder.allowed(name, shape)
+        if name == "patch":
+            return Allowed(range(1, min(self.input[1:]) + 1), "a patch is within the image")
+        return Allowed()
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of images, of the size that the positions are trained for."""

@@ -10,7 +10,6 @@ from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
 from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.description import unknown_field
-from costmodel.architectures.scaling import turnable
 from costmodel.errors import SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -46,7 +45,7 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
 
     Raises SettingError or UnknownNameError for an axis that cannot be.
     """
-    fields = [*(name for name in model.field_names() if name not in ("name", "notes")), *turnable(model)]
+    fields = [*(name for name in model.field_names() if name not in ("name", "notes")), *model.DERIVED]
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}
@@ -89,7 +88,7 @@ def _check_length(name: str, length: int) -> None:
 def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
     if name == "image":
         return _of_images(values)
-    if name in turnable(model):
+    if name in model.DERIVED:
         for value in values:
             _check_size(name, value)
         _check_distinct(name, values)

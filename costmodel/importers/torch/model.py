@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_serializer
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.architectures.base import Architecture, BatchShape, LossName, Size, as_tuple
+from costmodel.architectures.base import Allowed, Architecture, BatchShape, LossName, Size, as_tuple
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, is_contiguous
@@ -16,6 +16,7 @@ from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.program import Program, program_of
 from costmodel.importers.torch.replay import Replay
 from costmodel.importers.torch.trees import extents_in
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 
 class Imported(Architecture):
@@ -84,6 +85,12 @@ class Imported(Architecture):
         if sizes["height"] is None and sizes["width"] is None:
             return BatchShape(sizes["batch"] or 1, sizes["seq"])
         return BatchShape(sizes["batch"] or 1, sizes["seq"], (sizes["height"] or 1, sizes["width"] or 1))
+
+    def allowed(self, name: str, shape: BatchShape) -> Allowed:
+        """See `Architecture.allowed`."""
+        least, most = self.limits.get({"image": "height"}.get(name, name), (1, None))
+        limit = "" if most is None else f"the module takes at most {most:,}"
+        return Allowed(range(least, (most or LARGEST_SIZE) + 1), limit)
 
     def _size(self, name: str, size: int | None) -> int | None:
         example = self.example.get(name)
