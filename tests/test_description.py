@@ -95,7 +95,7 @@ def small(**fields: Any) -> cm.Transformer:
         (lambda: small(experts=True), "experts: True is not a value of count or a mapping of count, per_token"),
         (lambda: Experts(count=0), "Experts: count: input should be greater than or equal to 1, not 0"),
         (lambda: small(window={"size": 3, "pattern": 5}), "window.pattern: 5 is not a list: give which blocks"),
-        (lambda: small(head=3), "head: 3 is not true, false or a mapping of bias, transform,"),
+        (lambda: small(head=3), "head: 3 is not true, false or a mapping of bias,"),
         (lambda: small(head=False, classes=2).with_fields({"head.bias": True}), "head.bias needs head: true"),
         (lambda: small(rotary=2), "rotary needs positions 'rotary', not 'learned'"),
         (lambda: cm.EncoderDecoder(positions="learned", sound={"mel_bins": 3}), "field sound.places is missing"),
