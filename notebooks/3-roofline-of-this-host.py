@@ -28,8 +28,8 @@ import pandas as pd
 
 import costmodel as cm
 from costmodel.display.units import show_bytes
-from costmodel.roofline.hosttime import LEVELS
 from costmodel.roofline.accuracy import Errors
+from costmodel.roofline.hosttime import LEVELS
 
 calibration = cm.roofline.calibrate(keep=False)
 print(f"the machine that ran this: {calibration.machine}")

@@ -199,6 +199,79 @@ def test_a_language_model_is_cut_out_of_one_with_images(config: dict[str, Any], 
     )
 
 
+CARDS: list[tuple[dict[str, Any], str]] = [
+    (common("olmoe", 50304, 2048, 1024, 16, 16, num_experts=64, num_experts_per_tok=8, clip_qkv=None), "6.92"),
+    (common("glm4", 151552, 4096, 13696, 40, 32, num_key_value_heads=2, head_dim=128, attention_bias=True), "9.40"),
+    (
+        common("kimi_k2", 163840, 7168, 18432, 61, 64, num_key_value_heads=64, n_routed_experts=384, n_group=1)
+        | {"topk_group": 1, "first_k_dense_replace": 1, "architectures": ["DeepseekV3ForCausalLM"], "seq_aux": True}
+        | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "num_nextn_predict_layers": 0, "auto_map": {}},
+        "1026",
+    ),
+    (
+        common("cohere2", 256000, 4096, 14336, 32, 32, num_key_value_heads=8, layer_switch=4, rotary_pct=1.0)
+        | {"order_of_interleaved_layers": "local_attn_first", "use_embedding_sharing": True, "head_dim": 128}
+        | {"use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False},
+        "8.03",
+    ),
+    (
+        sized("minimax_m2", rotary_dim=64, use_qk_norm=True, qk_norm_type="per_layer", shared_intermediate_size=0)
+        | {"attn_type_list": [1] * 62, "num_mtp_modules": 3, "scoring_func": "sigmoid", "use_routing_bias": True},
+        "229",
+    ),
+    (
+        common("exaone4", 102400, 5120, 27392, 64, 40, num_key_value_heads=8, sliding_window_pattern="LLLG")
+        | {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16},
+        "32.0",
+    ),
+    (
+        common("exaone4", 102400, 2048, 4096, 30, 32, num_key_value_heads=8, sliding_window_pattern=None)
+        | {"sliding_window": None, "layer_types": ["full_attention"] * 30, "tie_word_embeddings": True},
+        "1.28",
+    ),
+    (common("seed_oss", 155136, 5120, 27648, 64, 80, num_key_value_heads=8, head_dim=128), "36.2"),
+    (
+        common(
+            "hunyuan_v1_moe", 128167, 4096, 3072, 32, 32, num_key_value_heads=8, num_experts=64, dense_list=[4096, 0]
+        )
+        | {"moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "moe_intermediate_size": [3072] * 32, "use_cla": False}
+        | {"tie_word_embeddings": True, "rope_scaling": {"alpha": 1000.0, "type": "dynamic"}, "use_mla": False},
+        "80.4",
+    ),
+    (common("olmo3", 100278, 4096, 11008, 32, 32, rope_scaling={"rope_type": "yarn", "factor": 8.0}), "7.30"),
+    (common("ernie4_5", 103424, 1024, 3072, 18, 16, num_key_value_heads=2, compression_ratio=1.0), "0.361"),
+    (
+        common("granitemoe", 49155, 1536, 512, 32, 24, num_key_value_heads=8, num_local_experts=40)
+        | {"num_experts_per_tok": 8, "tie_word_embeddings": True, "logits_scaling": 6.0},
+        "3.30",
+    ),
+    (
+        common("xlm-roberta", 250002, 768, 3072, 12, 12, max_position_embeddings=514, type_vocab_size=1)
+        | {"architectures": ["XLMRobertaForMaskedLM"], "output_past": True},
+        "0.278",
+    ),
+    (
+        sized(
+            "mistral3", text_config=common("mistral", 131072, 5120, 32768, 40, 32, num_key_value_heads=8, head_dim=128)
+        )
+        | {"vision_config": {}, "spatial_merge_size": 2, "architectures": ["Mistral3ForConditionalGeneration"]},
+        "23.6",
+    ),
+    (
+        sized("qwen3_vl", text_config=common("qwen3_vl_text", 151936, 2560, 9728, 36, 32, num_key_value_heads=8))
+        | {"tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17]}},
+        "4.02",
+    ),
+]
+"""Configurations as published, and the billions of parameters that their model cards say."""
+
+
+@pytest.mark.parametrize(("config", "billions"), CARDS, ids=[config["model_type"] for config, _ in CARDS])
+def test_published_configurations_have_the_parameters_of_their_cards(config: dict[str, Any], billions: str) -> None:
+    decimals = len(billions.partition(".")[2])
+    assert f"{cm.predict(build(config, 'config'), seq=1).params / 1e9:.{decimals}f}" == billions
+
+
 @pytest.mark.parametrize("imbalance", [0.5, 5.0])
 def test_an_imbalance_that_cannot_be_is_refused(imbalance: float) -> None:
     with pytest.raises(CostModelError, match="is not possible: from 1, even, to 4, where all tokens choose"):

@@ -292,6 +292,46 @@ class Divide(Elementwise):
 
 
 @layer
+class AddQuotient(Weightless):
+    """y = c + a/b."""
+
+    source = "torch.addcdiv; dc = g, da = g/b, db = −g·a/b²"
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Shapes meet."""
+        takes(call, 3)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape, in the order of the first input that has it."""
+        c, a, b = (x.shape for x in call.inputs)
+        shape = broadcast(c, broadcast(a, b, call.name), call.name)
+        whole = next((x for x in call.inputs if x.has(shape)), None)
+        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+
+    def forward(self, call: Call) -> Work:
+        """A quotient and a sum per element."""
+        return Work(0, 2 * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Nothing; g/b; and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
+        for x, work in zip(call.inputs, (0, 1, 3 if call.inputs[1].requires_grad else 4), strict=True):
+            whole = x.has(call.y.shape)
+            yield Gradient(x, Work(0, (work + (not whole)) * call.y.size), shared=whole and not work)
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The divisor, and for its own gradient the dividend."""
+        _, a, b = call.inputs
+        yield b
+        if b.requires_grad:
+            yield a
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
 class Power(Elementwise):
     """y = a^b."""
 

@@ -134,9 +134,9 @@ class FusedAttention(Weightless):
     """softmax(scale·q kᵀ) v in one kernel that never stores the scores; scale: 1/√d_h unless given.
 
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
-    takes values of another size, d_v, and as a fourth input a bias of the scores, (h, T, T), whose gradient is made for
-    every sample. Backward computes the scores again: five products to the forward pass's two. `pairs`: query-key pairs
-    counted for each head, the whole square unless given.
+    takes values of another size, d_v. A fourth input is a bias of the scores that broadcasts to (batch, h, T, T), whose
+    gradient is made for every sample. Backward computes the scores again: five products to the forward pass's two.
+    `pairs`: query-key pairs counted for each head, the whole square unless given.
     """
 
     source = (
@@ -155,8 +155,9 @@ class FusedAttention(Weightless):
         """Query, key and value agree."""
         takes(call, 4 if len(call.inputs) == 4 else 3)
         q, k, v = (x.shape for x in call.inputs[:3])
-        if len(call.inputs) == 4 and call.inputs[3].shape != (q[1], q[2], k[2]):
-            raise call.fail(f"biases of the scores are {show_shape((q[1], q[2], k[2]))}")
+        scores = (*q[:3], k[2])
+        if len(call.inputs) == 4 and broadcast(call.inputs[3].shape, scores, call.name) != scores:
+            raise call.fail(f"biases of the scores are {show_shape(scores)}, or broadcast to that")
         alike = k[:3] == v[:3] if self.kernel == "efficient" else k == v
         if len(q) != 4 or not alike or (q[0], q[3]) != (k[0], k[3]) or q[1] % k[1]:
             raise call.fail("it takes q (batch, h, T, d_h) and k, v (batch, h_kv, T, d_h) with h_kv dividing h")
@@ -213,7 +214,8 @@ class FusedAttention(Weightless):
 
     def scratch(self, call: Call) -> Scratch:
         """Backward holds one sum per row (Dao et al. 2022, alg. 4, line 4), and a bias's gradient for each sample."""
-        return Scratch(0, call.x.rows + (self._scores(call) if len(call.inputs) == 4 else 0))
+        biased = len(call.inputs) == 4 and call.inputs[3].requires_grad
+        return Scratch(0, call.x.rows + (self._scores(call) if biased else 0))
 
 
 @layer

@@ -26,6 +26,7 @@ FUNCTIONS = {
     "celu": Function(6, 5, "input"),
     "cos": Function(1, 3, "input"),
     "cosh": Function(1, 2, "input"),
+    "elu": Function(5, 5, "input"),
     "erf": Function(1, 5, "input"),
     "exp2": Function(1, 2, "output"),
     "exp": Function(1, 1, "output"),
@@ -33,6 +34,7 @@ FUNCTIONS = {
     "floor": Function(1, 0, "nothing"),
     "hardshrink": Function(3, 3, "input"),
     "hardtanh": Function(2, 3, "input"),
+    "leaky_relu": Function(3, 3, "input"),
     "log": Function(1, 1, "input"),
     "log1p": Function(2, 2, "input"),
     "log10": Function(1, 2, "input"),
@@ -64,12 +66,13 @@ FUNCTIONS = {
 
 @layer
 class Pointwise(Unary):
-    """y = f(x) for each element."""
+    """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead."""
 
     source = "torch's functions of one tensor; what backward needs is from its table of derivatives"
     in_lists = False
 
     function: str
+    in_place: bool = False
 
     def forward(self, call: Call) -> Work:
         """See `FUNCTIONS`."""
@@ -83,9 +86,9 @@ class Pointwise(Unary):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""
         keeps = FUNCTIONS[self.function].keeps
-        if keeps in ("input", "both"):
+        if keeps in ("input", "both") and not self.in_place:
             yield call.x
-        if keeps in ("output", "both"):
+        if keeps in ("output", "both") or self.in_place:
             yield call.y
         if self.function == "log_sigmoid" and call.run.device == "cpu":
             yield call.fresh("activation", *call.x.shape)

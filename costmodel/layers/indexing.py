@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph.tensor import Call, Storage, Tensor
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, Work, layer
 from costmodel.layers.shape import Moving, joint_role
 
@@ -33,15 +33,20 @@ class Chosen(Moving):
 
 @layer
 class Placed(Moving):
-    """A copy of x with other numbers at some places; `valued`: the second input has them."""
+    """A copy of x with other numbers at some places.
 
-    source = "torch.Tensor.index_put, scatter; dx = g without those places, those of the numbers are g[i]"
+    valued: the second input has them. whole: they are kept too, if they need a gradient.
+    """
+
+    source = "torch.Tensor.index_put, index_copy, scatter; dx = g without those places, those of the numbers are g[i]"
 
     valued: bool
+    whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
-        return call.like(call.x, joint_role(call.inputs[:1]))
+        """New memory, in the input's order unless numbers are kept."""
+        role = joint_role(call.inputs[:1])
+        return call.run.tensor(call.x.shape, role) if self.whole else call.like(call.x, role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: numbers are moved."""
@@ -49,5 +54,63 @@ class Placed(Moving):
             yield Gradient(x, Work(0, 0))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The places."""
+        """The places, and the numbers if so."""
         yield from call.inputs[1 + self.valued :]
+        if self.valued and self.whole and call.inputs[1].requires_grad:
+            yield call.inputs[1]
+
+
+@layer
+class Accumulated(Moving):
+    """A copy of x to which numbers s are added at places i. `whole`: s is kept, for its shape."""
+
+    source = "torch.Tensor.index_add, scatter_add; dx = g, ds = g[i]"
+
+    whole: bool
+
+    def output(self, call: Call) -> Shape | Tensor:
+        """New memory, in the input's order where shapes are alike."""
+        return call.x.shape if self.whole else call.like(call.x)
+
+    def forward(self, call: Call) -> Work:
+        """An addition for each number."""
+        return Work(0, call.inputs[1].size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient itself, and its elements at the places."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.inputs[1], Work(0, 0))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The places, for the gradient of the numbers."""
+        _, numbers, places = call.inputs
+        if numbers.requires_grad:
+            yield places
+            if self.whole:
+                yield numbers
+
+
+@layer
+class Combined(Moving):
+    """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest."""
+
+    source = "torch.Tensor.scatter_reduce; of a product dx = g·y/x, ds = (g·y)[i]/s"
+
+    def output(self, call: Call) -> Shape:
+        """New memory."""
+        return call.x.shape
+
+    def forward(self, call: Call) -> Work:
+        """An operation for each number."""
+        return Work(0, call.inputs[1].size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Of a product: g·y, and a quotient for each element of x and of s."""
+        x, numbers, _ = call.inputs
+        yield Gradient(x, Work(0, 2 * x.size))
+        yield Gradient(numbers, Work(0, numbers.size + (0 if x.requires_grad else x.size)))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Everything, whichever way numbers are combined."""
+        yield from call.inputs
+        yield call.y

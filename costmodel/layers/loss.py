@@ -193,8 +193,8 @@ class InnerLoss(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes prediction and target."""
-        takes(call, 2)
+        """Takes prediction and target, and weights if there are any."""
+        takes(call, max(2, len(call.inputs)))
 
     def scratch(self, call: Call) -> Scratch:
         """None."""
@@ -222,21 +222,24 @@ class Compared(InnerLoss):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `LOSSES`; of a mean the incoming gradient is divided first."""
         share = int(self.reduction == "mean")
-        x, target = call.inputs
+        x, target = call.inputs[:2]
         yield Gradient(x, Work(0, LOSSES[self.function].backward * x.size + share))
         again = 0 if x.requires_grad else share
         yield Gradient(target, Work(0, LOSSES[self.function].target * x.size + again))
 
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Prediction and target."""
-        yield from call.inputs
+        """Prediction, target and weights; of a divergence the prediction only for the target's gradient."""
+        x, *others = call.inputs
+        if self.function != "kl_div" or others[0].requires_grad:
+            yield x
+        yield from others
 
 
 @layer
 class Picked(InnerLoss):
     """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
 
-    source = "torch.nn.functional.nll_loss; keeps x, the target and the total weight"
+    source = "torch.nn.functional.nll_loss; keeps x, the target, weights of classes and the total weight"
 
     shape: tuple[int, ...]
 

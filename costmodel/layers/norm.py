@@ -104,6 +104,10 @@ class PerChannel(Centred):
         channels = (call.x.shape[1],)
         return {"weight": channels, "bias": channels} if self.affine else {}
 
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
+        yield from (kept for kept in super().kept(call) if kept is not call.weights.get("bias"))
+
 
 @layer
 class Batchnorm(PerChannel):
@@ -198,7 +202,8 @@ class Rmsnorm(Norm):
             yield call.fresh("statistic", call.x.rows)
         if composed and any(weight.requires_grad for weight in call.weights.values()):
             yield call.fresh("statistic", *call.x.shape)
-        yield from call.weights.values()
+        if call.x.requires_grad or not composed:
+            yield from call.weights.values()
 
 
 @layer
@@ -217,10 +222,6 @@ class BatchnormUntracked(PerChannel):
     def output(self, call: Call) -> Tensor:
         """New memory in the input's order."""
         return call.like(call.x)
-
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
-        yield from (kept for kept in super().kept(call) if kept is not call.weights.get("bias"))
 
 
 @layer

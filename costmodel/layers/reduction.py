@@ -79,6 +79,10 @@ class Cumulate(Unary):
     source = "torch.cumsum; dx is the running sum from the other end"
     in_lists = False
 
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous."""
+        return call.run.tensor(call.x.shape)
+
     def forward(self, call: Call) -> Work:
         """An addition per element."""
         return Work(0, call.x.size)
@@ -90,3 +94,28 @@ class Cumulate(Unary):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
+
+
+@layer
+class Cumprod(Unary):
+    """Running products along an axis, from one."""
+
+    source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
+    in_lists = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous."""
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> Work:
+        """A product per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product, an addition and a quotient per element."""
+        yield Gradient(call.x, Work(0, 3 * call.x.size))
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and result."""
+        yield call.x
+        yield call.y

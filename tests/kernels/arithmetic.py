@@ -137,6 +137,28 @@ class Divide(Positive):
         return np.exp(np.log(a) - np.log(b))
 
 
+class AddQuotient(Positive):
+    def case(self, draw: Draw) -> Case:
+        case = super().case(draw)
+        shape = np.broadcast_shapes(*(x.shape for x in case.inputs))
+        return case._replace(inputs=[Operand(tuple(1 if draw(st.booleans()) else n for n in shape)), *case.inputs])
+
+    def forward(self, p: Pass) -> Array:
+        c, a, b = p.inputs
+        return c + a / b
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        c, a, b = p.inputs
+        yield c, _back(g, c)
+        share = g / b
+        if p.needs(a):
+            yield a, _back(share, a)
+        yield b, _back(-share * (a / b), b)
+
+    def reference(self, p: Pass, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return c + np.exp(np.log(a) - np.log(b))
+
+
 class Power(Positive):
     def forward(self, p: Pass) -> Array:
         return p.inputs[0] ** p.inputs[1]

@@ -76,6 +76,11 @@ DEFINITIONS = {
     ),
     "cos": Definition(np.cos, lambda g, x, y: g * -np.sin(x), lambda x: math.sin(x + math.pi / 2)),
     "cosh": Definition(np.cosh, lambda g, x, y: g * np.sinh(x), lambda x: (math.exp(x) + math.exp(-x)) / 2, SMALL),
+    "elu": Definition(
+        lambda x: np.where(x > 0, x, SLOPE * (np.exp(x) - 1)),
+        lambda g, x, y: g * np.where(x > 0, 1, SLOPE * np.exp(x)),
+        lambda x: max(x, 0) + min(0, SLOPE * math.expm1(x)),
+    ),
     "erf": Definition(
         erf,
         lambda g, x, y: g * (2 / math.sqrt(math.pi) * np.exp(-(x * x))),
@@ -98,6 +103,11 @@ DEFINITIONS = {
         lambda x: np.minimum(np.maximum(x, LOW), HIGH),
         lambda g, x, y: g * np.logical_and(x > LOW, x < HIGH),
         lambda x: sorted((LOW, x, HIGH))[1],
+    ),
+    "leaky_relu": Definition(
+        lambda x: np.where(x > 0, x, SLOPE * x),
+        lambda g, x, y: np.where(x > 0, g, SLOPE * g),
+        lambda x: max(x, 0) + SLOPE * min(0, x),
     ),
     "log": Definition(np.log, lambda g, x, y: g / x, lambda x: math.log10(x) / math.log10(math.e), POSITIVE),
     "log1p": Definition(lambda x: np.log(1 + x), lambda g, x, y: g / (x + 1), math.log1p, (-0.9, 8)),

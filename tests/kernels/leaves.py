@@ -88,3 +88,50 @@ class Placed(Kernel):
         [place] = rest[-1]
         row = rest[0] if p.kind.valued else np.full((1, x.shape[1]), 5.0)
         return np.concatenate([x[:place], row, x[place + 1 :]])
+
+
+class Accumulated(Kernel):
+    """Rows are added to places of the first axis, several to one or none."""
+
+    def case(self, draw: Draw) -> Case:
+        n, width, rows = draw(sizes), draw(sizes), draw(sizes)
+        inputs = [Operand((n, width)), Operand((rows, width)), Operand((rows,), "index", below=n)]
+        return Case(self.layer(whole=draw(st.booleans())), inputs)
+
+    def forward(self, p: Pass) -> Array:
+        y = Array(p.x.values.copy(), p.tally)
+        np.add.at(y, p.inputs[2].values, p.inputs[1])
+        return y
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        yield p.x, g
+        yield p.inputs[1], g[p.inputs[2].values]
+
+    def reference(self, p: Pass, x: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return x + np.eye(len(x))[places].T @ rows
+
+
+class Combined(Kernel):
+    """By a product: rows, of numbers that are not 0, multiply places of the first axis, several one or none."""
+
+    def case(self, draw: Draw) -> Case:
+        n, width, rows = draw(sizes), draw(sizes), draw(sizes)
+        x, numbers = (Operand((count, width), within=(0.5, 2)) for count in (n, rows))
+        return Case(
+            self.layer(), [x._replace(constant=draw(st.booleans())), numbers, Operand((rows,), "index", below=n)]
+        )
+
+    def forward(self, p: Pass) -> Array:
+        rows = {place: p.x[place] for place in range(len(p.x.values))}
+        for row, place in enumerate(p.inputs[2].values):
+            rows[place] = rows[place] * p.inputs[1][row]
+        return np.stack([*rows.values()], axis=0)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        weighted = g * p.y
+        if p.needs(p.x):
+            yield p.x, weighted / p.x
+        yield p.inputs[1], weighted[p.inputs[2].values] / p.inputs[1]
+
+    def reference(self, p: Pass, x: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return np.exp(np.log(x) + np.eye(len(x))[places].T @ np.log(rows))

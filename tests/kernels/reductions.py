@@ -168,3 +168,27 @@ class Cumulate(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.cumsum(x, axis=1)
+
+
+class Cumprod(Kernel):
+    """Along the middle one of three axes, of numbers that are not 0."""
+
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(draw(st.tuples(sizes, sizes, sizes)), within=(0.5, 2))])
+
+    def forward(self, p: Pass) -> Array:
+        total, found = Array(np.ones((p.x.shape[0], p.x.shape[2])), p.x.tally), []
+        for place in range(p.x.shape[1]):
+            total = total * p.x[:, place]
+            found.append(total)
+        return np.stack(found, axis=1)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        weighted = g * p.y
+        total, found = Array(np.zeros((p.x.shape[0], p.x.shape[2])), p.x.tally), {}
+        for place in reversed(range(p.x.shape[1])):
+            total = found[place] = total + weighted[:, place]
+        yield p.x, np.stack([found[place] for place in range(p.x.shape[1])], axis=1) / p.x
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.exp(np.cumsum(np.log(x), axis=1))

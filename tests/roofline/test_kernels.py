@@ -35,7 +35,7 @@ BESIDE = sorted(name for name, kernel in PROGRAMS.items() if kernel.beside)
 UNDETERMINED = {
     *("pointwise", "power", "extreme", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
     *("parameter", "part", "copied", "joined", "chosen", "placed", "made", "unknown"),
-    *("convolve", "padded", "columns", "resized"),
+    *("convolve", "padded", "columns", "resized", "add_quotient", "accumulated", "combined", "cumprod"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""
 SEED = st.integers(0, 99)

@@ -41,7 +41,13 @@ STARCODER2 = Family(
     | {"max_position_embeddings": 4096, "sliding_window": None, "residual_dropout": 0.0, "embedding_dropout": 0.0}
     | {"use_bias": True, "tie_word_embeddings": True},
     sets={"mlp": "plain", "norm": "layernorm"},
-    fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",), "layer_types": (None,)},
+    idle="activation_function attention_softmax_in_fp32 embd_pdrop resid_pdrop scale_attention_softmax_in_fp32",
+    fixed={
+        "norm_type": ("layer_norm",),
+        "mlp_type": ("default",),
+        "layer_types": (None,),
+        "scale_attn_weights": (True,),
+    },
 )
 
 
@@ -63,6 +69,7 @@ STABLELM = Family(
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
     rules={"whole": heads_fill_width},
+    idle="rope_pct rotary_scaling_factor",
 )
 
 OLMO = Family(

@@ -120,7 +120,7 @@ DISTILBERT = Family(
     | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2},
     sets={"pooler": "relu", "mixed_dropout": 0.0},
     aliases="hidden_size num_attention_heads num_hidden_layers",
-    idle="qa_dropout tie_weights_ output_past",
+    idle="qa_dropout tie_weights_",
     fixed={"sinusoidal_pos_embds": (False,)},
 )
 
@@ -211,7 +211,7 @@ T5 = Family(
     means={"dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout"},
     rules={"blocks": t5_blocks},
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
-    idle="relative_attention_max_distance initializer_factor output_past dense_act_fn is_gated_act",
+    idle="relative_attention_max_distance dense_act_fn is_gated_act",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
 )
 

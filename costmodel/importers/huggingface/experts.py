@@ -133,7 +133,12 @@ HUNYUAN_MOE = Family(
     rules={"experts": hunyuan_experts},
     aliases="num_experts_per_tok num_local_experts",
     idle=f"{BALANCE} moe_intermediate_size",
-    fixed={"use_mixed_mlp_moe": (True,), "moe_layer_num_skipped": (0,)},
+    fixed={
+        "moe_layer_num_skipped": (0,),
+        "norm_topk_prob": (True,),
+        "routed_scaling_factor": (1.0,),
+        "use_mixed_mlp_moe": (True,),
+    },
 )
 
 

@@ -179,12 +179,13 @@ IDLE = words(
     "_num_labels problem_type task_specific_params "
     # Small constants.
     "embd_layer_norm_epsilon init_std initializer_range initializer_factor layer_norm_eps layer_norm_epsilon "
-    "norm_epsilon rms_norm_eps "
+    "norm_eps norm_epsilon rms_norm_eps "
     # Bookkeeping, and how a framework runs.
     "_attn_implementation _attn_implementation_autoset _experts_implementation _name_or_path attn_implementation "
     "auto_map gradient_checkpointing is_decoder max_sequence_length model_max_length output_attentions "
-    "output_hidden_states output_scores pretraining_tp return_dict return_dict_in_generate sharding_strategy "
-    "tf_legacy_loss tie_encoder_decoder torchscript transformers.js_config transformers_version use_bfloat16"
+    "output_hidden_states output_past output_scores pretraining_tp return_dict return_dict_in_generate "
+    "sharding_strategy tf_legacy_loss tie_encoder_decoder torchscript transformers.js_config transformers_version "
+    "use_bfloat16"
 )
 """Fields of every family that no cost depends on."""
 

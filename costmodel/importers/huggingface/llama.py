@@ -89,8 +89,10 @@ HUNYUAN = Family(
     ends=architectures("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     fields=sizes(290943, 4096, 11008, 32, 32, attention_bias=False),
     sets={"query_key_norm": "head"},
-    idle="attention_head_dim cla_share_factor eod_token_id norm_type org_vocab_size pad_id",
-    fixed={"use_cla": (False,), "use_qk_norm": (True,), "mlp_bias": (False,)},
+    idle="anyres_pooling_size attention_head_dim cla_share_factor class_num dense_list eod_token_id im_end_id "
+    "im_newline_id im_start_id mask_init_id norm_type num_media_embeds org_vocab_size pad_id pool_type text_end_id "
+    "text_start_id video_end_id video_start_id vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token",
+    fixed={"use_cla": (False,), "use_qk_norm": (True,), "mlp_bias": (False,), "use_rotary_pos_emb": (True,)},
 )
 
 SEED_OSS = Family(

@@ -70,6 +70,8 @@ class Replay:
             return self._made[name]
         if name in self.program.weights:
             made = self._parameter(name)
+        elif name not in self.program.buffers:
+            raise SpecError(f"{name}: no rule makes this result of an operator that makes several")
         else:
             given = self.program.buffers[name]
             made = self.run.buffer(self.shape(given.shape), role_of(given.dtype), given.path)

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import math
 
+from costmodel.errors import SettingError
 from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.rules.shapes import expanded
-from costmodel.importers.torch.site import Site, rule
+from costmodel.importers.torch.site import Site, rule, strides_of
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Softmax
 from costmodel.layers.leaf import Made
 from costmodel.layers.linear import Matmul
+from costmodel.layers.resize import Padded
 from costmodel.layers.shape import Copied
-from costmodel.symbolic.sizes import exact_div, value_of
+from costmodel.symbolic.sizes import ceil_div, exact_div, value_of
 
 
 @rule("scaled_dot_product_attention")
 def attention(site: Site) -> Tensor:
     """As the question's setting `attention` says; fused where all heads are of one size and there are four axes."""
     query, key, value = (site.tensor(name) for name in ("query", "key", "value"))
-    kernel = site.replay.attention.kernel
     with site.run.part("core"):
-        if kernel == "eager" or len(query.shape) != 4 or key.shape != value.shape:
+        if len(query.shape) != 4 or key.shape != value.shape or not _fuses(site):
             return _composed(site, query, key, value)
         return _fused(site, query, key, value)
+
+
+def _fuses(site: Site) -> bool:
+    """Whether a kernel was asked for that can do it: the CPU's has no dropout, nor masks of three axes or trained."""
+    kernel = site.replay.attention.kernel
+    if kernel == "eager" or not site.has("attn_mask"):
+        return kernel != "eager" and not (site.run.device == "cpu" and _dropout(site))
+    mask = site.tensor("attn_mask")
+    if site.run.device == "cpu":
+        return len(mask.shape) in (2, 4) and not mask.requires_grad and not _dropout(site)
+    if kernel == "flash":
+        where = ".".join((*site.step.path, site.step.name))
+        raise SettingError(f"attention='flash' takes no mask, as {where} has: use 'efficient' or 'eager'")
+    return True
 
 
 def _dropout(site: Site) -> float:
@@ -33,10 +48,22 @@ def _dropout(site: Site) -> float:
 def _fused(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     kernel = site.replay.attention.kernel
     assert kernel != "eager"
-    kernel = "efficient" if site.has("attn_mask") else kernel
     scale = site.constant("scale") if site.has("scale") else None
     kind = FusedAttention("cpu" if site.run.device == "cpu" else kernel, _dropout(site), scale=scale)
-    return site.layer(kind, query, key, value)
+    mask = _mask(site, query, key) if site.has("attn_mask") else None
+    if mask is None:
+        return site.layer(kind, query, key, value)
+    return site.layer(kind, query, key, value, mask if site.run.device == "cpu" else _aligned(site, mask))
+
+
+def _aligned(site: Site, mask: Tensor) -> Tensor:
+    """A mask as the efficient kernel takes it: rows of memory are multiples of eight long (``at::pad_bias``)."""
+    *rest, keys = mask.shape
+    padded = (*rest, 8 * ceil_div(keys, 8))
+    if mask.has(padded):
+        return mask
+    whole = site.layer(Padded(padded), mask, name=f"{site.step.name}.mask_padded")
+    return site.part(whole, mask.shape, strides_of(whole))
 
 
 def _composed(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from costmodel.graph.tensor import Tensor, broadcast
+from costmodel.graph.tensor import Tensor, broadcast, dense_strides
 from costmodel.importers.torch.site import Site, rule
 from costmodel.layers.activation import (
     Elu,
@@ -22,6 +22,7 @@ from costmodel.layers.activation import (
 )
 from costmodel.layers.arithmetic import (
     Add,
+    AddQuotient,
     Choose,
     Clamp,
     Divide,
@@ -52,7 +53,9 @@ ACTIVATIONS = {
 @rule(*ACTIVATIONS)
 def activation(site: Site) -> Tensor:
     """A layer of its own."""
-    return site.layer(ACTIVATIONS[site.step.op](), site.tensor("self"))
+    in_place = site.step.changes is not None and site.step.op in FROM_RESULT
+    kind = Pointwise(site.step.op, in_place=True) if in_place else ACTIVATIONS[site.step.op]()
+    return site.layer(kind, site.tensor("self"))
 
 
 @rule("leaky_relu")
@@ -76,15 +79,25 @@ def gelu(site: Site) -> Tensor:
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(site: Site) -> Tensor:
     """Within bounds, which are numbers; where they are not one number and its negative, as PyTorch's hardtanh."""
+    if any(site.is_tensor(name) for name in ("min", "max")):
+        raise site.fail("within bounds that are tensors has no rule")
     low, high = site.constant("min"), site.constant("max")
     return site.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), site.tensor("self"))
 
 
-@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential")))
+FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
+"""Activations whose backward works from the result where they are computed in place."""
+
+
+@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential", *ACTIVATIONS)))
 def function(site: Site) -> Tensor:
     """A function of one tensor."""
-    x = site.tensor("self")
-    return made(site, x) if x.storage.role in ("index", "mask") else site.layer(Pointwise(site.step.op), x)
+    x, op = site.tensor("self"), site.step.op
+    kind = Pointwise(op, site.step.changes is not None and op in FROM_RESULT)
+    if x.storage.role in ("index", "mask"):
+        return made(site, x)
+    y = site.layer(kind, x)
+    return y.view(y.shape, None) if op in ("tril", "triu") else y
 
 
 @rule("add")
@@ -133,12 +146,17 @@ def _inverse(site: Site) -> float:
     return 1 / other if other else math.inf
 
 
-@rule("addcmul", "addcdiv")
+@rule("addcmul")
 def addcmul(site: Site) -> Tensor:
-    """A sum with a product, or with a quotient."""
-    kind = Multiply() if site.step.op == "addcmul" else Divide()
-    y = site.layer(kind, site.tensor("tensor1"), site.tensor("tensor2"), name=f"{site.step.name}.term")
+    """A sum with a product."""
+    y = site.layer(Multiply(), site.tensor("tensor1"), site.tensor("tensor2"), name=f"{site.step.name}.term")
     return site.layer(Add(), site.tensor("self"), y)
+
+
+@rule("addcdiv")
+def addcdiv(site: Site) -> Tensor:
+    """A sum with a quotient."""
+    return site.layer(AddQuotient(), *(site.tensor(name) for name in ("self", "tensor1", "tensor2")))
 
 
 @rule("lerp")
@@ -191,20 +209,29 @@ def masked_fill(site: Site) -> Tensor:
     x, mask = site.tensor("self"), site.tensor("mask")
     if not x.requires_grad and x.storage.role != "activation":
         return made(site, x, mask)
+    if site.is_tensor("value"):
+        return site.layer(Choose(), mask, site.tensor("value"), x)
     if broadcast(x.shape, mask.shape, site.step.name) != x.shape:
         return site.layer(Choose(), mask, number(site, "value"), x)
     return site.layer(Mask(), x, mask)
 
 
-@rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
+@rule("dropout", "feature_dropout", "alpha_dropout")
 def dropout(site: Site) -> Tensor:
-    """As the module was in training or not, while it is; each element, or whole channels."""
+    """As the module was in training or not, while it is; each element, or whole channels.
+
+    Alpha dropout is composed of a product with noise, which is numbers, and of a sum.
+    """
     x = site.tensor("input" if site.has("input") else "self")
     p = site.value("p", 0.5)
     if not site.value("train", True) or p == 0:
         return site.layer(Identity(), x)
+    name = site.step.name
     if p >= 1:
         return site.layer(Scale(0.0), x)
+    if site.step.op == "alpha_dropout":
+        noise, shift = (site.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
+        return site.layer(Add(), site.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
     return site.layer(ChannelDropout(p) if site.step.op == "feature_dropout" else Dropout(p), x)
 
 
@@ -233,7 +260,7 @@ RANGES = (
 LOGIC = (
     *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isneginf", "logical_and", "logical_or"),
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
-    *("__xor__", "__invert__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
+    *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
     *("isin", "count_nonzero"),
 )
@@ -242,9 +269,13 @@ LOGIC = (
 
 @rule(*RANGES)
 def range_(site: Site) -> Tensor:
-    """New numbers, without arithmetic."""
-    inputs = [site.tensor("self")] if site.is_tensor("self") else []
-    return site.layer(Made(site.shape, site.role), *inputs)
+    """New numbers, without arithmetic; those like a tensor in its order of memory."""
+    if not site.is_tensor("self"):
+        return site.layer(Made(site.shape, site.role))
+    x = site.tensor("self")
+    y = site.layer(Made(site.shape, site.role), x)
+    alike = not site.step.op.startswith(("new_", "bernoulli")) and x.has(site.shape)
+    return y.view(y.shape, dense_strides(x.shape, x.strides)) if alike else y
 
 
 @rule(*LOGIC)

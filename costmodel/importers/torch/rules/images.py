@@ -46,7 +46,7 @@ def _same(site: Site, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, in
 @rule("conv1d", "conv3d", "conv_transpose1d", "conv_transpose3d", "convolution")
 def convolve(site: Site) -> Tensor:
     """A convolution over any number of axes."""
-    weights, transposed = tied(site), "transpose" in site.step.op
+    weights, transposed = tied(site), "transpose" in site.step.op or site.value("transposed", False)
     if site.value("padding") == "same" and any(
         d * (k - 1) % 2 for d, k in zip(site.value("dilation"), weights["weight"].shape[2:], strict=False)
     ):

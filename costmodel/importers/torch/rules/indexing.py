@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import Tensor, dense_strides
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule
 from costmodel.importers.torch.trees import shape_of
-from costmodel.layers.indexing import Chosen, Placed
+from costmodel.layers.indexing import Accumulated, Chosen, Combined, Placed
 from costmodel.layers.leaf import Made
 from costmodel.layers.reduction import Reduce
 from costmodel.layers.shape import Copied
@@ -21,26 +21,51 @@ def ranked(site: Site) -> list[Tensor] | Tensor:
     places = site.layer(
         Made(site.replay.shape(site.step.makes[1].shape), "index", 1), x, name=f"{site.step.name}.places"
     )
-    return [site.layer(Chosen(site.shape), x, places), places]
+    return [site.layer(Chosen(site.shape, site.step.op in ("cummax", "cummin")), x, places), places]
 
 
-@rule("index_put", "index_add", "index_copy", "index_fill", "scatter", "scatter_add", "scatter_reduce")
+@rule("index_put", "index_copy", "index_fill", "scatter")
 def placed(site: Site) -> Tensor:
     """A copy with other numbers at some places."""
-    x = site.tensor("self")
     values = next((name for name in ("values", "source", "src", "value") if site.is_tensor(name)), None)
     names = "indices" if site.has("indices") else "index"
     places = [site.tensor(names)] if site.is_tensor(names) else site.tensors(names)
-    return site.layer(Placed(values is not None), x, *([site.tensor(values)] if values else []), *places)
+    kind = Placed(values is not None, site.step.op == "index_copy")
+    return site.layer(kind, site.tensor("self"), *([site.tensor(values)] if values else []), *places)
+
+
+@rule("index_add", "scatter_add")
+def accumulated(site: Site) -> Tensor:
+    """A copy to which numbers are added at some places."""
+    source = "source" if site.step.op == "index_add" else "src"
+    kind = Accumulated(whole=site.step.op == "index_add")
+    return site.layer(kind, site.tensor("self"), site.tensor(source), site.tensor("index"))
+
+
+@rule("scatter_reduce")
+def scatter_reduce(site: Site) -> Tensor:
+    """A copy in which numbers are combined with others at some places."""
+    return site.layer(Combined(), site.tensor("self"), site.tensor("src"), site.tensor("index"))
 
 
 @rule("copy")
 def copy(site: Site) -> Tensor:
-    """The numbers of another tensor."""
-    return site.layer(Copied(site.shape), expanded(site, site.tensor("src"), site.shape))
+    """The numbers of another tensor, in this one's order of memory."""
+    x = site.tensor("self")
+    y = site.layer(Copied(site.shape), expanded(site, site.tensor("src"), site.shape))
+    return y.view(site.shape, dense_strides(x.shape, x.strides))
 
 
-@rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d")
+@rule("atleast_1d", "atleast_2d")
+def atleast(site: Site) -> Tensor | list[Tensor]:
+    """Axes of one in front; of several tensors each by itself."""
+    if site.has("self"):
+        return site.reshaped(site.tensor("self"), site.shape)
+    shapes = (site.replay.shape(told.shape) for told in site.step.makes)
+    return [site.reshaped(x, shape) for x, shape in zip(site.tensors("tensors"), shapes, strict=True)]
+
+
+@rule("broadcast_tensors", "meshgrid")
 def broadcast(site: Site) -> list[Tensor]:
     """Tensors of one shape: each seen as often as it takes."""
     tensors, found = site.tensors("tensors"), []

@@ -10,7 +10,7 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.indexing import Chosen
 from costmodel.layers.leaf import Made
 from costmodel.layers.linear import Linear
-from costmodel.layers.reduction import REDUCTIONS, Cumulate, Reduce
+from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 
 
 @rule("linear")
@@ -39,9 +39,10 @@ def softmax(site: Site) -> Tensor:
 
 @rule("cumsum", "cumprod")
 def cumulate(site: Site) -> Tensor:
-    """Running sums."""
+    """Running sums, or products."""
     x = site.tensor("self")
-    return site.layer(Cumulate(), x) if site.role == "activation" else made(site, x)
+    kind = Cumulate() if site.step.op == "cumsum" else Cumprod()
+    return site.layer(kind, x) if site.role == "activation" else made(site, x)
 
 
 @rule(*REDUCTIONS, "max", "min")

@@ -25,7 +25,7 @@ def cross_entropy(site: Site) -> Tensor:
     if not site.has("weight") and site.value("reduction", 1) == 1:
         return site.layer(CrossEntropy(), x, target)
     logarithms = site.layer(SoftmaxAlong(x.shape[1], logarithm=True), x, name=f"{site.step.name}.log_softmax")
-    return site.layer(Picked(site.shape), logarithms, target)
+    return site.layer(Picked(site.shape), logarithms, target, *weights(site, "weight"))
 
 
 @rule("l1_loss")
@@ -41,7 +41,7 @@ def l1_loss(site: Site) -> Tensor:
 @rule("mse_loss")
 def mse_loss(site: Site) -> Tensor | list[Tensor]:
     """The mean over elements."""
-    if site.value("reduction", 1) != 1:
+    if site.value("reduction", 1) != 1 or site.tensor("target").requires_grad:
         return compared(site)
     return site.layer(MeanSquaredError(), site.tensor("self"), site.tensor("target"))
 
@@ -49,11 +49,18 @@ def mse_loss(site: Site) -> Tensor | list[Tensor]:
 @rule(*(name for name in LOSSES if name != "mse_loss"))
 def compared(site: Site) -> Tensor:
     """A loss between two tensors of one shape."""
+    if site.value("log_target", False):
+        raise site.fail("of a target of logarithms has no rule")
     kind = Compared(site.step.op, REDUCED[site.value("reduction", 1)])
-    return site.layer(kind, site.tensor("self"), site.tensor("target"))
+    return site.layer(kind, site.tensor("self"), site.tensor("target"), *weights(site, "weight", "pos_weight"))
+
+
+def weights(site: Site, *names: str) -> list[Tensor]:
+    """Those of these tensors that are given."""
+    return [site.tensor(name) for name in names if site.has(name)]
 
 
 @rule("nll_loss_nd", "nll_loss", "nll_loss2d")
 def nll_loss(site: Site) -> Tensor:
     """The logarithm at the class of each row."""
-    return site.layer(Picked(site.shape), site.tensor("self"), site.tensor("target"))
+    return site.layer(Picked(site.shape), site.tensor("self"), site.tensor("target"), *weights(site, "weight"))

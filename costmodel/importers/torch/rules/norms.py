@@ -25,23 +25,26 @@ def batch_norm(site: Site) -> Tensor:
 @rule("layer_norm")
 def layer_norm(site: Site) -> Tensor:
     """Over the last axes, which are seen as one."""
+    x, weights = _rows(site)
+    return site.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(site.shape, None)
+
+
+def _rows(site: Site) -> tuple[Tensor, dict[str, Tensor]]:
+    """The input with the axes that are normalised as its last, and weights of one axis."""
     x, weights = site.tensor("input"), tied(site)
     axes = len(site.value("normalized_shape"))
+    if axes == 1:
+        return x, weights
     size = product(x.shape[len(x.shape) - axes :])
-    if axes > 1:
-        x = site.reshaped(x, (*x.shape[: len(x.shape) - axes], size))
-        weights = {name: weight.view((size,), None) for name, weight in weights.items()}
-    y = site.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights)
-    return y.view(site.shape, None)
+    x = site.reshaped(x, (*x.shape[: len(x.shape) - axes], size))
+    return x, {name: weight.view((size,), None) for name, weight in weights.items()}
 
 
 @rule("rms_norm")
 def rms_norm(site: Site) -> Tensor:
-    """Over the last axis."""
-    if len(site.value("normalized_shape")) > 1:
-        raise site.fail("over several axes has no rule")
-    weights = tied(site)
-    return site.layer(Rmsnorm("weight" in weights), site.tensor("input"), tied=weights)
+    """Over the last axes, which are seen as one."""
+    x, weights = _rows(site)
+    return site.layer(Rmsnorm("weight" in weights), x, tied=weights).view(site.shape, None)
 
 
 @rule("group_norm")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from costmodel.graph.tensor import Shape, Tensor, is_contiguous, transposed
 from costmodel.importers.torch.site import Site, rule, strides_of
 from costmodel.layers.indexing import Chosen
+from costmodel.layers.leaf import Made
 from costmodel.layers.shape import Copied, Joined
+from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
 
@@ -69,12 +71,12 @@ def squeeze(site: Site) -> Tensor:
     return _seen(x, tuple(x.shape[a] for a in left), tuple(strides[a] for a in left))
 
 
-@rule("alias", "detach", "detach_", "lift_fresh_copy", "lift_fresh", "view_dtype", "requires_grad_", "positive")
+@rule("alias", "detach", "positive")
 def alias(site: Site) -> Tensor:
     """The tensor itself; detached, without gradient."""
     x = site.tensor("self")
     y = x.view(x.shape, x.strides)
-    if site.step.op.startswith("detach"):
+    if site.step.op == "detach":
         y.requires_grad = False
     return y
 
@@ -136,16 +138,32 @@ def split(site: Site) -> list[Tensor]:
 def contiguous(site: Site) -> Tensor:
     """Itself if memory runs in order, else a copy."""
     x = site.tensor("self")
-    if site.value("memory_format") in ("channels_last", 2):
-        return site.layer(Copied(x.shape, ordered=True), x)
+    if site.value("memory_format") == "channels_last":
+        return x if is_channels_last(x) else channels_last(site, x)
     return x if is_contiguous(x.shape, x.strides) else site.layer(Copied(x.shape), x)
 
 
-@rule("clone", "_to_copy", "fliplr", "flip", "roll", "empty_strided")
+@rule("clone", "flip")
 def clone(site: Site) -> Tensor:
-    """A copy, in the same order of memory where it has the same shape."""
+    """A copy, in the same order of memory unless another is asked for."""
     x = site.tensor("self")
-    return site.layer(Copied(x.shape, ordered=True), x)
+    asked = site.value("memory_format", "preserve_format")
+    if asked == "channels_last":
+        return channels_last(site, x)
+    return site.layer(Copied(x.shape, ordered=asked == "preserve_format"), x)
+
+
+def channels_last(site: Site, x: Tensor) -> Tensor:
+    """A copy with its channels last in memory."""
+    _, c, h, w = x.shape
+    return site.layer(Copied(x.shape), x).view(x.shape, (h * w * c, 1, w * c, c))
+
+
+@rule("roll", "lift_fresh_copy")
+def copy(site: Site) -> Tensor:
+    """A copy in row-major order."""
+    x = site.tensor("self")
+    return site.layer(Copied(x.shape), x)
 
 
 @rule("repeat", "repeat_interleave", "tile")
@@ -154,16 +172,13 @@ def repeat(site: Site) -> Tensor:
     return site.layer(Copied(site.shape), site.tensor("self"))
 
 
-@rule("to", "type_as", "float", "half", "bfloat16", "double", "long", "int", "bool")
+@rule("to", "type_as", "_to_copy")
 def convert(site: Site) -> Tensor:
-    """Itself: floating types are the precision's. Whole numbers and truth values become numbers in new memory."""
+    """Itself, or a copy: floating types are the precision's. Whole numbers and truth values become numbers anew."""
     x = site.tensor("self")
-    if (x.storage.role == "weight" and site.role == "activation") or x.storage.role == site.role:
-        return x
-    if x.storage.role in ("activation", "statistic", "logits") and site.role == "activation":
-        return x
-    from costmodel.layers.leaf import Made
-
+    if x.storage.role == site.role or (x.storage.role not in ("index", "mask") and site.role == "activation"):
+        copied = site.step.op == "_to_copy" or site.value("copy", False)
+        return site.layer(Copied(x.shape, ordered=True), x) if copied else x
     return site.layer(Made(x.shape, site.role), x)
 
 
@@ -182,7 +197,7 @@ def index(site: Site) -> Tensor:
     x = site.tensor("self")
     name = "indices" if site.has("indices") else "index"
     places = [site.tensor(name)] if site.is_tensor(name) else site.tensors(name)
-    return site.layer(Chosen(site.shape, site.step.op == "gather"), x, *places)
+    return site.layer(Chosen(site.shape, site.step.op in ("gather", "take_along_dim")), x, *places)
 
 
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")

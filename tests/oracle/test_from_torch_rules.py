@@ -1,0 +1,89 @@
+"""Every operator that has a rule costs what PyTorch counts and keeps: see `operators` for how each is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import costmodel as cm
+from costmodel.importers.torch.rules import load_rules
+
+from .imports import found, measured
+from .measure import Saved
+from .operators import CASES, Called
+from .settings import differential
+
+pytestmark = pytest.mark.oracle
+
+
+def test_every_operator_with_a_rule_has_a_case() -> None:
+    assert set(CASES) == set(load_rules())
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+@settings(differential, max_examples=min(4, differential.max_examples))
+@given(st.data(), st.sampled_from(["flattened", "kept", "nothing"]))
+def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: str) -> None:
+    module = Called(CASES[name](data.draw), then)
+    model = cm.from_torch(module, module.inputs, dynamic={})
+    assert name in {step.op for step in model.program.steps}
+    assert found(model) == measured(module, *module.inputs)
+
+
+class Masked(nn.Module):
+    """Attention in one call under a mask."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = (x * self.scale for x in (q, k, v))
+        mask = mask.logical_not() if mask.dtype == torch.bool else mask + 1
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, self.p)
+
+
+def masked(keys: int, mask: tuple[int, ...], dtype: torch.dtype, p: float, device: str = "meta") -> Any:
+    """A module and its inputs: two samples of three heads of eight features, five queries."""
+    with torch.device(device):
+        shapes = ((2, 3, 5, 8), (2, 3, keys, 8), (2, 3, keys, 8))
+        return Masked(p), (*(torch.ones(shape) for shape in shapes), torch.ones(mask, dtype=dtype))
+
+
+@pytest.mark.parametrize("keys", [7, 8])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("axes", [(), (3,), (2, 3), (2, 1)])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_fused_attention_on_a_cpu_keeps_its_mask(
+    axes: tuple[int, ...], dtype: torch.dtype, keys: int, p: float
+) -> None:
+    mask = (*axes, 5, keys)
+    model = cm.from_torch(*masked(keys, mask, dtype, p), dynamic={})
+    module, inputs = masked(keys, mask, dtype, p, "cpu")
+    with Saved([*module.parameters(), *inputs]) as saved:
+        module(*inputs)
+    assert cm.predict(model, device="cpu", attention="flash").memory.activations == saved.bytes
+
+
+@pytest.mark.parametrize("keys", [7, 8])
+def test_the_efficient_kernel_keeps_its_mask_in_rows_of_eights_and_flash_takes_none(keys: int) -> None:
+    model = cm.from_torch(*masked(keys, (5, keys), torch.bool, 0.0), dynamic={})
+    plain = cm.from_torch(Unmasked(0.0).to("meta"), masked(keys, (5, keys), torch.bool, 0.0)[1], dynamic={})
+    kept = [cm.predict(one, attention="efficient").memory.activations for one in (model, plain)]
+    assert kept[0] - kept[1] == 5 * 8 * 4
+    with pytest.raises(cm.CostModelError, match="attention='flash' takes no mask"):
+        cm.predict(model, attention="flash")
+
+
+class Unmasked(Masked):
+    """The same without a mask."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = (x * self.scale for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
