@@ -54,6 +54,7 @@ SLICED = cm.Transformer(
 
 @given(open_questions())
 @examples(60)
+@example((cm.Transformer(vocab=1, context=1, layers=1, width=1, heads=1), {}, {"experts.per_token": [1, 2]}))
 @example((SLICED, {"batch": 1}, {"experts.dense_layers": [1, 2], "layers": [1, 2]}))
 def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[int]]]) -> None:
     model, fixed, axes = question
