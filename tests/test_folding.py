@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodel.architectures.cnn import CNN
@@ -26,9 +26,10 @@ class Unrolled(Run):
 
     bare: tuple[str, ...] = ()
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str, *, grouped: bool = True) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: bool) -> Tensor:
         for number in range(int(times)):
-            with nullcontext() if name.startswith(self.bare) else self.scope(f"{name}{number}"):
+            listed = how.get("listed", False)
+            with nullcontext() if name.startswith(self.bare) else self.scope(f"{name}{number}", listed=listed):
                 x = body(x)
         return x
 
@@ -52,14 +53,25 @@ def timelines(model: Any, chosen: Settings, bare: tuple[str, ...] = ()) -> tuple
 deep = st.integers(1, 9)
 
 
+TURNED_AT_TIMES = Transformer(
+    vocab=1,
+    context=16,
+    layers=1,
+    width=2,
+    heads=1,
+    positions="rotary",
+    rotary={"pattern": (False, False, True)},
+    head=False,
+)
+
+
 @given(questions(), deep)
 @examples(150)
+@example((TURNED_AT_TIMES, {"mode": "inference", "attention": "flash", "seq": 1}), 3)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):
-        # Blocks with and without experts are parts of the model when unrolled, and hold what they are handed a while.
-        alike = {"experts.dense_layers": None, "experts.pattern": ()}
-        model = model.with_fields({"layers": depth, **alike})
+        model = model.with_fields({"layers": depth})
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})

@@ -103,9 +103,10 @@ class Stack:
         if times > 1:
             even = not rest and size * len(groups) == self.layers
             rounds = exact_div(self.layers, period * size) if even else times
-            x = run.repeat(rounds, lambda x: self._groups(run, groups[:period], x), x, "block", grouped=False)
+            body = partial(self._groups, run, groups[:period])
+            x = run.repeat(rounds, body, x, "block", grouped=False, listed=True)
             groups = groups[times * period :]
-        with run.scope("block"):
+        with run.scope("block", listed=True):
             return self._groups(run, groups, x)
 
     def _groups(self, run: Run, groups: Sequence[Group], x: Tensor) -> Tensor:

@@ -278,7 +278,7 @@ def plan_of(call: Call) -> Plan:
     scratch = kind.scratch(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
-        call.name.rpartition(".")[0],
+        call.part,
         call.phase,
         list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],

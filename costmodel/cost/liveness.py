@@ -156,13 +156,12 @@ def minus(level: Level, less: Level) -> Level:
 
 
 class Part:
-    """A part of the model, by the path of its name, and what it was handed that there was before `start`."""
+    """A part of the model, by its path as `Run.caller` has it, and what it was handed that there was before `start`."""
 
-    __slots__ = ("handed", "inside", "name", "start")
+    __slots__ = ("handed", "path", "start")
 
-    def __init__(self, name: str, start: int) -> None:
-        self.name = name
-        self.inside = f"{name}." if name else ""
+    def __init__(self, path: str, start: int) -> None:
+        self.path = path
         self.start = start
         self.handed: list[Stretch] = []
 
@@ -175,18 +174,17 @@ class Parts:
         self._open = [Part("", 0)]
         self._lists: set[str] = set()
 
-    def enter(self, name: str) -> None:
+    def enter(self, path: str) -> None:
         """Go to the part that holds the next layer: leave those that it is not in, and enter those that it is."""
-        if name == self._open[-1].name:
+        if path == self._open[-1].path:
             return
-        path = f"{name}."
-        while not path.startswith(self._open[-1].inside):
+        while not path.startswith(self._open[-1].path):
             self._leave()
         now = len(self._lifetimes.moments)
-        end = len(self._open[-1].name)
-        while (end := path.find(".", end + 1)) > 0:
-            if name[:end] not in self._lists:
-                self._open.append(Part(name[:end], now))
+        end = len(self._open[-1].path)
+        while end := path.find("/", end) + 1:
+            if path[:end] not in self._lists:
+                self._open.append(Part(path[:end], now))
 
     def hand(self, stretch: Stretch) -> None:
         """A layer of the innermost part reads this."""
@@ -203,9 +201,9 @@ class Parts:
     def note(self, block: Block) -> None:
         """See whether a repeated block is a part or a list of bare layers."""
         layers = [entry for entry in block.entries if not (isinstance(entry, Call) and isinstance(entry.kind, Cast))]
-        names = {entry.name.rpartition(".")[0] if isinstance(entry, Call) else "" for entry in layers}
-        if len(names) == 1 and (name := names.pop()).endswith(block.name):
-            self._lists.add(name)
+        paths = {entry.part if isinstance(entry, Call) else "" for entry in layers}
+        if len(paths) == 1 and (path := paths.pop()).endswith(f"{block.name}/"):
+            self._lists.add(path)
 
     def _leave(self) -> None:
         now = len(self._lifetimes.moments) - 1

@@ -81,6 +81,7 @@ class Run:
         self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []
+        self._scopes = ""
         self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
         self._compute: Dtype = precision.weight
 
@@ -195,9 +196,14 @@ class Run:
         return cast
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """A part of the model: prefix `name` to the names of the layers called within."""
+    def scope(self, name: str, *, listed: bool = False) -> Iterator[None]:
+        """A part of the model: prefix `name` to the names of the layers called within.
+
+        listed: it is a list of parts, such as the blocks, each of which is called by itself.
+        """
+        outer = self._scopes
         self._path.append(name)
+        self._scopes = f"{outer}{name}{'.' if listed else '/'}"
         try:
             if self.recomputation.picks(self._path):
                 with self.recomputation.stretch(self.block):
@@ -206,6 +212,12 @@ class Run:
                 yield
         finally:
             self._path.pop()
+            self._scopes = outer
+
+    @property
+    def caller(self) -> str:
+        """The innermost part that is open, by a path whose parts each end in "/"."""
+        return self._scopes[: self._scopes.rfind("/") + 1]
 
     def within(self, name: str) -> str:
         """`name`, with those of the parts of the model that are open."""
@@ -221,17 +233,24 @@ class Run:
             yield
 
     def repeat(
-        self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str, *, grouped: bool = True
+        self,
+        times: int,
+        body: Callable[[Tensor], Tensor],
+        x: Tensor,
+        name: str,
+        *,
+        grouped: bool = True,
+        listed: bool = False,
     ) -> Tensor:
         """Apply `body` to `x`, then to its own result, `times` times in all, and trace it once.
 
-        grouped: the rounds are the equal blocks that checkpointing groups.
+        grouped: the rounds are the equal blocks that checkpointing groups. listed: see `scope`.
 
         The first rounds are traced on their own until a round hands on exactly the layout that it was given; all that
         remain are then alike. The answer is that of unrolling, whatever is kept across rounds.
         """
         if self.recomputation.every is None or self.recomputation.open or not grouped:
-            return self._repeat(times, body, x, name)
+            return self._repeat(times, body, x, name, listed=listed)
         size = self.recomputation.group(times)
         if size == 1:
             return self._repeat(times, lambda x: self.again(body, x), x, name)
@@ -247,7 +266,9 @@ class Run:
         with self.recomputation.stretch(self.block):
             return body(x)
 
-    def _repeat(self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
+    def _repeat(
+        self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str, *, listed: bool = False
+    ) -> Tensor:
         left = times
         while left > 0:
             entry = x.view(x.shape, x.strides)
@@ -256,7 +277,7 @@ class Run:
             block = Block(label, left, self.block)
             self.block.entries.append(block)
             self.block = block
-            with self.scope(label):
+            with self.scope(label, listed=listed):
                 y = body(entry)
             self.block = outer = _parent(block)
             stable = y.layout == entry.layout

@@ -323,8 +323,8 @@ class Call:
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
     it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
-    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `phase` is that of the
-    run when it was recorded.
+    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and `phase` are
+    the part of the model that it is in and the phase of the run.
     """
 
     __slots__ = (
@@ -336,6 +336,7 @@ class Call:
         "kept",
         "kind",
         "name",
+        "part",
         "phase",
         "recomputed",
         "run",
@@ -350,6 +351,7 @@ class Call:
         self.inputs = self.given = inputs
         self.name = name
         self.block = run.block
+        self.part = run.caller
         self.phase: Recorded = run.phase
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights

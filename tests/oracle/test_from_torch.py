@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.profiles import examples
 from .imports import assert_equal, found, measured, without_data
 from .measure import meta, stated
 from .settings import DRAWN
+from .tracker import Tracker
 from .vision import stub_operators, vision_model
 
 pytestmark = pytest.mark.oracle
@@ -148,6 +150,33 @@ def test_equal_blocks_are_found_and_cost_what_they_do_one_by_one() -> None:
     assert [folded.value(q) for q in QUANTITIES] == [unrolled.value(q) for q in QUANTITIES]
     assert {row.repeat for row in folded.layers} == {1, 4}  # the first needs no gradient of its input
     assert cm.predict(model, batch=3, seq=9, checkpoint="block").flops.recomputed == folded.flops.forward
+
+
+class Listed(nn.Module):
+    """Parts in a list, which nobody calls: what one is handed is free once the next runs."""
+
+    def __init__(self, equal: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(equal))
+        self.parts.extend([nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), nn.Tanh()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize("equal", [1, 2, 4])
+def test_a_list_of_parts_holds_nothing(equal: int) -> None:
+    module, x = Listed(equal).to("meta"), meta(64, 4)
+    with Tracker([x, *module.parameters()]) as tracker, torch.no_grad():
+        module(x)
+    model = cm.from_torch(module, x)
+    read_again = type(model)(**json.loads(model.model_dump_json()))
+    for same in (model, read_again):
+        assert cm.predict(same, batch=64, mode="inference").memory.peak == tracker.most["forward"].alive
 
 
 def package_model(name: str) -> nn.Module:

@@ -31,6 +31,7 @@ class Capture:
         self.buffers: dict[str, Given] = {}
         self.inputs: dict[str, Given] = {}
         self.steps: list[Step] = []
+        self._called: set[tuple[str, ...]] = set()
         self._count: Counter[tuple[Any, ...]] = Counter()
         self._names: dict[Any, Any] = {}
 
@@ -46,7 +47,8 @@ class Capture:
         }
         told = [name for node, name in outputs if node is None or node.name in wanted]
         steps = tuple(_named(self.steps))
-        return Program(self.weights, self.buffers, self.inputs, steps, tuple(told))
+        within = {path[:depth] for path in self._called for depth in range(1, len(path))}
+        return Program(self.weights, self.buffers, self.inputs, steps, tuple(told), frozenset(within - self._called))
 
     def _start(self, graph: Any) -> None:
         """Note weights, buffers, constants and inputs, which are the graph's placeholders."""
@@ -115,6 +117,7 @@ class Capture:
         if changed in self.buffers and self.buffers[changed].path.endswith("num_batches_tracked"):
             return  # batch norm's count is its own
         plain = op.removesuffix("_") if changed is not None and not op.startswith("__") else op
+        self._called.update(_callers(node))
         self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))
 
     def _makes(self, node: Any, value: Any) -> tuple[Made, ...]:
@@ -248,10 +251,16 @@ def _changed(target: Any, args: Mapping[str, Any]) -> str | None:
 
 def _path(node: Any) -> tuple[str, ...]:
     """The module that called a node, as the parts of its path."""
+    callers = _callers(node)
+    return callers[-1] if callers else ()
+
+
+def _callers(node: Any) -> list[tuple[str, ...]]:
+    """The modules whose calls a node is within, from the outermost, each as the parts of its path."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     if not stack or stack[-1][0].startswith("_empty"):
-        return ()
-    return tuple(part for part in stack[-1][0].split(".") if part)
+        return []
+    return [tuple(part for part in path.split(".") if part) for path, *_ in stack]
 
 
 def _named(steps: list[Step]) -> Iterator[Step]:

@@ -52,19 +52,24 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A forward pass. Tensors go by name, those of weights, buffers and inputs too; outputs are those of `outputs`."""
+    """A forward pass. Tensors go by name, those of weights, buffers and inputs too; outputs are those of `outputs`.
+
+    lists: paths of modules that hold others and are never called, such as a ModuleList.
+    """
 
     weights: dict[str, Weight]
     buffers: dict[str, Given]
     inputs: dict[str, Given]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+    lists: frozenset[tuple[str, ...]] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, which `program_of` reads."""
         steps = [{**step._asdict(), "makes": [made._asdict() for made in step.makes]} for step in self.steps]
         named = {part: {name: item._asdict() for name, item in getattr(self, part).items()} for part in _NAMED}
-        return {**named, "steps": steps, "outputs": list(self.outputs)}
+        lists = [list(path) for path in sorted(self.lists)]
+        return {**named, "steps": steps, "outputs": list(self.outputs), "lists": lists}
 
 
 _NAMED: dict[str, type[Weight] | type[Given]] = {"weights": Weight, "buffers": Given, "inputs": Given}
@@ -79,7 +84,8 @@ def program_of(data: Any) -> Program:
         steps = [
             _read(Step, {**step, "makes": tuple(_read(Made, made) for made in step["makes"])}) for step in data["steps"]
         ]
-        return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]))
+        lists = frozenset(map(tuple, data.get("lists", ())))
+        return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no program as from_torch makes them: {error}") from None
 

@@ -111,15 +111,15 @@ class Replay:
             if name not in self._taken:
                 self.tensor(name)
 
-    def _enter(self, path: tuple[str, ...]) -> None:
-        """Leave the scopes that the next step is not in, and enter those that it is."""
+    def _enter(self, path: tuple[str, ...], above: tuple[str, ...] = ()) -> None:
+        """Leave the scopes that the next step is not in, and enter those that it is; `path` is from `above` on."""
         common = 0
         while common < min(len(path), len(self._open)) and self._open[common][0] == path[common]:
             common += 1
         while len(self._open) > common:
             self._open.pop()[1].__exit__(None, None, None)
-        for name in path[common:]:
-            scope = self.run.scope(name)
+        for depth, name in enumerate(path[common:], common + 1):
+            scope = self.run.scope(name, listed=above + path[:depth] in self.program.lists)
             scope.__enter__()
             self._open.append((name, scope))
 
@@ -138,7 +138,7 @@ class Replay:
             number = next(traced)
             self._made[found.entries[number]] = x
             for step in found.blocks[number]:
-                self._enter(step.path[found.depth :])
+                self._enter(step.path[found.depth :], step.path[: found.depth])
                 self._step(step)
             self._enter(())
             return self._made[found.exits[number]]

@@ -53,21 +53,20 @@ ACTIVATIONS = {
 @rule(*ACTIVATIONS)
 def activation(site: Site) -> Tensor:
     """A layer of its own."""
-    in_place = site.step.changes is not None and site.step.op in FROM_RESULT
-    kind = Pointwise(site.step.op, in_place=True) if in_place else ACTIVATIONS[site.step.op]()
-    return site.layer(kind, site.tensor("self"))
+    return site.layer(ACTIVATIONS[site.step.op](), site.tensor("self"))
 
 
 @rule("leaky_relu")
 def leaky_relu(site: Site) -> Tensor:
     """With a slope for what is negative."""
-    return site.layer(LeakyRelu(site.constant("negative_slope", 0.01)), site.tensor("self"))
+    kind = _from_result(site) or LeakyRelu(site.constant("negative_slope", 0.01))
+    return site.layer(kind, site.tensor("self"))
 
 
 @rule("elu")
 def elu(site: Site) -> Tensor:
     """With the limit that it falls to."""
-    return site.layer(Elu(site.constant("alpha", 1.0)), site.tensor("self"))
+    return site.layer(_from_result(site) or Elu(site.constant("alpha", 1.0)), site.tensor("self"))
 
 
 @rule("gelu")
@@ -89,11 +88,17 @@ FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
 """Activations whose backward works from the result where they are computed in place."""
 
 
-@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential", *ACTIVATIONS)))
+def _from_result(site: Site) -> Pointwise | None:
+    """The activation as it is in place, if this is one whose backward then works from the result."""
+    in_place = site.step.changes is not None and site.step.op in FROM_RESULT
+    return Pointwise(site.step.op, in_place=True) if in_place else None
+
+
+@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential", "elu", "leaky_relu", *ACTIVATIONS)))
 def function(site: Site) -> Tensor:
     """A function of one tensor."""
     x, op = site.tensor("self"), site.step.op
-    kind = Pointwise(op, site.step.changes is not None and op in FROM_RESULT)
+    kind = _from_result(site) or Pointwise(op)
     if x.storage.role in ("index", "mask"):
         return made(site, x)
     y = site.layer(kind, x)
