@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor, dense_strides
-from costmodel.importers.torch.movements import Copied
-from costmodel.importers.torch.reductions import BatchnormFixed, BatchnormUntracked
 from costmodel.importers.torch.site import Site, rule, tied
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.shape import Copied
