@@ -21,8 +21,8 @@ from costmodel.roofline.kernels import load_all
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.recorder import layer_programs, network_of
 from tests.kernels import KERNELS
+from tests.layers.test_kernels import on_paper
 from tests.profiles import examples
-from tests.test_kernels import on_paper
 
 np.random.default_rng(0)  # its import makes an array that stays
 

@@ -26,8 +26,8 @@ from tests.kernels import KERNELS
 from tests.kernels.counting import Array
 from tests.kernels.kernel import Kernel, Pass
 from tests.kernels.visibility import Visible
+from tests.layers.test_kernels import certified, on_arrays, on_paper, operands_of, stated, taken
 from tests.profiles import examples
-from tests.test_kernels import certified, on_arrays, on_paper, operands_of, stated, taken
 
 EXAMPLES = examples(12)
 PROGRAMS = load_all()

@@ -1,6 +1,6 @@
 """How fast sweeps are: against writing as many numbers to memory, and against asking one by one.
 
-``pytest benchmarks/bench_sweeps.py``; each benchmark's extra_info has million configurations a second.
+``pytest tests/benchmarks/bench_sweeps.py``; each benchmark's extra_info has million configurations a second.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from costmodel.cost.timeline import Step, Timeline, milestones
 from costmodel.display.units import binary_unit, show_bytes
 from costmodel.training.settings import Settings
 from tests.command import error_of, here, refused
+from tests.cost.test_folding import Unrolled
 from tests.strategies import questions
-from tests.test_folding import Unrolled
 
 SMALL = Transformer(vocab=50, context=8, layers=6, width=16, heads=2)
 PNG = b"\x89PNG\r\n"

@@ -1,4 +1,4 @@
-"""How long the main things take: ``pytest benchmarks/bench_costmodel.py`` (extra `benchmark`).
+"""How long the main things take: ``pytest tests/benchmarks/bench_costmodel.py`` (extra `benchmark`).
 
 Compare ratios, and minima: machines differ, and others use them too.
 """

@@ -17,7 +17,7 @@ import pytest
 import xarray
 
 import costmodel as cm
-from costmodel import extents, stores, streams
+from costmodel.analysis.sweep import extents, stores
 from costmodel.analysis.sweep.sweeps import space_of
 from costmodel.cli.options import read_values
 from costmodel.display.units import show_bytes
@@ -102,10 +102,10 @@ def test_zarr_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write part of a sweep, in parts of eight cells."""
-    monkeypatch.setattr(streams, "ROWS", 8)
+    monkeypatch.setattr(stores, "ROWS", 8)
     space = space_of("gpt2-small", NAMES, AXES)
     with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
-        streams.stream(space, str(path), resume=False, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        stores.stream(space, str(path), resume=False, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
 def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
@@ -117,10 +117,10 @@ def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
     space = space_of("gpt2-small", NAMES, AXES)
     worked_out: list[Any] = []
     monkeypatch.setattr(space, "exact", lambda window, exact=space.exact: worked_out.append(window) or exact(window))
-    assert streams.stream(space, str(path), resume=True, progress=lambda _: None) == (64, 16)
+    assert stores.stream(space, str(path), resume=True, progress=lambda _: None) == (64, 16)
     assert len(worked_out) == 1 + 7  # one for the types, and all parts but the first
     whole = tmp_path / "whole.parquet"
-    streams.stream(space_of("gpt2-small", NAMES, AXES), str(whole), resume=False, progress=lambda _: None)
+    stores.stream(space_of("gpt2-small", NAMES, AXES), str(whole), resume=False, progress=lambda _: None)
     pandas.testing.assert_frame_equal(pandas.read_parquet(path), pandas.read_parquet(whole))
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".parquet"] == []
 
@@ -181,7 +181,7 @@ def test_only_the_same_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
     interrupted(path, monkeypatch)
     before = path.read_bytes()
     other = space_of("gpt2-small", NAMES, {**AXES, "batch": range(1, 10)})
-    line = error_of(lambda: streams.stream(other, str(path), resume=True, progress=lambda _: None))
+    line = error_of(lambda: stores.stream(other, str(path), resume=True, progress=lambda _: None))
     assert "holds another sweep" in line
     assert path.read_bytes() == before
 
