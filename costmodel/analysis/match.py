@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.solve import shower, solve_for
 from costmodel.analysis.vary import Knob, current
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import CostModelError
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -74,8 +75,14 @@ class Match:
         return f"{self.off:+.2%} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
 
 
+@takes_settings()
 def match(
-    model: Architecture | str, quantity: str, target: str | float, *, by: str = "width", **settings: Any
+    model: Architecture | str,
+    quantity: str,
+    target: str | float,
+    *,
+    by: str = "width",
+    **settings: Unpack[GivenSettings],
 ) -> Match:
     """The model of the same family whose quantity comes nearest to `target`, with how near that is.
 
