@@ -47,12 +47,15 @@ def filled(forms: ClosedForms, grid: Grid) -> tuple[dict[str, Any], Any]:
     return out, np.broadcast_to(False if missing is None else missing, grid.shape)
 
 
-SLICED = cm.Transformer(vocab=1, context=16, layers=1, width=1, heads=1, head=False, experts=1, experts_per_token=1)
+SLICED = cm.Transformer(
+    vocab=1, context=16, layers=1, width=1, heads=1, head=False, experts={"count": 1, "per_token": 1}
+)
 
 
 @given(open_questions())
 @examples(60)
-@example((SLICED, {"batch": 1}, {"dense_layers": [1, 2], "layers": [1, 2]}))
+@example((cm.Transformer(vocab=1, context=1, layers=1, width=1, heads=1), {}, {"experts.per_token": [1, 2]}))
+@example((SLICED, {"batch": 1}, {"experts.dense_layers": [1, 2], "layers": [1, 2]}))
 def test_every_cell_of_a_grid_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[int]]]) -> None:
     model, fixed, axes = question
     forms = ClosedForms(model, fixed, axes)

@@ -90,12 +90,13 @@ def small(**fields: Any) -> cm.Transformer:
         (lambda: SPARSE.with_fields({"experts.per_token": 9}), "experts.per_token 9 is more than experts.count 8"),
         (lambda: small(experts={"per_token": 2}), "field experts.count is missing"),
         (lambda: small().with_fields({"experts.width": 2}), "field experts.count is missing"),
+        (lambda: small().with_fields({"experts.per_token": 2}), "field experts.count is missing"),
         (lambda: small(experts={"count": 2, "shaers": True}), "experts: unknown field 'shaers': did you mean 'shares'"),
         (lambda: small(experts=0), "experts.count: input should be greater than or equal to 1, not 0"),
         (lambda: small(experts=True), "experts: True is not a value of count or a mapping of count, per_token"),
         (lambda: Experts(count=0), "Experts: count: input should be greater than or equal to 1, not 0"),
         (lambda: small(window={"size": 3, "pattern": 5}), "window.pattern: 5 is not a list: give which blocks"),
-        (lambda: small(head=3), "head: 3 is not true, false or a mapping of bias, transform,"),
+        (lambda: small(head=3), "head: 3 is not true, false or a mapping of bias,"),
         (lambda: small(head=False, classes=2).with_fields({"head.bias": True}), "head.bias needs head: true"),
         (lambda: small(rotary=2), "rotary needs positions 'rotary', not 'learned'"),
         (lambda: cm.EncoderDecoder(positions="learned", sound={"mel_bins": 3}), "field sound.places is missing"),
@@ -103,6 +104,14 @@ def small(**fields: Any) -> cm.Transformer:
 )
 def test_what_is_wrong_in_a_part_is_said_by_its_dotted_name(made: Callable[[], Any], said: str) -> None:
     assert said in error_of(made)
+
+
+def test_a_part_of_which_nothing_is_said_is_absent() -> None:
+    dense = {**SMALL, "experts.shares": False, "experts.width": None, "window.pattern": (), "head.bias": False}
+    assert cm.Transformer.of(dense) == small()
+    assert cm.Transformer.of({**dense, "head": False}) == small(head=False)
+    assert cm.Transformer.of({**dense, "experts": 4}) == small(experts=4)
+    assert "field experts.count is missing" in error_of(lambda: cm.Transformer.of({**dense, "experts.width": 3}))
 
 
 def test_what_is_wrong_in_a_part_is_on_its_line(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from costmodel.analysis.solve import shower
 from costmodel.analysis.vary import Knob, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, SettingError, shown, unknown
@@ -63,7 +65,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class BreakEven:
+class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 
     first: a and b at the knob's first value; last: the last value looked at.
@@ -102,7 +104,12 @@ class BreakEven:
             "note": self.knob.note,
         }
 
-    def __str__(self) -> str:
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each crossing."""
+        return [vars(crossing) for crossing in self.crossings]
+
+    def sheet(self) -> Sheet:
+        """What passes what and where, and both there."""
         name, first = self.knob.name, self.knob.values[0]
         lines = [self._said(crossing) for crossing in self.crossings]
         if not self.crossings:
@@ -113,9 +120,8 @@ class BreakEven:
         show_a, show_b = shower(_quantity(self.a)), shower(_quantity(self.b))
         rows = [(f"{first:,}", show_a(self.first[0]), show_b(self.first[1]))]
         rows += [(f"{c.at:,}", show_a(c.a), show_b(c.b)) for c in self.crossings]
-        table = Table((name, self.a, self.b), rows, words=frozenset()).text()
-        note = [f"note: {self.knob.note}"] if self.knob.note else []
-        return "\n".join([*lines, "", table, *note])
+        notes = [f"note: {self.knob.note}"] if self.knob.note else []
+        return Sheet(lines, [Table((name, self.a, self.b), rows, words=frozenset())], notes=notes)
 
     def _said(self, crossing: Crossing) -> str:
         name = self.knob.name

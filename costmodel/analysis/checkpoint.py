@@ -8,6 +8,8 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
@@ -32,7 +34,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Answer):
     """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits."""
 
     budget: Budget
@@ -56,7 +58,12 @@ class Choice:
     def __bool__(self) -> bool:
         return self.chosen is not None
 
-    def __str__(self) -> str:
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each candidate."""
+        return self.to_dict()["candidates"]
+
+    def sheet(self) -> Sheet:
+        """All candidates, and the cheapest that fits."""
         rows = [
             (
                 show_checkpoint(candidate.checkpoint),
@@ -66,8 +73,8 @@ class Choice:
             )
             for candidate in self.candidates
         ]
-        table = Table(("checkpoint", "peak", "recomputed", "fits"), rows, words=frozenset({0, 3})).text()
-        return f"{table}\n\n{self._verdict()}"
+        table = Table(("checkpoint", "peak", "recomputed", "fits"), rows, words=frozenset({0, 3}))
+        return Sheet([], [table], notes=[self._verdict()])
 
     def _verdict(self) -> str:
         best = self.chosen or self.smallest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,15 +17,16 @@ from costmodel.architectures.description import unknown_field
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.report import headline
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
 from costmodel.training.settings import SETTING_NAMES, Settings, takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    import pandas
     from matplotlib.figure import Figure
 
     from costmodel.training.settings import SettingsAndFields
@@ -36,7 +36,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Answer):
     """Predictions side by side, by label; the first is what the others are compared with.
 
     matches: how those that were sized to the first were sized, by label. quantities: those that are shown.
@@ -84,14 +84,9 @@ class Comparison:
             "ratio": self.ratio(label, quantity),
         }
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """A row for each label and quantity: value, difference, ratio (needs pandas, extra `frame`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
-        rows = [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
-        return pandas.DataFrame(rows)
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each label and quantity: value, difference, ratio."""
+        return [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
 
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """Bars of parameters, FLOPs and peak memory, also written to `path` (extra `plot`); dark: on black.
@@ -147,13 +142,9 @@ class Comparison:
                 lines.append(f"  sized to {self.labels[0]}: {self.matches[label]}")
         return lines
 
-    def __str__(self) -> str:
-        return "\n\n".join(["\n".join(self._heads()), *(table.text() for table in self.tables())])
-
-    def _repr_html_(self) -> str:
-        heads = "<br>".join(map(escape, self._heads()))
-        tables = "".join(table.html() for table in self.tables())
-        return f'<div style="overflow-x:auto"><p>{heads}</p>{tables}</div>'
+    def sheet(self) -> Sheet:
+        """What is compared, values with ratios, and differences."""
+        return Sheet(self._heads(), self.tables())
 
 
 @takes_settings(several=True, and_fields=True)

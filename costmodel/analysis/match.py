@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.solve import shower, solve_for
 from costmodel.analysis.vary import Knob, current
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.errors import CostModelError
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Match:
+class Match(Answer):
     """The model of a family whose quantity is nearest to a target; of two as near, the smaller."""
 
     prediction: Prediction
@@ -61,13 +63,15 @@ class Match:
             "note": self.knob.note,
         }
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """The size found, and how near it comes."""
         show, was = shower(self.quantity), current(self.knob.asked, self.knob.name)
         note = f"; {self.knob.note}" if self.knob.note else ""
-        return (
+        said = (
             f"{self.model.title}: {self.knob.name} {self.size:,} (was {was:,}): {self.quantity} {show(self.value)}, "
             f"{self._nearness()} {show(self.target)}{note}"
         )
+        return Sheet([said], [])
 
     def _nearness(self) -> str:
         if not self.off:

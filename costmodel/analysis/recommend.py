@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from html import escape
 from itertools import product
 from math import isqrt
 from textwrap import fill
@@ -18,6 +17,8 @@ from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.applicability import check_applies
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import WIDTH, Table, printable
 from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
@@ -25,8 +26,6 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings, SeveralSettings, takes_settings
 
 if TYPE_CHECKING:
-    import pandas
-
     from costmodel.architectures.base import Architecture
 
 
@@ -215,7 +214,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recommendations:
+class Recommendations(Answer):
     """What fits, the most useful first; true if anything does.
 
     chosen: settings that were chosen. smallest: what takes the least of all that was tried. tips: what would make it
@@ -271,14 +270,9 @@ class Recommendations:
             "tips": list(self.tips),
         }
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """A row for each (needs pandas, extra `frame`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
-        rows = [{**entry, **entry.pop("settings")} for entry in self.to_dict()["recommendations"]]
-        return pandas.DataFrame(rows)
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each recommendation."""
+        return [{**entry, **entry.pop("settings")} for entry in self.to_dict()["recommendations"]]
 
     def table(self) -> Table:
         """The first of them."""
@@ -318,14 +312,10 @@ class Recommendations:
         rate = f"{self.best.flops_per_byte:g} FLOPs"
         return [*reasons, *more, f"useful: the share of a step that is model FLOPs, a byte moved counting as {rate}"]
 
-    def __str__(self) -> str:
-        notes = "\n".join(fill(printable(note), WIDTH, subsequent_indent="   ") for note in self._notes())
-        return "\n\n".join([fill(printable(self._head()), WIDTH), *([self.table().text()] if self else []), notes])
-
-    def _repr_html_(self) -> str:
-        table = self.table().html() if self else ""
-        notes = "<br>".join(map(escape, self._notes()))
-        return f'<div style="overflow-x:auto"><p>{escape(self._head())}</p>{table}<p>{notes}</p></div>'
+    def sheet(self) -> Sheet:
+        """The first of them, each with its reason."""
+        head = fill(printable(self._head()), WIDTH)
+        return Sheet([head], [self.table()] if self else [], notes=[printable(note) for note in self._notes()])
 
 
 def _cell(value: Any) -> str:

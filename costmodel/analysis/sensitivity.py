@@ -11,6 +11,8 @@ import sympy
 from costmodel.analysis.solve import shower
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS
 from costmodel.errors import SettingError, unknown
@@ -38,7 +40,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class Sensitivities:
+class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
     formula: what was differentiated: of a maximum, the branch that is largest here; roundings are taken as exact.
@@ -66,16 +68,20 @@ class Sensitivities:
             "ranked": [{**vars(s), "slope": float(s.slope), "elasticity": float(s.elasticity)} for s in self.ranked],
         }
 
-    def __str__(self) -> str:
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each size."""
+        return self.to_dict()["ranked"]
+
+    def sheet(self) -> Sheet:
+        """Sizes by elasticity."""
         show = shower(self.quantity)
         rows = [
             (s.symbol, s.meaning, f"{s.size:,}", f"{float(s.elasticity):+.3f}", _signed(show, s.slope))
             for s in self.ranked
         ]
         header = ("size", "what it is", "here", "elasticity", "slope, for one")
-        table = Table(header, rows, words=frozenset({0, 1})).text()
         said = f"{self.quantity} is {show(self.value)}; elasticity: % that it grows by if a size grows by 1 %"
-        return f"{said}\n\n{table}"
+        return Sheet([said], [Table(header, rows, words=frozenset({0, 1}))])
 
 
 def _signed(show: Any, slope: Fraction) -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.vary import Curve, Knob, current, knob_of, last_true
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.units import NUMBER, Budget, read_budget, show_bytes, show_count, show_flops, whole
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.training.settings import GivenSettings, takes_settings
@@ -33,7 +35,7 @@ _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Answer):
     """The largest value of a knob at which a quantity is within its target; true if there is one.
 
     Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
@@ -120,7 +122,8 @@ class Solution:
             "note": self.knob.note,
         }
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """The answer, what it leaves of the target, and what stands in the way of more."""
         name, show = self.knob.name, shower(self.quantity)
         reserve = f" less a reserve of {show(self.reserve)}" if self.reserve else ""
         target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
@@ -130,9 +133,9 @@ class Solution:
             least = f"{name} {place:,}" + (", where it is least," if place > self.knob.values[0] else "")
             said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
             binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
-            return "\n".join([f"{said}{show(-self.margin)} too much", *binds, *note])
+            return Sheet([f"{said}{show(-self.margin)} too much", *binds, *note], [])
         said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
-        return "\n".join([said, self._past(show), *note])
+        return Sheet([said, self._past(show), *note], [])
 
     def _past(self, show: Callable[[int], str]) -> str:
         """What stands in the way of more."""

@@ -69,8 +69,18 @@ class Description(BaseModel):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """One from fields by name, those of parts by dotted names, of which None leaves one out. Raises SpecError."""
-        return cls(**_nested(cls, {}, {name: v for name, v in fields.items() if v is not None or "." not in name}))
+        """One from fields by name, those of parts by dotted names; a part whose fields say nothing is left out.
+
+        What says nothing is None, or the field's default. Raises SpecError.
+        """
+        parts = cls.parts()
+        given = {name: value for name, value in fields.items() if value is not None or "." not in name}
+        for name, inner in _by_part(_spelt(parts, given)).items():
+            if name in parts and fields.get(name) in (None, False):
+                defaults = {field: info.default for field, info in parts[name].model_fields.items()}
+                if all(field in defaults and value == defaults[field] for field, value in inner.items()):
+                    given = {other: value for other, value in given.items() if not other.startswith(f"{name}.")}
+        return cls(**_nested(cls, {}, given))
 
     @classmethod
     @cache
@@ -199,11 +209,10 @@ def _by_part(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _within(cls: type[Description], name: str, now: Any, others: dict[str, Any]) -> Any:
     """Fields of a part, with others put in."""
     if now is None or now is False:
-        defaults = {field: info.default for field, info in cls.parts()[name].model_fields.items()}
-        said = [field for field, value in others.items() if value is not None and value != defaults.get(field)]
-        if said and cls.model_fields[name].default is not None:
-            raise SpecError(f"{cls.__name__}: {name}.{said[0]} needs {name}: true", (name,))
-        return others if said else None
+        others = {field: value for field, value in others.items() if value is not None}
+        if others and cls.model_fields[name].default is not None:
+            raise SpecError(f"{cls.__name__}: {name}.{next(iter(others))} needs {name}: true", (name,))
+        return others or None
     if isinstance(now, Description):
         now = {field: getattr(now, field) for field in type(now).model_fields if field in now.model_fields_set}
     return {**(now if isinstance(now, Mapping) else {}), **others}

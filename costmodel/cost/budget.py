@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.cost.timeline import Step
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
 from costmodel.display.units import Budget, read_budget, show_bytes
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 
     margin: bytes to spare, negative if it does not fit. binds: what takes most at the peak, and where that is.
@@ -29,14 +31,16 @@ class Fit:
     def __bool__(self) -> bool:
         return self.margin >= 0
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """The verdict, in one line."""
         verdict = "fits" if self else "does not fit"
         spare = f"{show_bytes(abs(self.margin))} {'to spare' if self else 'too much'}"
         reserve = f", reserve {show_bytes(self.reserve)}" if self.reserve else ""
-        return (
+        said = (
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
+        return Sheet([said], [])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""

@@ -12,6 +12,7 @@ from costmodel.architectures.base import Definition
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
+from costmodel.display.answer import Data
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
@@ -95,7 +96,7 @@ _OTHER_SOURCES = {
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Data):
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 
     note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.

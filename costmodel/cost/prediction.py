@@ -14,13 +14,13 @@ from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
 
 if TYPE_CHECKING:
-    import pandas
     import sympy
 
     from costmodel.cost.budget import Fit
@@ -31,7 +31,7 @@ MOST_REPLAYED = 1_000_000
 """Moments of a step, round by round, that are replayed."""
 
 
-class Prediction:
+class Prediction(Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
     run: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
@@ -186,10 +186,6 @@ class Prediction:
             "layers": [row.to_dict() for row in self.layers],
         }
 
-    def to_json(self) -> str:
-        """`to_dict` as JSON; `from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
-
     @classmethod
     def from_dict(cls, data: Any) -> Prediction:
         """The prediction that `to_dict` described, worked out again.
@@ -219,13 +215,9 @@ class Prediction:
             raise CostModelError(f"this is not a prediction: {error}") from None
         return cls.from_dict(data)
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """A row for each layer (needs pandas, extra `frame`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
-        return pandas.DataFrame([row.to_dict() for row in self.layers])
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layer."""
+        return [row.to_dict() for row in self.layers]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prediction):

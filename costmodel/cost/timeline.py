@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, replay
@@ -25,7 +24,9 @@ from costmodel.cost.liveness import (
     plus,
     unfolded,
 )
-from costmodel.display.table import WIDTH, Table, printable
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run
 from costmodel.symbolic.sizes import Letter, largest
@@ -135,7 +136,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Timeline:
+class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
     every: of letters whose formulas are to hold everywhere, all levels that may be the highest somewhere.
@@ -238,8 +239,16 @@ class Timeline:
         steps = [{**step._asdict(), "alive": step.alive._asdict()} for step in self.steps]
         return {"peak": self.peak, "peak_step": self.steps.index(self.peak_step), "steps": steps}
 
-    def __str__(self) -> str:
-        return text(self)
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each step: what it is, and bytes alive by category."""
+        return [
+            {"phase": step.phase, "layer": step.layer, "rounds": step.rounds, **step.alive._asdict()}
+            for step in self.steps
+        ]
+
+    def sheet(self) -> Sheet:
+        """The steps that matter, and what is alive at each."""
+        return _sheet(self)
 
     def __repr__(self) -> str:
         return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
@@ -328,15 +337,14 @@ def milestones(timeline: Timeline) -> list[tuple[str, int]]:
     return [(name, now) for now, name in sorted(named.items())]
 
 
-def text(timeline: Timeline) -> str:
-    """A table of what is alive at the steps that matter, without a final newline."""
+def _sheet(timeline: Timeline) -> Sheet:
     found = [(name, timeline.steps[now]) for name, now in milestones(timeline)]
     lines = [line for line in type(timeline.standing)._fields if any(getattr(s.alive, line) for _, s in found)]
     rows = [_row(name, step, lines) for name, step in found]
     table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}))
     peak = timeline.peak_step
     said = f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
-    return "\n\n".join([said, table.text(), *([fill(FOLDED, WIDTH)] if timeline.folds else [])])
+    return Sheet([said], [table], notes=[FOLDED] if timeline.folds else [])
 
 
 def place(step: Step) -> str:

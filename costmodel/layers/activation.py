@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
 from costmodel.layers.base import Gradient, Unary, Weights, Work, layer
 from costmodel.layers.shape import Moving
 
@@ -183,9 +183,9 @@ class Gated(Moving):
 
     shape: tuple[int, ...]
 
-    def output(self, call: Call) -> Shape:
-        """Half of the input."""
-        return self.shape
+    def output(self, call: Call) -> Tensor:
+        """Half of the input, in its order of memory."""
+        return call.run.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
 
     def forward(self, call: Call) -> Work:
         """A sigmoid and a product."""

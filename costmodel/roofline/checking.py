@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,11 +12,12 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.cost.rows import traffic
+from costmodel.display.answer import Answer
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds, show_share
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, ceilings_of
@@ -31,7 +31,7 @@ from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
 DTYPE = "float32"
 """What layers are run in."""
@@ -141,7 +141,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Answer):
     """Predicted and measured time of every layer, each run alone.
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
@@ -271,18 +271,6 @@ class Check:
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
         }
 
-    def to_json(self) -> str:
-        """`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=2)
-
-    def to_dataframe(self) -> pandas.DataFrame:
-        """A row for each layer. Needs pandas (extra `frame`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise CostModelError("a data frame needs pandas: pip install 'costmodel[frame]'") from None
-        return pandas.DataFrame(self.rows())
-
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page of its own, with tables and, if plotly is there, pictures; written to `path` if that is given."""
         from costmodel.display.figures import write
@@ -302,11 +290,9 @@ class Check:
 
         return plot(self, path, kind=kind, dark=dark)
 
-    def __str__(self) -> str:
-        return _sheet(self).text()
-
-    def _repr_html_(self) -> str:
-        return _sheet(self).html()
+    def sheet(self) -> Sheet:
+        """Layers, and whole programs, with what the paper and the clock say of each."""
+        return _sheet(self)
 
 
 @takes_settings(mode="inference")

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
+from costmodel.display.answer import Answer
 from costmodel.display.figures import write
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
@@ -34,7 +35,7 @@ Side = Architecture | Prediction | Program | Profile | Timing | str
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Answer):
     """Two timings. speedup: how many times as fast the second is; interval: its 95 % bootstrap interval.
 
     together: whether they were measured side by side, so that drift of the machine hit both alike.
@@ -73,7 +74,8 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """See the class."""
         rows = []
         for letter, name, timing in zip("AB", self.names, self.timings, strict=True):
             low, high = map(show_seconds, timing.interval)
@@ -83,7 +85,7 @@ class Comparison:
         low, high = self.interval
         said = f"B is {self.speedup:.3f}× as fast as A (95 % interval {low:.3f} to {high:.3f}): "
         said += "significant" if self.significant else "no significant difference"
-        return Sheet([], [table], self.warnings, [said]).text()
+        return Sheet([], [table], self.warnings, [said])
 
 
 @takes_settings(mode="inference")
@@ -253,7 +255,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Changes:
+class Changes(Answer):
     """A measurement held against a baseline."""
 
     question: str
@@ -277,7 +279,8 @@ class Changes:
             ],
         }
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """See the class."""
         rows = [
             (
                 printable(c.name),
@@ -290,7 +293,7 @@ class Changes:
         ]
         header = (f"Against {self.created}", "then", "now", "now / then (95 %)", "outcome")
         said = f"{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
-        return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[said]).text()
+        return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[said])
 
 
 def against(found: Check | Profile, baseline: Baseline) -> Changes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
+from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
@@ -78,7 +78,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Answer):
     """Predicted and measured passes of a model. passes: by name, "forward" and "forward+backward", as far as asked for.
 
     params: weights, each once. efficiency: see `efficiency_of`. warnings: why to doubt it.
@@ -112,10 +112,6 @@ class Profile:
             "passes": {name: self._pass(name) for name in self.passes},
         }
 
-    def to_json(self) -> str:
-        """`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=2)
-
     def _pass(self, name: str) -> dict[str, Any]:
         found = self.passes[name]
         figures = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
@@ -130,13 +126,8 @@ class Profile:
             "kinds": found.spent,
         }
 
-    def __str__(self) -> str:
-        return self._sheet().text()
-
-    def _repr_html_(self) -> str:
-        return self._sheet().html()
-
-    def _sheet(self) -> Sheet:
+    def sheet(self) -> Sheet:
+        """Layers with what binds each."""
         return Sheet([self.question, str(self.calibration.machine)], [self._table()], self.warnings)
 
     def _table(self) -> Table:

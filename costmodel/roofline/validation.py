@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from costmodel.cost.prediction import predict
+from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.roofline.accuracy import Agreement, Errors
@@ -95,7 +96,7 @@ WHOLE_PROTOCOL = Protocol(rounds=3, least_rounds=1, item_seconds=1.0)
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Answer):
     """Predictions and measurements side by side, with the calibration between them.
 
     times: of each layer, measured twice. whole: (name, predicted, measured) of whole programs [s].
@@ -139,10 +140,11 @@ class Validation:
                 pairs.append(((by_ridge if textbook else modelled).bound, found.bound))
         return Agreement(tuple(pairs))
 
-    def __str__(self) -> str:
+    def sheet(self) -> Sheet:
+        """See the class."""
         made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
         tables = [self._models(), self._programs(), *self._classes()]
-        return Sheet([str(self.calibration.machine), made], tables, self.calibration.warnings).text()
+        return Sheet([str(self.calibration.machine), made], tables, self.calibration.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

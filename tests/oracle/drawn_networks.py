@@ -68,6 +68,7 @@ single_layers = convolutions | sliding | resizing
 CHANNELS = (4, 8, 12)
 channel_counts = st.sampled_from(CHANNELS)
 probability = st.sampled_from([0.0, 0.2])
+constants = st.floats(0.2, 2)
 
 
 @st.composite
@@ -96,6 +97,11 @@ def keeping_layers(draw: st.DrawFn) -> Any:
                 {"dropout": {"p": draw(probability)}},
                 {"channel_dropout": {"p": draw(probability)}},
                 {"stochastic_depth": {"p": draw(probability)}},
+                {"scale": {"factor": draw(constants)}},
+                {"shift": {"constant": draw(constants)}},
+                {"clamp": {"bound": draw(st.floats(0.5, 3)), "below": draw(st.booleans())}},
+                {"leaky_relu": {"slope": draw(constants)}},
+                {"elu": {"alpha": draw(constants)}},
                 {"max_pool": pool},
                 {"avg_pool": pool},
                 {"sequence": [{"permute": {"axes": [0, 2, 3, 1]}}, *norm, {"permute": {"axes": [0, 3, 1, 2]}}]},

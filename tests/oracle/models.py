@@ -342,19 +342,25 @@ class Experts(nn.Module):
         k = self.experts.per_token
         scores = self.router(x)
         weights, chosen = self.routed(scores)
-        order = chosen.flatten().argsort()
-        places = order.argsort()
-        if self.experts.capacity_factor is not None:  # the first that fit; any indices cost the same
-            n = self.experts.count
-            fit = math.ceil(self.experts.capacity_factor * k * b * t / n) * n
-            order = order.new_zeros(fit)
-            places.zero_()
-        out = self.down(hidden_of(self, x.view(-1, d)[order // k]))[places]
+        tokens, places = self.sent(chosen.flatten(), b * t)
+        out = self.down(hidden_of(self, x.view(-1, d)[tokens]))[places]
         y = (out.view(-1, k, d) * weights.view(-1, k, 1)).sum(1).view(b, t, d)
         if self.shared is None:
             return y
         shared = self.shared(x)
         return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+
+    def sent(self, chosen: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """Which token each row of the experts is, and the row of each choice."""
+        order = chosen.argsort()
+        if self.experts.capacity_factor is None:
+            return order // self.experts.per_token, order.argsort()
+        return order.new_zeros(self.fitting(tokens)), torch.zeros_like(order)  # any indices cost the same
+
+    def fitting(self, tokens: int) -> int:
+        """Rows that all experts have room for."""
+        share = self.experts.capacity_factor * self.experts.per_token * tokens / self.experts.count
+        return math.ceil(share) * self.experts.count
 
     def routed(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the chosen experts."""
@@ -483,11 +489,7 @@ class Transformer(Body):
         self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
         self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
-        self.head = nn.Linear(outer, spec.vocab, bias=spec.head.bias) if spec.head else None
-        if self.head is not None and spec.tied:
-            self.head.weight = self.tokens.weight
-        self.transform = Transform(spec, outer, device) if spec.value("head.transform") else None
-        self.spare = Unread(spec.vocab) if spec.value("head.spare_bias") else None
+        self.head = Head(spec, outer, self.tokens, device) if spec.head else None
         self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
@@ -503,15 +505,30 @@ class Transformer(Body):
         x = self.through(self.dropout(x))
         if self.outward is not None:
             x = self.outward(x)
-        y = x
-        if self.head is not None:
-            y = scaled(x, self.spec.head.input_scale)
-            y = self.head(y if self.transform is None else self.transform(y))
-            y = capped(scaled(y, self.spec.head.logit_scale), self.spec.head.logit_cap)
+        y = x if self.head is None else self.head(x)
         rows = y.view(-1, y.shape[-1])
         if self.summary is None:
             return rows
         return self.summary(x) if self.head is None else (rows, self.summary(x))
+
+
+class Head(nn.Module):
+    """Logits over the vocabulary, by the table of tokens if the two are tied."""
+
+    def __init__(self, spec: Any, width: int, table: nn.Embedding, device: Device) -> None:
+        super().__init__()
+        self.head = spec.head
+        self.linear = nn.Linear(width, spec.vocab, bias=spec.head.bias)
+        if spec.tied:
+            self.linear.weight = table.weight
+        self.transform = Transform(spec, width, device) if spec.head.transform else None
+        self.spare = Unread(spec.vocab) if spec.head.spare_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = scaled(x, self.head.input_scale)
+        y = self.linear(x if self.transform is None else self.transform(x))
+        y = y if self.spare is None else self.spare(y)
+        return capped(scaled(y, self.head.logit_scale), self.head.logit_cap)
 
 
 class Unread(nn.Module):

@@ -55,7 +55,7 @@ class StochasticDepth(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.p == 0:
+        if self.p == 0 or not self.training:
             return x
         noise = torch.empty([len(x)] + [1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
         return x * noise.bernoulli_(1 - self.p).div_(1 - self.p)
@@ -69,9 +69,9 @@ class Dropout(nn.Module):
         self.p, self.device = p, device
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.device == "gpu" and self.p > 0:
+        if self.device == "gpu" and self.training and self.p > 0:
             return torch.native_dropout(x, self.p, True)[0]
-        return F.dropout(x, self.p)
+        return F.dropout(x, self.p, self.training)
 
 
 class Joined(nn.Module):
@@ -112,7 +112,7 @@ def _block(name: str, fields: Any, x: Tensor, device: str) -> tuple[nn.Module, T
         return _joined(paths, "add", x, device)
     if name == "branches":
         return _joined(fields["paths"], fields["join"], x, device)
-    module = ACTIVATIONS[name]() if name in ACTIVATIONS else _layer(name, dict(fields), x, device)
+    module = ACTIVATIONS[name]() if name in ACTIVATIONS and not fields else _layer(name, dict(fields), x, device)
     return module, module(x)
 
 
@@ -165,6 +165,16 @@ def _layer(name: str, f: dict[str, Any], x: Tensor, device: str) -> nn.Module:
         case "layernorm":
             affine, bias = f.get("affine", True), f.get("bias", True)
             return nn.LayerNorm(x.shape[-1], elementwise_affine=affine, bias=bias, device=x.device)
+        case "scale":
+            return Apply(lambda x: x * f["factor"])
+        case "shift":
+            return Apply(lambda x: x + f["constant"])
+        case "clamp":
+            return Apply(lambda x: x.clamp(-f["bound"] if f["below"] else None, f["bound"]))
+        case "leaky_relu":
+            return nn.LeakyReLU(f["slope"])
+        case "elu":
+            return nn.ELU(f["alpha"])
         case "layer_scale":
             return LayerScale(channels).to(x.device)
         case "linear":

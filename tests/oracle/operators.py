@@ -969,7 +969,8 @@ def constant_pad(draw: Draw, op: Operator) -> Case:
 @case("reflection_pad1d", "replication_pad1d", "reflection_pad2d", "replication_pad2d")
 def rim(draw: Draw, op: Operator) -> Case:
     axes = int(op.__name__[-2])
-    return Case(lambda x: op(x, [1, 2] * axes), (image(draw, axes),))
+    x = image(draw, axes)._replace(order=tuple(range(2 + axes)))  # the meta device forgets that channels are last
+    return Case(lambda x: op(x, [1, 2] * axes), (x,))
 
 
 @case("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d")
@@ -1040,8 +1041,9 @@ def layer_norm(draw: Draw, op: Operator) -> Case:
 
 @case("rms_norm")
 def rms_norm(draw: Draw, op: Operator) -> Case:
-    x = one(draw, 2)
-    shape = x.shape[pick(draw, -1, -2) :]
+    axes = pick(draw, 1, 2)
+    x = one(draw, 2, contiguous=axes > 1)
+    shape = x.shape[-axes:]
     return Case(lambda x, w=None: op(x, list(shape), w), (x, *affine(draw, *shape)[:1]))
 
 

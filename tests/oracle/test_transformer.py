@@ -90,6 +90,7 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
     return {
         "segments": draw(st.none() | st.integers(1, 3)),
         "head.transform": draw(names) if head else None,
+        "head.spare_bias": head and draw(st.booleans()),
         "pooler": pooler,
         "pooler.width": draw(st.none() | st.integers(1, 6)) if pooler else None,
         "classes": classes,
@@ -157,7 +158,7 @@ def latents(draw: st.DrawFn) -> Transformer:
 
 
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
-FACTOR = st.sampled_from([None, None, 1.0, 0.5])
+FACTOR = st.sampled_from([None, None, 1.0]) | st.floats(0.2, 3)
 EAGER = st.fixed_dictionaries(
     {"score_cap": FACTOR, "sinks": st.booleans()}, optional={"positions": st.just("relative")}
 )

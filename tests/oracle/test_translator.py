@@ -19,6 +19,7 @@ from costmodel.errors import CostModelError
 from . import models
 from .measure import Cost, measure, meta, stated
 from .settings import differential
+from .test_transformer import FACTOR
 
 pytestmark = pytest.mark.oracle
 
@@ -38,9 +39,7 @@ class Translator(nn.Module):
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.encoder = models.Body(spec.encoder, source, kernel, device)
         self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
-        self.head = nn.Linear(d, spec.vocab, bias=spec.head.bias)
-        if spec.tied:
-            self.head.weight = self.tokens.weight
+        self.head = models.Head(spec.decoder, d, self.tokens, device)
 
     def embedded(self, tokens: Tensor, positions: nn.Module | None) -> Tensor:
         x = self.tokens(tokens)
@@ -52,7 +51,7 @@ class Translator(nn.Module):
         x = self.embedded(source, self.source_positions) if self.ear is None else self.ear(source)
         memory = self.encoder.through(self.dropout(x))
         y = self.decoder.through(self.dropout(self.embedded(target, self.target_positions)), memory)
-        return self.head(models.scaled(y, self.spec.head.input_scale)).view(-1, self.spec.vocab)
+        return self.head(y).view(-1, self.spec.vocab)
 
 
 class Ear(nn.Module):
@@ -65,6 +64,15 @@ class Ear(nn.Module):
 
     def forward(self, sound: Tensor) -> Tensor:
         return F.gelu(self.second(F.gelu(self.first(sound)))).permute(0, 2, 1) + self.positions
+
+
+HEADS = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("input_scale", "logit_scale", "logit_cap"), FACTOR),
+        **{name: st.booleans() for name in ("bias", "spare_bias")},
+        "transform": st.sampled_from([None, *sorted(models.ACTIVATIONS)]),
+    }
+)
 
 
 @st.composite
@@ -80,7 +88,7 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
     return EncoderDecoder(
         **fields,
         vocab=draw(st.integers(1, 20)),
-        context=33,
+        context=draw(st.integers(33, 35)),
         sound=Sound(mel_bins=draw(st.integers(1, 5)), places=draw(st.integers(1, 7))) if heard else None,
         layers=draw(st.integers(1, 3)),
         decoder_layers=draw(st.none() | st.integers(1, 3)),
@@ -92,13 +100,13 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
         qkv_bias=biased,
         key_bias=not biased or draw(st.booleans()),
-        score_scale=draw(st.sampled_from([None, 1.0, 0.5])),
+        score_scale=draw(FACTOR),
         mlp=draw(st.sampled_from(["plain", "gated"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         decoder_mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(["gelu", "relu"])),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        head=Head(input_scale=draw(st.sampled_from([None, 0.5])), bias=draw(st.booleans())),
+        head=Head(**draw(HEADS)),
     )
 
 

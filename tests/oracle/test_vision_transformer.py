@@ -39,6 +39,7 @@ class ViT(nn.Module):
         features = spec.value("pooler.width") or d
         self.act = models.ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
         self.pooler = nn.Linear(d, features) if spec.pooler else None
+        self.pooler_dropout = models.Dropout(spec.value("pooler.dropout") or 0.0, device)
         self.classes = nn.Linear(features if spec.pooler else d, spec.classes) if spec.classes else None
         self.other = nn.Linear(d, spec.classes) if spec.classes and spec.distilled else None
 
@@ -52,7 +53,7 @@ class ViT(nn.Module):
             return x.view(-1, x.shape[-1])
         y = x[:, 0]
         if self.pooler is not None and self.act is not None:
-            y = self.act(self.pooler(y))
+            y = self.act(self.pooler(self.pooler_dropout(y)))
         y = y if self.classes is None else self.classes(y)
         return y if self.other is None else (y + self.other(x[:, 1])) / 2
 
@@ -62,8 +63,9 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
     heads, patch, tokens = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
     classes = draw(st.none() | st.integers(2, 5))
     distilled = tokens == 2 and classes is not None and draw(st.booleans())
-    pooler = None if distilled else draw(st.sampled_from([None, "tanh", "gelu"]))
     chance = st.sampled_from([0.0, 0.1])
+    widths, names = st.none() | st.integers(1, 9), st.sampled_from(["tanh", "gelu"])
+    pooler = None if distilled else draw(st.none() | st.builds(Pooler, activation=names, width=widths, dropout=chance))
     return VisionTransformer(
         input=(draw(st.integers(1, 3)), draw(st.integers(3, 7)), draw(st.integers(3, 7))),
         patch=patch,
@@ -77,7 +79,7 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
         tokens=tokens,
         classes=classes,
         distilled=distilled,
-        pooler=None if pooler is None else Pooler(activation=pooler, width=draw(st.none() | st.integers(1, 9))),
+        pooler=pooler,
         embedding_dropout=draw(chance),
         attention_dropout=draw(chance),
         residual_dropout=draw(chance),

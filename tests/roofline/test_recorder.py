@@ -176,3 +176,23 @@ def test_layers_and_kinds_add_up_to_the_prediction() -> None:
     assert sum(row.numpy_bytes for row in found.kinds) == network_of(prediction).program.traffic_bytes
     assert {row["kind"] for row in found.to_dict()["layers"]} == {row.kind for row in found.kinds}
     assert str(found).splitlines()[0].split() == ["gpt2-small", "layers", "calls", "compulsory", "NumPy", "ratio"]
+
+
+def test_blocks_without_the_window_see_all_before_them() -> None:
+    """Behind a window of one, only the first token has nothing else to see."""
+    fields = {"vocab": 9, "context": 8, "layers": 2, "width": 8, "heads": 2, "positions": "none", "window": 1}
+    near, far = (cm.Transformer.of({**fields, "window.pattern": pattern}) for pattern in ((), (True, False)))
+    first = execute(near, seq=4)
+    weights = dict(zip(execute(far, seq=4).weights, first.weights.values(), strict=True))
+    second = execute(far, seq=4, weights=weights, inputs=first.inputs)
+    np.testing.assert_allclose(second.output[0], first.output[0], rtol=1e-5)
+    assert (abs(second.output[1:] - first.output[1:]).max(-1) > 1e-3).all()
+
+
+def test_all_outputs_are_given_in_both_modes() -> None:
+    model = GPT.with_fields({"classes": 4})
+    for mode, loss in (("inference", "default"), ("train", "default"), ("train", None)):
+        run = execute(model, batch=2, seq=5, mode=mode, loss=loss, update=False)
+        assert [output.shape for output in run.outputs] == [(10, 50), (2, 4)]
+        assert run.output is run.outputs[0]
+        assert mode == "inference" or {"positions.weight", "classes.weight"} <= run.gradients.keys()

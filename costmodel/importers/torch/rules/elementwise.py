@@ -251,8 +251,10 @@ def number(site: Site, name: str) -> Tensor:
 
 
 def made(site: Site, *inputs: Tensor) -> Tensor:
-    """Numbers that no gradient goes to."""
-    return site.layer(Made(site.shape, site.role, 1), *inputs)
+    """Numbers that no gradient goes to, in the order of memory of what they are worked out from."""
+    y = site.layer(Made(site.shape, site.role, 1), *inputs)
+    whole = next((x for x in inputs if x.has(y.shape)), y)
+    return y.view(y.shape, dense_strides(whole.shape, whole.strides))
 
 
 RANGES = (

@@ -21,7 +21,9 @@ def ranked(site: Site) -> list[Tensor] | Tensor:
     places = site.layer(
         Made(site.replay.shape(site.step.makes[1].shape), "index", 1), x, name=f"{site.step.name}.places"
     )
-    return [site.layer(Chosen(site.shape, site.step.op in ("cummax", "cummin")), x, places), places]
+    values = site.layer(Chosen(site.shape, site.step.op in ("cummax", "cummin")), x, places)
+    strides = dense_strides(x.shape, x.strides) if site.step.op == "sort" else None
+    return [values.view(values.shape, strides), places]
 
 
 @rule("index_put", "index_copy", "index_fill", "scatter")

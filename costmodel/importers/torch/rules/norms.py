@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import Tensor, dense_strides
 from costmodel.importers.torch.site import Site, rule, tied
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.shape import Copied
@@ -44,7 +44,9 @@ def _rows(site: Site) -> tuple[Tensor, dict[str, Tensor]]:
 def rms_norm(site: Site) -> Tensor:
     """Over the last axes, which are seen as one."""
     x, weights = _rows(site)
-    return site.layer(Rmsnorm("weight" in weights), x, tied=weights).view(site.shape, None)
+    composed = site.run.device == "cpu" and x.has(site.shape)
+    y = site.layer(Rmsnorm("weight" in weights), x, tied=weights)
+    return y.view(site.shape, dense_strides(x.shape, x.strides) if composed else None)
 
 
 @rule("group_norm")

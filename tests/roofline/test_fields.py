@@ -1,0 +1,170 @@
+"""No field of an architecture or of a layer is without effect on what NumPy computes, but for those that say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+import pytest
+
+from costmodel import CNN, MLP, CostModelError, EncoderDecoder, Transformer, VisionTransformer
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.description import Description
+from costmodel.errors import ShapeError, SpecError, UnknownNameError
+from costmodel.layers import load_all
+from costmodel.roofline.execution import Execution, execute
+from costmodel.training.fields import field_types
+
+WITHOUT_EFFECT = {"name": "a title", "notes": "a comment"}
+
+SMALL: dict[type[Architecture], dict[str, Any]] = {
+    MLP: {"sizes": [4, 6, 3]},
+    Transformer: {"vocab": 11, "context": 6, "layers": 2, "width": 8, "heads": 4},
+    VisionTransformer: {"input": (2, 6, 6), "patch": 2, "layers": 2, "width": 8, "heads": 4, "classes": 5},
+    EncoderDecoder: {"vocab": 11, "context": 6, "layers": 2, "width": 8, "heads": 4},
+    CNN: {"input": (4, 6, 6), "blocks": [{"conv": {"channels": 5, "kernel": 3}}]},
+}
+EXPERTS = {"experts": 4, "experts.weights": "sigmoid"}
+GROUPS = {**EXPERTS, "experts": 8, "experts.per_token": 3, "experts.groups": 4, "experts.chosen_groups": 2}
+LATENT = {"latent": 3, "positions": "rotary", "rotary": 2, "head_size": 4, "fused_qkv": False}
+ROTARY = {"positions": "rotary", "head_size": 6}
+POOLER = {"classes": 3, "pooler": "relu"}
+SOUND = {"mel_bins": 3, "places": 4}
+NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
+    (Transformer, "window.pattern"): {"window": 2},
+    (Transformer, "relative_buckets"): {"positions": "relative"},
+    (Transformer, "key_bias"): {"fused_qkv": False},
+    (Transformer, "shared_norm"): {"parallel": True},
+    (Transformer, "experts"): {},
+    (Transformer, "experts.shared_gate"): {**EXPERTS, "experts.shared_width": 3},
+    (Transformer, "experts.groups"): GROUPS,
+    (Transformer, "experts.chosen_groups"): GROUPS,
+    (Transformer, "experts.choice_bias"): {
+        **EXPERTS,
+        "experts.per_token": 1,
+        "experts.groups": 2,
+        "experts.chosen_groups": 1,
+    },
+    (Transformer, "pooler"): {"classes": 3},
+    (Transformer, "classes.dropout"): {"classes": 3},
+    (VisionTransformer, "distilled"): {"tokens": 2},
+    (VisionTransformer, "pooler"): {},
+    (EncoderDecoder, "sound"): {"positions": "learned"},
+    (EncoderDecoder, "context"): {"positions": "learned"},
+    (EncoderDecoder, "key_bias"): {"qkv_bias": True},
+}
+"""What a field needs beside it."""
+PARTS: dict[str, dict[str, Any]] = {
+    "rotary": ROTARY,
+    "latent": LATENT,
+    "experts": EXPERTS,
+    "pooler": POOLER,
+    "sound": {"sound": SOUND, "positions": "learned"},
+}
+"""What the fields of a part need beside them, unless they need something else."""
+OTHER = {
+    (MLP, "sizes"): [4, 7, 3],
+    (CNN, "blocks"): ["relu"],
+    (CNN, "input"): (4, 7, 6),
+    (Transformer, "vocab"): 12,
+    (Transformer, "context"): 7,
+    (Transformer, "position_rows"): 7,
+    (EncoderDecoder, "vocab"): 12,
+    (EncoderDecoder, "context"): 7,
+    (EncoderDecoder, "sound"): SOUND,
+    (EncoderDecoder, "head"): {"logit_scale": 0.3},
+}
+"""Values that are not found by type."""
+FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
+
+
+def needed(of: type[Architecture], field: str) -> dict[str, Any]:
+    """Fields of a small model in which `field` may be set."""
+    return {**SMALL[of], **NEEDS.get((of, field), PARTS.get(field.partition(".")[0], {}))}
+
+
+def others(wanted: Any) -> Iterator[Any]:
+    """Some values of a field's type."""
+    origin = get_origin(wanted)
+    if origin is Literal:
+        yield from get_args(wanted)
+    elif origin in (Union, UnionType):
+        for option in get_args(wanted):
+            yield from others(option)
+    elif hasattr(wanted, "__metadata__"):
+        yield from others(get_args(wanted)[0])
+    elif isinstance(wanted, type) and issubclass(wanted, Description):
+        yield from others(wanted.model_fields[wanted.FIRST].annotation) if wanted.FIRST else (True, False)
+    elif origin is tuple:
+        yield from ((True, False), (1, 6, 6), (0, 2, 3, 1), (0, 2, 1), (4, 49), (49, 4), (2, 2))
+    else:
+        yield from {bool: (True, False), int: (2, 3, 1, 4), float: (0.3, 1.7), str: ("tanh",)}.get(wanted, ())
+
+
+def ran(model: Architecture, **given: Any) -> Execution:
+    """In training, where dropout acts, though without a loss."""
+    sizes = {"seq": 4} if "seq" in model.BATCH_SIZES else {}
+    return execute(model, batch=2, mode="train", loss=None, update=False, **sizes, **given)
+
+
+def differ(first: Execution, model: Architecture) -> bool:
+    """Whether `model` has other weights, reads other inputs, or makes other numbers of the same ones."""
+    try:
+        second = ran(model, weights=first.weights, inputs=first.inputs)
+    except (ShapeError, UnknownNameError):
+        return True
+    return first.weights.keys() != second.weights.keys() or any(
+        x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-5)
+        for x, y in zip(first.outputs, second.outputs, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("of", "field"), FIELDS, ids=lambda value: getattr(value, "__name__", value))
+def test_every_field_of_an_architecture_has_an_effect(of: type[Architecture], field: str) -> None:
+    """Every choice by name has one; of sizes and factors some value does, as others may say what the default says."""
+    fields, wanted = needed(of, field), of.field_named(field).annotation
+    small = of.of(fields)
+    first, effects = ran(small), []
+    for value in [OTHER[of, field]] if (of, field) in OTHER else others(wanted):
+        try:
+            model = of.of({**fields, field: value})
+        except SpecError:
+            continue
+        if model.value(field) != small.value(field):
+            effects.append(differ(first, model))
+        if effects and effects[-1] and get_origin(wanted) is not Literal:
+            return
+    assert effects
+    assert all(effects)
+
+
+ITEMS = [(name, f.name) for name, kind in load_all().items() if kind.in_lists for f in dataclasses.fields(kind)]
+IMAGE = (4, 7, 7)
+AHEAD = ([], [{"permute": {"axes": [0, 2, 3, 1]}}], [{"reshape": {"shape": [4, 49]}}])
+"""What turns an image into the shapes that layers take."""
+
+
+BESIDE = {("conv_transpose", "output_padding"): {"stride": 3}, ("layernorm", "heads"): {"bias": False}}
+
+
+@pytest.mark.parametrize(("name", "field"), ITEMS)
+def test_every_field_of_a_layer_has_an_effect(name: str, field: str) -> None:
+    kind = load_all()[name]
+    types = {f: wanted for f, (wanted, _) in field_types(kind).items()}
+    needs = {f.name: next(others(types[f.name])) for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}
+    left_out = [] if field in needs else [needs]
+    for ahead in AHEAD:
+        first = None
+        for fields in (*left_out, *({**needs, field: value} for value in others(types[field]))):
+            fields |= BESIDE.get((name, field), {})
+            try:
+                model = CNN(input=IMAGE, blocks=[*ahead, {name: fields}])
+                if first is not None and differ(first, model):
+                    return
+                first = first or ran(model)
+            except CostModelError:  # a value that does not fit
+                continue
+    raise AssertionError(f"{name}.{field} changes nothing")
