@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.solve import shower
 from costmodel.analysis.vary import Knob, knob_of, last_true
@@ -15,6 +15,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -131,7 +132,8 @@ class BreakEven(Answer):
         return f"{self.a} is equal to {self.b} from {name} {crossing.at:,} on"
 
 
-def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settings: Any) -> BreakEven:
+@takes_settings()
+def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settings: Unpack[GivenSettings]) -> BreakEven:
     """At which value of `for_` cost `a` passes cost `b`, or falls behind it; false if neither happens.
 
     Looked for between the doublings of the knob's first value: two crossings between one and the next are not seen.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
@@ -13,6 +13,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -104,8 +105,9 @@ class Choice(Answer):
         }
 
 
+@takes_settings(without="checkpoint")
 def cheapest_checkpoint(
-    model: Architecture | str, memory: str | int, *, reserve: str | int = 0, **settings: Any
+    model: Architecture | str, memory: str | int, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Choice:
     """The value of `checkpoint` that recomputes least among those with which a training step fits `memory`.
 

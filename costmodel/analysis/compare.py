@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.closed_forms import varied
@@ -22,12 +22,14 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
-from costmodel.training.settings import SETTING_NAMES, Settings
+from costmodel.training.settings import SETTING_NAMES, Settings, takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from matplotlib.figure import Figure
+
+    from costmodel.training.settings import SettingsAndFields
 
 MOST = 64
 """More than this side by side is a sweep."""
@@ -145,12 +147,13 @@ class Comparison(Answer):
         return Sheet(self._heads(), self.tables())
 
 
+@takes_settings(several=True, and_fields=True)
 def compare(
     *questions: Architecture | str | Prediction,
     at_equal: str | None = None,
     by: str = "width",
     quantities: str | Sequence[str] | None = None,
-    **settings: Any,
+    **settings: Unpack[SettingsAndFields],
 ) -> Comparison:
     """Several models, predictions or settings side by side, the first being what the others are compared with.
 
@@ -198,7 +201,7 @@ def _times(ratio: float | None) -> str:
     return f"×{ratio:,.0f}" if ratio >= 1000 else f"×{ratio:.3g}"
 
 
-def _predicted(model: Architecture, models: Sequence[Architecture], settings: dict[str, Any]) -> list[Prediction]:
+def _predicted(model: Architecture, models: Sequence[Architecture], settings: Mapping[str, Any]) -> list[Prediction]:
     """One for each combination of the values that lists hold."""
     fields = dict.fromkeys(name for m in models for name in _open(m))
     for name in settings:

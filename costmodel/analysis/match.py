@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.solve import shower, solve_for
 from costmodel.analysis.vary import Knob, current
@@ -12,6 +12,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.errors import CostModelError
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -78,8 +79,14 @@ class Match(Answer):
         return f"{self.off:+.2%} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
 
 
+@takes_settings()
 def match(
-    model: Architecture | str, quantity: str, target: str | float, *, by: str = "width", **settings: Any
+    model: Architecture | str,
+    quantity: str,
+    target: str | float,
+    *,
+    by: str = "width",
+    **settings: Unpack[GivenSettings],
 ) -> Match:
     """The model of the same family whose quantity comes nearest to `target`, with how near that is.
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import product
 from math import isqrt
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.solve import solve_for
@@ -23,7 +23,7 @@ from costmodel.display.table import WIDTH, Table, printable
 from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.settings import Settings
+from costmodel.training.settings import Settings, SeveralSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -337,6 +337,7 @@ CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 """In the order in which they are tried: what changes least last."""
 
 
+@takes_settings(several=True, batch=..., accumulate=..., optimizer=..., precision=..., attention=..., checkpoint=...)
 def recommend(
     model: Architecture | str,
     *,
@@ -344,7 +345,7 @@ def recommend(
     samples: int | None = None,
     reserve: str | int = 0,
     flops_per_byte: float = FLOPS_PER_BYTE,
-    **settings: Any,
+    **settings: Unpack[SeveralSettings],
 ) -> Recommendations:
     """The settings with which a model fits `memory`, ranked by how much of a step is work on its samples.
 
@@ -368,17 +369,17 @@ def recommend(
     budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
-    settings = {name: list(value) if isinstance(value, range) else value for name, value in settings.items()}
-    fixed = {name: value for name, value in settings.items() if not isinstance(value, list)}
+    asked: dict[str, Any] = {n: list(value) if isinstance(value, range) else value for n, value in settings.items()}
+    fixed = {name: value for name, value in asked.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
-    steps, knobs = steps_of(first.settings, samples, settings), _knobs(first, settings)
+    steps, knobs = steps_of(first.settings, samples, asked), _knobs(first, asked)
     chosen = (*knobs, *(name for name in ("batch", "accumulate") if name not in fixed))
     entries = [
         Recommendation({**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte)
         for p in _tried(first, knobs, steps, budget.bytes - spared)
     ]
     fit = [entry for entry in entries if entry.peak + spared <= budget.bytes]
-    worth = fit if "checkpoint" in settings else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
+    worth = fit if "checkpoint" in asked else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
     worth.sort(key=lambda entry: (-entry.useful, -entry.samples, entry.peak))
     least = min(entries, key=lambda entry: entry.peak)
     tips = () if fit else tuple(_tips(least, budget.bytes, spared))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import sympy
 
@@ -18,6 +18,7 @@ from costmodel.display.units import UNITS
 from costmodel.errors import SettingError, unknown
 from costmodel.symbolic.sizes import expression
 from costmodel.symbolic.symbols import CeilDiv
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -87,7 +88,10 @@ def _signed(show: Any, slope: Fraction) -> str:
     return f"{'-' if slope < 0 else '+'}{show(round(abs(slope)))}"
 
 
-def sensitivity(model: Architecture | str, quantity: str = "memory.peak", **settings: Any) -> Sensitivities:
+@takes_settings()
+def sensitivity(
+    model: Architecture | str, quantity: str = "memory.peak", **settings: Unpack[GivenSettings]
+) -> Sensitivities:
     """Which size moves a quantity most, around one question: elasticities from derivatives of the closed form.
 
     Args:

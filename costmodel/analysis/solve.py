@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.vary import Curve, Knob, current, knob_of, last_true
 from costmodel.cost.budget import fit
@@ -19,6 +19,7 @@ from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.units import NUMBER, Budget, read_budget, show_bytes, show_count, show_flops, whole
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -155,6 +156,7 @@ def shower(quantity: str) -> Callable[[int], str]:
     return show_flops if "flops" in quantity else show_count
 
 
+@takes_settings()
 def solve(
     model: Architecture | str,
     quantity: str,
@@ -162,7 +164,7 @@ def solve(
     *,
     for_: str,
     reserve: str | int = 0,
-    **settings: Any,
+    **settings: Unpack[GivenSettings],
 ) -> Solution:
     """The largest value of `for_` at which `quantity` is at most `target`, checked by `predict` there and one past it.
 
@@ -187,22 +189,34 @@ def solve(
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
 
 
-def max_batch(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+@takes_settings(without="batch")
+def max_batch(
+    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+) -> Solution:
     """The largest batch whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
 
 
-def max_seq(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+@takes_settings(without="seq")
+def max_seq(
+    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+) -> Solution:
     """The longest sequence whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
 
 
-def max_layers(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+@takes_settings()
+def max_layers(
+    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+) -> Solution:
     """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
 
 
-def max_width(model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Any) -> Solution:
+@takes_settings()
+def max_width(
+    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+) -> Solution:
     """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from costmodel.architectures.description import Description
+from costmodel.architectures.description import Description, Reads
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
@@ -29,6 +29,8 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+ImageShape = Annotated[Reads[tuple[Size, Size, Size], tuple[Size, Size, Size] | list[Size]], BeforeValidator(as_tuple)]
+"""(channels, height, width)."""
 NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, model_validator
 
 from costmodel.architectures.base import (
     Architecture,
     BatchShape,
-    Size,
-    as_tuple,
+    ImageShape,
     refuse,
     scaled_size,
     whole_size,
@@ -56,9 +55,7 @@ class CNN(Architecture):
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("image",)
     DERIVED: ClassVar[tuple[str, ...]] = ("width",)
 
-    input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
-        description="[channels, height, width] of an image"
-    )
+    input: ImageShape = Field(description="[channels, height, width] of an image")
     blocks: Any = Field(description="items, one after another")
 
     @model_validator(mode="before")

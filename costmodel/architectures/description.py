@@ -4,12 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
 from costmodel.errors import CostModelError, SpecError, shown, unknown
+
+Stored = TypeVar("Stored")
+Given = TypeVar("Given", contravariant=True)
+Item = TypeVar("Item")
+Part = TypeVar("Part", bound="Description")
+
+if TYPE_CHECKING:
+
+    class Reads(Generic[Stored, Given]):
+        """The type of a field that holds `Stored`, and takes `Given`, which a validator reads."""
+
+        def __get__(self, instance: Any, owner: Any) -> Stored: ...
+        def __set__(self, instance: Any, value: Given) -> None: ...
+
+else:
+
+    class Reads:
+        """`Stored`: pydantic checks what a field holds, and only a type checker looks at what it takes."""
+
+        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
+            return types[0]
+
+
+Listed = Reads[tuple[Item, ...], tuple[Item, ...] | list[Item]]
+"""A tuple, which a list may be given for."""
+PartOf = Reads[Part | None, Part | Mapping[str, Any] | int | None]
+"""A part or none; it may be given as a mapping of its fields, a bare value of its first, or whether it is there."""
+ABSENT: Any = None
+"""The default of a part that is not there. Pydantic's ``Field`` has the type of its default, which none of these is."""
+ALL: Any = ()
+"""The default of a list that says nothing."""
 
 
 class Description(BaseModel):

@@ -22,10 +22,10 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.description import Description, part_of
+from costmodel.architectures.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.normalisation import dropped
-from costmodel.architectures.spec import HEAD, Head
+from costmodel.architectures.spec import HEAD, PLAIN, Head
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
@@ -80,8 +80,8 @@ class EncoderDecoder(Architecture):
 
     vocab: Size = Field(default=32128, description="vocabulary size")
     context: Size = Field(default=512, description="longest target, and source if it is tokens")
-    sound: Annotated[Sound | None, part_of(Sound)] = Field(
-        default=None, description="the sound that is the source (default: tokens instead)"
+    sound: Annotated[PartOf[Sound], part_of(Sound)] = Field(
+        default=ABSENT, description="the sound that is the source (default: tokens instead)"
     )
     layers: Size = Field(default=6, description="blocks of the encoder")
     decoder_layers: Size | None = Field(default=None, description="blocks of the decoder (default: the encoder's)")
@@ -109,8 +109,8 @@ class EncoderDecoder(Architecture):
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm of each side")
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
-    head: Annotated[Head, part_of(Head)] = Field(
-        default=Head(), description="what makes logits over the vocabulary (default: a linear layer)"
+    head: Annotated[Reads[Head, Head | Mapping[str, Any] | bool], part_of(Head)] = Field(
+        default=PLAIN, description="what makes logits over the vocabulary (default: a linear layer)"
     )
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from costmodel.architectures.base import (
     scaled_size,
     whole_size,
 )
+from costmodel.architectures.description import Listed
 from costmodel.errors import SettingError
 from costmodel.graph.run import MOST_CALLS, Run
 from costmodel.graph.tensor import Tensor
@@ -39,7 +40,7 @@ class MLP(Architecture):
 
     DERIVED: ClassVar[tuple[str, ...]] = ("layers", "width")
 
-    sizes: Annotated[tuple[Size, ...], BeforeValidator(as_tuple)] = Field(
+    sizes: Annotated[Listed[Size], BeforeValidator(as_tuple)] = Field(
         min_length=2, max_length=10_000, description="features of the input, of each hidden layer and of the output"
     )
     activation: ActivationName = Field(default="relu", description="activation after each hidden layer")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor, lcm
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,11 +22,11 @@ from costmodel.architectures.base import (
     fitting_divisors,
     nearest_divisor,
 )
-from costmodel.architectures.description import Description, part_of
+from costmodel.architectures.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
 MOST_PATTERN = 1_000
-Pattern = Annotated[tuple[bool, ...], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
+Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
 
 
 class Variant(NamedTuple):
@@ -43,7 +43,7 @@ class Window(Description):
     FIRST: ClassVar[str] = "size"
 
     size: Size = Field(description="keys that a token sees, itself included")
-    pattern: Pattern = Field(default=(), description="which blocks have the window, over and over (default: all)")
+    pattern: Pattern = Field(default=ALL, description="which blocks have the window, over and over (default: all)")
 
 
 class Rotary(Description):
@@ -52,7 +52,7 @@ class Rotary(Description):
     FIRST: ClassVar[str] = "size"
 
     size: Size | None = Field(default=None, description="rotated features of a head (default: all)")
-    pattern: Pattern = Field(default=(), description="which blocks rotate, over and over (default: all)")
+    pattern: Pattern = Field(default=ALL, description="which blocks rotate, over and over (default: all)")
 
 
 class Latent(Description):
@@ -73,7 +73,7 @@ class Experts(Description):
     count: Size = Field(description="experts")
     per_token: Size = Field(default=2, description="experts that each token chooses")
     width: Size | None = Field(default=None, description="hidden features of an expert (default: the MLP's)")
-    pattern: Pattern = Field(default=(), description="which blocks have experts, over and over (default: all)")
+    pattern: Pattern = Field(default=ALL, description="which blocks have experts, over and over (default: all)")
     bias: bool | None = Field(default=None, description="bias in experts (default: as in the MLP)")
     dense_layers: Size | None = Field(default=None, description="first blocks that have no experts (default: none)")
     weights: Literal["chosen", "all", "sigmoid"] = Field(
@@ -140,6 +140,10 @@ class Head(Description):
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
 
 
+PLAIN: Any = Head()
+"""The head that is a linear layer and nothing else."""
+
+
 class Pooler(Description):
     """A linear layer over the first token, and its activation (Devlin et al. 2019, §3)."""
 
@@ -148,6 +152,9 @@ class Pooler(Description):
     activation: ActivationName = Field(description="activation of the pooler")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
     dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+
+
+MaybePooler = Annotated[Reads[Pooler | None, Pooler | Mapping[str, Any] | str | None], part_of(Pooler)]
 
 
 class Classes(Description):
@@ -226,19 +233,19 @@ class TransformerSpec(Architecture):
     kv_heads: Size | None = Field(default=None, description="key and value heads (default: as many as query heads)")
     head_size: Size | None = Field(default=None, description="features of a head (default: width / heads)")
     causal: bool = Field(default=True, description="decoder (each token sees those before it) or encoder")
-    window: Annotated[Window | None, part_of(Window)] = Field(
-        default=None, description="the nearest keys, which alone a token sees (default: it sees all)"
+    window: Annotated[PartOf[Window], part_of(Window)] = Field(
+        default=ABSENT, description="the nearest keys, which alone a token sees (default: it sees all)"
     )
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
         default="learned", description="positions; relative: trained biases of the scores, by distance"
     )
     relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
-    rotary: Annotated[Rotary | None, part_of(Rotary)] = Field(
-        default=None, description="what rotary positions turn (default: all features of a head, in all blocks)"
+    rotary: Annotated[PartOf[Rotary], part_of(Rotary)] = Field(
+        default=ABSENT, description="what rotary positions turn (default: all features of a head, in all blocks)"
     )
-    latent: Annotated[Latent | None, part_of(Latent)] = Field(
-        default=None, description="the narrow vector that keys and values are made from (default: none)"
+    latent: Annotated[PartOf[Latent], part_of(Latent)] = Field(
+        default=ABSENT, description="the narrow vector that keys and values are made from (default: none)"
     )
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
@@ -262,8 +269,8 @@ class TransformerSpec(Architecture):
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
 
-    experts: Annotated[Experts | None, part_of(Experts)] = Field(
-        default=None, description="MLPs among which a router chooses (default: one, for all)"
+    experts: Annotated[PartOf[Experts], part_of(Experts)] = Field(
+        default=ABSENT, description="MLPs among which a router chooses (default: one, for all)"
     )
 
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
@@ -289,16 +296,14 @@ class TransformerSpec(Architecture):
 
     final_dropout: Probability = Field(default=0.0, description="dropout after the last block and norm")
 
-    head: Annotated[Head | None, part_of(Head)] = Field(
-        default=Head(), description="what makes logits over the vocabulary, false for none (default: a linear layer)"
+    head: Annotated[PartOf[Head], part_of(Head)] = Field(
+        default=PLAIN, description="what makes logits over the vocabulary, false for none (default: a linear layer)"
     )
     tied: bool = Field(default=True, description="the head's weight is the token embedding")
 
-    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
-        default=None, description="a linear layer over the first token (default: none)"
-    )
-    classes: Annotated[Classes | None, part_of(Classes)] = Field(
-        default=None, description="classes that the first token's features tell (default: none)"
+    pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
+    classes: Annotated[PartOf[Classes], part_of(Classes)] = Field(
+        default=ABSENT, description="classes that the first token's features tell (default: none)"
     )
 
     @model_validator(mode="after")

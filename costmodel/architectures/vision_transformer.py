@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import (
@@ -13,17 +13,17 @@ from costmodel.architectures.base import (
     Allowed,
     Architecture,
     BatchShape,
+    ImageShape,
     LossName,
     Probability,
     Size,
-    as_tuple,
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.description import part_of
+from costmodel.architectures.description import ABSENT
 from costmodel.architectures.normalisation import dropped
 from costmodel.architectures.pooler import pooled, sorted_by
-from costmodel.architectures.spec import Pooler
+from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
@@ -32,6 +32,9 @@ from costmodel.layers.arithmetic import Add, Scale
 from costmodel.layers.conv import Conv
 from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.layers.tokens import Prepend, TrainedPositions
+
+PICTURE: Any = (3, 224, 224)
+"""The image that most of these networks were trained on (ImageNet)."""
 
 
 class VisionTransformer(Architecture):
@@ -52,9 +55,7 @@ class VisionTransformer(Architecture):
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"pooler_width": "pooler.width"}
 
-    input: Annotated[tuple[Size, Size, Size], BeforeValidator(as_tuple)] = Field(
-        default=(3, 224, 224), description="[channels, height, width] of an image"
-    )
+    input: ImageShape = Field(default=PICTURE, description="[channels, height, width] of an image")
     patch: Size = Field(default=16, description="height and width of a patch")
     layers: Size = Field(default=12, description="number of blocks")
     width: Size = Field(default=768, description="model width")
@@ -69,9 +70,7 @@ class VisionTransformer(Architecture):
     tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
     distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
-    pooler: Annotated[Pooler | None, part_of(Pooler)] = Field(
-        default=None, description="a linear layer over the first token (default: none)"
-    )
+    pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

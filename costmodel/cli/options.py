@@ -16,7 +16,7 @@ import click
 from costmodel.cli.commands import Setting, option
 from costmodel.errors import SettingError, shown
 from costmodel.layers.adaptation import Lora
-from costmodel.training.settings import Settings
+from costmodel.training.settings import MEANINGS, Settings
 
 
 def _size(text: str) -> int:
@@ -46,6 +46,8 @@ def _lora(text: str) -> dict[str, Any]:
 
 _READERS: dict[str, Callable[[str], Any]] = {"N": _size, "HxW": _image, "NAMES": _names, "RANK:NAMES": _lora}
 """What reads the text of a setting, by what stands for its values in the help."""
+_EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
+"""Texts of settings that are read in a form of their own."""
 _STANDS_FOR: dict[Any, str] = {
     int: "N",
     str: "NAME",
@@ -84,12 +86,13 @@ def _options() -> Iterator[tuple[Setting, Setting]]:
     """For each setting the option that takes one value, and the one that takes several."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in fields(Settings):
-        hint, text = get_args(hints[field.name])
+        hint = get_args(hints[field.name])[0]
         forms = tuple(_forms(hint))
         if "NAMES" in forms:  # a list of names may be of one
             forms = tuple(form for form in forms if form != "NAME")
-        if field.default not in (None, "default", ()):
-            text = f"{text.removesuffix('.')} (default {field.default})."
+        text = str(MEANINGS[field.name])
+        if forms[0] in _EXAMPLES:
+            text = f"{text.removesuffix('.')}, such as {_EXAMPLES[forms[0]]}."
         name = [f"--{field.name.replace('_', '-')}"]
         one = Setting(name, type=_reader(forms), metavar="|".join(forms), help=text)
         of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas

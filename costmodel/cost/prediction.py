@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.architectures.applicability import check_applies
 from costmodel.architectures.base import Architecture, BatchShape
@@ -18,7 +18,7 @@ from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
-from costmodel.training.settings import Settings
+from costmodel.training.settings import GivenSettings, Settings, takes_settings
 
 if TYPE_CHECKING:
     import sympy
@@ -246,16 +246,21 @@ def _check_quantity(quantity: str) -> None:
         raise unknown("quantity", quantity, QUANTITIES)
 
 
-def predict(model: Architecture | str, **settings: Any) -> Prediction:
+@takes_settings()
+def predict(model: Architecture | str, **settings: Unpack[GivenSettings]) -> Prediction:
     """What a model costs, before anyone builds it.
 
     Args:
         model: an architecture, or what `load` takes: a ready model's name or a file's path.
-        **settings: batch, seq, image, mode, optimizer, ... : the fields of `costmodel.training.Settings`, which says
-            what each is.
+        **settings: how it is run; each is listed below.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.predict("gpt2-small", batch=32, seq=512, precision="bf16-autocast").params
+        124439808
 
     """
     if not isinstance(model, Architecture):

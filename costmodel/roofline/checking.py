@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
@@ -28,6 +28,7 @@ from costmodel.roofline.program import Op, Phase, Program
 from costmodel.roofline.recorder import asked, layer_programs
 from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     pass
@@ -294,6 +295,7 @@ class Check(Answer):
         return _sheet(self)
 
 
+@takes_settings(mode="inference")
 def check(
     model: Architecture | Prediction | str,
     *,
@@ -304,7 +306,7 @@ def check(
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
-    **settings: Any,
+    **settings: Unpack[GivenSettings],
 ) -> Check:
     """Hold the predicted time of each layer against its measured time, alone, on one thread.
 

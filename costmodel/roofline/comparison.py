@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -28,6 +28,7 @@ from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Statistic, Timing, measure
+from costmodel.training.settings import GivenSettings, takes_settings
 
 RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str
@@ -87,13 +88,14 @@ class Comparison(Answer):
         return Sheet([], [table], self.warnings, [said])
 
 
+@takes_settings(mode="inference")
 def compare(
     a: Side,
     b: Side,
     *,
     rounds: int | None = None,
     progress: bool | Progress = False,
-    **settings: Any,
+    **settings: Unpack[GivenSettings],
 ) -> Comparison:
     """How many times as fast `b` is as `a`.
 
@@ -142,7 +144,7 @@ def speedup_interval(before: Timing, after: Timing) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _side(side: Side, settings: dict[str, Any]) -> Prediction | Program | Profile | Timing:
+def _side(side: Side, settings: Mapping[str, Any]) -> Prediction | Program | Profile | Timing:
     if isinstance(side, Program | Profile | Timing):
         return side
     if isinstance(side, Prediction):

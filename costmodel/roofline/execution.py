@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
@@ -18,6 +18,7 @@ from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
 from costmodel.roofline.reference import Ref
+from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
     import numpy
@@ -48,6 +49,7 @@ class Execution:
         return self.outputs[0]
 
 
+@takes_settings(mode="inference", without="update")
 def execute(
     model: Architecture | Prediction | str,
     *,
@@ -56,7 +58,7 @@ def execute(
     weights: Arrays | None = None,
     inputs: Arrays | None = None,
     update: bool = True,
-    **settings: Any,
+    **settings: Unpack[GivenSettings],  # pyright: ignore[reportGeneralTypeIssues]  # of two `update` its own counts
 ) -> Execution:
     """Run a model in NumPy, from its graph: forward in mode "inference", a whole step in mode "train".
 

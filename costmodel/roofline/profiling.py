@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 from costmodel.architectures.applicability import OF_TRAINING
 from costmodel.architectures.base import Architecture
@@ -23,6 +24,7 @@ from costmodel.roofline.hosttime import HostTime, predict_seconds
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, measure
+from costmodel.training.settings import GivenSettings, takes_settings
 
 PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
 """Of whole programs: one sample a turn, so that samples of several interleave."""
@@ -161,6 +163,7 @@ def _cells(found: Pass, efficiency: float) -> dict[str, str]:
     }
 
 
+@takes_settings(mode=...)
 def profile(
     model: Architecture | Prediction | str,
     *,
@@ -168,7 +171,7 @@ def profile(
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
-    **settings: Any,
+    **settings: Unpack[GivenSettings],
 ) -> Profile:
     """Parameters, FLOPs, latency, throughput, memory, bottleneck and efficiency of a model run whole, on one thread.
 
@@ -205,7 +208,7 @@ def profile(
     )
 
 
-def predictions_of(model: Architecture | Prediction | str, settings: dict[str, Any]) -> dict[str, Prediction]:
+def predictions_of(model: Architecture | Prediction | str, settings: Mapping[str, Any]) -> dict[str, Prediction]:
     """The passes to run, by name. Raises SettingError for what NumPy does not run."""
     if isinstance(model, Prediction) or "mode" in settings:
         prediction = asked(model, settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -275,14 +275,15 @@ def _optimized(
     return states
 
 
-def asked(model: Architecture | Prediction | str, settings: dict[str, Any]) -> Prediction:
+def asked(model: Architecture | Prediction | str, settings: Mapping[str, Any]) -> Prediction:
     """The prediction of what is run; inference unless asked otherwise. Raises SettingError for what cannot run."""
     if isinstance(model, Prediction):
         if settings:
             raise SettingError(f"a prediction has its settings: leave out {', '.join(settings)}")
         prediction = model
     else:
-        prediction = predict(model, **{"mode": "inference", **settings})
+        given: dict[str, Any] = {"mode": "inference", **settings}
+        prediction = predict(model, **given)
     check_runs(prediction)
     return prediction
 

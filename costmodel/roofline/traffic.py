@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction, predict
@@ -12,6 +12,7 @@ from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
 from costmodel.roofline.recorder import forward_program
+from costmodel.training.settings import GivenSettings, takes_settings
 
 
 class LayerPasses(NamedTuple):
@@ -72,7 +73,8 @@ def _times(row: LayerPasses) -> str:
     return f"{row.ratio:.1f}×" if row.compulsory_bytes else "-"
 
 
-def passes(model: Architecture | Prediction | str, **settings: Any) -> Passes:
+@takes_settings(mode="inference")
+def passes(model: Architecture | Prediction | str, **settings: Unpack[GivenSettings]) -> Passes:
     """Compulsory traffic and NumPy's of each layer's forward pass, in fp32; settings as `predict` takes them.
 
     Raises CostModelError, as `predict` does.

@@ -101,6 +101,26 @@ MOMENTS = (State("exp_avg"), State("exp_avg_sq"))
 ADAM = (*MOMENTS, STEP)
 QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
 
+OptimizerName = Literal[
+    "sgd",
+    "momentum",
+    "nesterov",
+    "adagrad",
+    "rmsprop",
+    "rmsprop-momentum",
+    "rmsprop-centered",
+    "adam",
+    "adamw",
+    "amsgrad",
+    "nadam",
+    "adafactor",
+    "lion",
+    "muon",
+    "adam-8bit",
+    "lamb",
+    "shampoo",
+]
+"""Names of the ready-made optimizers, for a type checker and an editor."""
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (

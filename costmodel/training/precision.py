@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Literal
 
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, product
@@ -122,6 +123,20 @@ class Precision(Frozen):
 _FIXED: dict[Role, Dtype] = {"statistic": "fp32", "mask": "bool", "index": "int64", "random": "int64"}
 
 _MICIKEVICIUS = "Micikevicius et al. 2018, §3.1"
+PrecisionName = Literal[
+    "fp32",
+    "bf16-autocast",
+    "fp16-autocast",
+    "bf16",
+    "fp16",
+    "fp16-master",
+    "bf16-master",
+    "bf16-master-fp32-gradients",
+    "fp8",
+    "int8",
+    "int4",
+]
+"""Names of the ready-made policies, for a type checker and an editor."""
 PRECISIONS = {
     policy.name: policy
     for policy in (

@@ -1,21 +1,30 @@
 """How a model is run: the settings of one question, and what they make of roles, states and losses."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: texts, types and examples are read from annotations, and making objects of
+# strings again would take longer than all else here.
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, get_args
+from inspect import Parameter, cleandoc, signature
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, get_args
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
 from costmodel.training.fields import check_fields, check_names
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.optimizers import Optimizer, optimizer_named
-from costmodel.training.precision import Precision, precision_named
+from costmodel.training.optimizers import Optimizer, OptimizerName, optimizer_named
+from costmodel.training.precision import Precision, PrecisionName, precision_named
 
 Mode = Literal["train", "inference"]
+Attention = Literal["eager", "flash", "efficient"]
+Loss = Literal["default", "cross_entropy", "mean_squared_error", "none"]
+Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
+AttentionPairs = Literal["full", "visible"]
+Checkpoint = Literal["none", "block", "sqrt", "selective"]
+Update = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
 
 
@@ -47,10 +56,10 @@ class Lora(Frozen):
 class Settings(Frozen):
     """Everything a question asks beside the model; each field is checked when it is made.
 
-    The text beside a field's type says what it is, in the words of every help and signature. seq, target_seq and image
-    stay None where the model's own are meant. loss None or "none" leaves the loss out; "default" is the model's.
-    loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of rows, so that only
-    one chunk's logits exist at a time.
+    The text beside a field's type says what it is, in the words of every help; the value after it is an example. seq,
+    target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default"
+    is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of
+    rows, so that only one chunk's logits exist at a time.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
     path of a YAML or JSON file of them.
 
@@ -64,39 +73,39 @@ class Settings(Frozen):
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
     """
 
-    batch: Annotated[int, "Samples in a batch."] = 1
-    seq: Annotated[int | None, "Tokens in a sequence (default: the model's context)."] = None
-    target_seq: Annotated[int | None, "Tokens in a target of an encoder-decoder (default: as in the sequence)."] = None
-    image: Annotated[tuple[int, int] | None, "Image size, such as 224 or 224x320 (default: the model's own)."] = None
-    mode: Annotated[Mode, "With or without a backward pass."] = "train"
-    optimizer: Annotated[str | Optimizer, "Optimizer."] = "adamw"
-    precision: Annotated[str | Precision, "Precision policy."] = "fp32"
-    attention: Annotated[Literal["eager", "flash", "efficient"], "Attention: scores stored, or a fused kernel."] = (
-        "eager"
-    )
-    loss: Annotated[
-        Literal["default", "cross_entropy", "mean_squared_error", "none"] | None, "Loss (default: the model's own)."
-    ] = "default"
-    loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together."] = 1
-    device: Annotated[Literal["gpu", "cpu"], "Whose kernels decide what is kept."] = "gpu"
-    flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done."] = "pytorch"
+    batch: Annotated[int, "Samples in a batch.", 32] = 1
+    seq: Annotated[int | None, "Tokens in a sequence (default: the model's context).", 512] = None
+    target_seq: Annotated[
+        int | None, "Tokens in a target of an encoder-decoder (default: as in the sequence).", 128
+    ] = None
+    image: Annotated[tuple[int, int] | None, "Image size (default: the model's own).", (224, 320)] = None
+    mode: Annotated[Mode, "With or without a backward pass.", "inference"] = "train"
+    optimizer: Annotated[str | Optimizer, "Optimizer.", "muon"] = "adamw"
+    precision: Annotated[str | Precision, "Precision policy.", "bf16-autocast"] = "fp32"
+    attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
+    loss: Annotated[Loss | None, "Loss (default: the model's own).", "mean_squared_error"] = "default"
+    loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together.", 8] = 1
+    device: Annotated[Device, "Whose kernels decide what is kept.", "cpu"] = "gpu"
+    flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done.", "arithmetic"] = "pytorch"
     attention_pairs: Annotated[
-        Literal["full", "visible"], "Count attention's full square, or only what masks leave."
+        AttentionPairs, "Count attention's full square, or only what masks leave.", "visible"
     ] = "full"
     checkpoint: Annotated[
-        Literal["none", "block", "sqrt", "selective"] | int | str | tuple[str, ...],
+        Checkpoint | int | str | tuple[str, ...],
         "What backward recomputes: equal blocks, groups of N, attention's core, or parts by name.",
+        ("mlp", "attention.scores"),
     ] = "none"
-    accumulate: Annotated[int, "Micro-batches to an optimizer step."] = 1
-    freeze: Annotated[tuple[str, ...], "Parts whose weights are not trained, such as embedding,mlp."] = ()
-    lora: Annotated[Lora | None, "Adapters, which alone are trained then, such as 8:qkv,mlp.up."] = None
-    update: Annotated[
-        Literal["loop", "foreach", "fused"],
-        "The optimizer updates weights one by one, all at once, or in one kernel.",
-    ] = "loop"
-    allocator: Annotated[Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator."] = (
-        "exact"
+    accumulate: Annotated[int, "Micro-batches to an optimizer step.", 4] = 1
+    freeze: Annotated[tuple[str, ...], "Parts whose weights are not trained.", ("embedding", "mlp")] = ()
+    lora: Annotated[
+        Lora | None, "Adapters, which alone are trained then.", {"rank": 8, "targets": ["qkv", "mlp.up"]}
+    ] = None
+    update: Annotated[Update, "The optimizer updates weights one by one, all at once, or in one kernel.", "fused"] = (
+        "loop"
     )
+    allocator: Annotated[
+        Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda"
+    ] = "exact"
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -166,12 +175,12 @@ class Settings(Frozen):
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": get_args(Mode),
-    "attention": ("eager", "flash", "efficient"),
-    "loss": ("default", "cross_entropy", "mean_squared_error", None),
-    "device": ("gpu", "cpu"),
+    "attention": get_args(Attention),
+    "loss": (*(name for name in get_args(Loss) if name != "none"), None),
+    "device": get_args(Device),
     "flop_rule": get_args(FlopRule),
-    "attention_pairs": ("full", "visible"),
-    "update": ("loop", "foreach", "fused"),
+    "attention_pairs": get_args(AttentionPairs),
+    "update": get_args(Update),
     "allocator": get_args(Allocator),
 }
 
@@ -189,6 +198,122 @@ ALIASES = {
 """Other names that people give values of settings, for errors."""
 
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
+
+OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
+OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
+Names = str | tuple[str, ...] | list[str]
+Image = int | tuple[int, int] | list[int] | None
+
+
+class GivenSettings(TypedDict, total=False):
+    """What a verb takes for each setting, which is more than what `Settings` keeps of it.
+
+    Paths of files are text too when a program runs; a type checker, which is to find misspelt names, wants a Path.
+    """
+
+    batch: int
+    seq: int | None
+    target_seq: int | None
+    image: Image
+    mode: Mode
+    optimizer: OneOptimizer
+    precision: OnePrecision
+    attention: Attention
+    loss: Loss | None
+    loss_chunks: int
+    device: Device
+    flop_rule: FlopRule
+    attention_pairs: AttentionPairs
+    checkpoint: Checkpoint | int | Names
+    accumulate: int
+    freeze: Names
+    lora: Lora | dict[str, Any] | None
+    update: Update
+    allocator: Allocator
+
+
+class SeveralSettings(TypedDict, total=False):
+    """What a verb takes for each setting that is answered for one value of it, or for several."""
+
+    batch: int | Iterable[int]
+    seq: int | Iterable[int | None] | None
+    target_seq: int | Iterable[int | None] | None
+    image: Image | Iterable[Image]
+    mode: Mode | Iterable[Mode]
+    optimizer: OneOptimizer | Iterable[OneOptimizer]
+    precision: OnePrecision | Iterable[OnePrecision]
+    attention: Attention | Iterable[Attention]
+    loss: Loss | Iterable[Loss | None] | None
+    loss_chunks: int | Iterable[int]
+    device: Device | Iterable[Device]
+    flop_rule: FlopRule | Iterable[FlopRule]
+    attention_pairs: AttentionPairs | Iterable[AttentionPairs]
+    checkpoint: Checkpoint | int | Names | Iterable[Checkpoint | int | Names]
+    accumulate: int | Iterable[int]
+    freeze: Names | Iterable[Names]
+    lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
+    update: Update | Iterable[Update]
+    allocator: Allocator | Iterable[Allocator]
+
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    # Python's own TypedDict takes no extra items yet (PEP 728).
+    class SettingsAndFields(SeveralSettings, typing_extensions.TypedDict, total=False, extra_items=Any):
+        """The same, and fields of the model."""
+
+
+class Meaning(NamedTuple):
+    """What a setting is, in a sentence; an example of a value; and what it is unless given."""
+
+    text: str
+    example: Any
+    default: Any
+
+    def __str__(self) -> str:
+        said = self.default in (None, "default", (), ...)  # the sentence says it, or the verb does
+        return self.text if said else f"{self.text.removesuffix('.')} (default {self.default})."
+
+
+MEANINGS = {field.name: Meaning(*field.type.__metadata__, field.default) for field in fields(Settings)}  # type: ignore[union-attr]
+"""What each setting is, by name."""
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def takes_settings(
+    *, several: bool = False, and_fields: bool = False, without: str = "", **defaults: Any
+) -> Callable[[Verb], Verb]:
+    """Show the settings that a function takes as ``**settings`` in its signature and in its documentation.
+
+    several: whether it takes several values of one. and_fields: whether it takes fields of the model too. without: a
+    setting that it does not take. defaults: those that are not as in `Settings`; ... where the function says which.
+    """
+    types = (SeveralSettings if several else GivenSettings).__annotations__
+    meanings = {
+        name: meaning._replace(default=defaults.get(name, meaning.default))
+        for name, meaning in MEANINGS.items()
+        if name != without
+    }
+    shown_settings = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=meaning.default, annotation=types[name])
+        for name, meaning in meanings.items()
+    ]
+    fields_of_models = [Parameter("fields", Parameter.VAR_KEYWORD, annotation=Any)] if and_fields else []
+    lines = [
+        f"    {name}: {str(meaning)[:-1]}, as in {name}={meaning.example!r}." for name, meaning in meanings.items()
+    ]
+
+    def shown_by(verb: Verb) -> Verb:
+        own = signature(verb)
+        *first, _ = own.parameters.values()
+        vars(verb)["__signature__"] = own.replace(parameters=[*first, *shown_settings, *fields_of_models])
+        if verb.__doc__:  # python -OO leaves none
+            verb.__doc__ = "\n".join([cleandoc(verb.__doc__), "", "Settings:", *lines, ""])
+        return verb
+
+    return shown_by
 
 
 def _lora(value: Any) -> Lora | None:

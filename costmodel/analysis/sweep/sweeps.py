@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.sweep.extents import check_memory
 from costmodel.architectures.base import Architecture
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.dataset import Sweep
     from costmodel.analysis.sweep.grid import Space
+    from costmodel.training.settings import SettingsAndFields
 
 _WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
 JOB_CELLS = 2**20
 """Cells to a task of an executor."""
 
 
+@takes_settings(several=True, and_fields=True)
 def sweep(
     model: Architecture | str,
     *,
@@ -28,7 +31,7 @@ def sweep(
     chunks: Any = None,
     client: Any = None,
     executor: Executor | None = None,
-    **asked: Any,
+    **asked: Unpack[SettingsAndFields],
 ) -> Sweep:
     """What a model costs over a grid of questions, as an `xarray.Dataset` with a variable for each quantity.
 

@@ -1,0 +1,84 @@
+"""Settings as an editor, a notebook and a type checker see them."""
+
+import doctest
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import costmodel as cm
+from costmodel.importers.files import settings_of
+from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
+from costmodel.training.precision import PRECISIONS, PrecisionName
+from costmodel.training.settings import MEANINGS, SETTING_NAMES, GivenSettings, Settings, SeveralSettings
+
+SCRIPTS = Path(__file__).parents[1] / "typing"
+WITHOUT = {"max_batch": "batch", "max_seq": "seq", "cheapest_checkpoint": "checkpoint", "execute": "update"}
+"""The setting that a verb finds or has a parameter of its own for."""
+VERBS = [
+    *(cm.predict, cm.compare, cm.solve, cm.max_batch, cm.max_seq, cm.max_layers, cm.max_width, cm.break_even),
+    *(cm.sensitivity, cm.recommend, cm.match, cm.cheapest_checkpoint, cm.sweep),
+    *(cm.roofline.check, cm.roofline.profile, cm.roofline.compare, cm.roofline.execute, cm.roofline.passes),
+]
+
+
+@pytest.mark.parametrize("given", [GivenSettings, SeveralSettings])
+def test_what_a_type_checker_takes_has_the_names_of_all_settings(given: type) -> None:
+    assert tuple(given.__annotations__) == SETTING_NAMES
+
+
+def test_a_type_checker_knows_the_names_of_all_optimizers_and_precisions() -> None:
+    assert get_args(OptimizerName) == tuple(OPTIMIZERS)
+    assert get_args(PrecisionName) == tuple(PRECISIONS)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: f"{verb.__module__}.{verb.__name__}")
+def test_every_verb_shows_its_settings(verb) -> None:
+    shown = inspect.signature(verb).parameters
+    expected = [name for name in SETTING_NAMES if name != WITHOUT.get(verb.__name__)]
+    assert [n for n, p in shown.items() if n in MEANINGS and not isinstance(p.annotation, str)] == expected
+    described = (inspect.getdoc(verb) or "").partition("\nSettings:\n")[2].splitlines()
+    assert [line.split(":")[0].strip() for line in described if line] == expected
+    for name in expected:
+        assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert shown[name].annotation is not inspect.Parameter.empty
+
+
+def test_the_defaults_that_are_shown_are_those_in_force() -> None:
+    shown = inspect.signature(cm.predict).parameters
+    assert Settings(**{field.name: shown[field.name].default for field in fields(Settings)}) == Settings()
+    assert inspect.signature(cm.roofline.execute).parameters["mode"].default == "inference"
+
+
+@pytest.mark.parametrize("name", SETTING_NAMES)
+def test_the_example_of_a_setting_is_a_value_that_is_not_its_default(name: str) -> None:
+    asked = settings_of({name: MEANINGS[name].example})
+    assert getattr(asked, name) != getattr(Settings(), name)
+
+
+def test_the_help_of_predict_says_what_each_setting_is_and_its_example_runs() -> None:
+    for meaning in MEANINGS.values():
+        assert meaning.text.removesuffix(".") in (cm.predict.__doc__ or "")
+    [examples] = doctest.DocTestFinder(recurse=False).find(cm.predict, "predict", globs={})
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+@pytest.mark.slow
+def test_a_type_checker_takes_what_is_right_and_refuses_what_is_wrong() -> None:
+    pytest.importorskip("pyright", reason="needs the extra lint")
+    user, refused = SCRIPTS / "user.py", SCRIPTS / "refused.py"
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(user), str(refused)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SCRIPTS.parents[1])
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    errors = {path: [e for e in found if Path(e["file"]).samefile(path)] for path in (user, refused)}
+    assert errors[user] == []
+    lines = refused.read_text(encoding="utf-8").splitlines()
+    wrong = [number for number, line in enumerate(lines) if line.startswith("cm.")]
+    assert sorted(error["range"]["start"]["line"] for error in errors[refused]) == wrong
+    assert all(error["severity"] == "error" for error in errors[refused])
