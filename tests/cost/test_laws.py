@@ -265,6 +265,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"fused_qkv": False}, {"key_bias": False}),
     ({}, {"final_dropout": 0.1}),
     ({}, {"head.input_scale": 0.5}),
+    ({}, {"head.spare_bias": True}),
     ({}, {"mlp_dropout": 0.1}),
     ({}, {"mixed_dropout": 0.0}),
 ]

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import costmodel as cm
 from costmodel.importers.torch.rules import load_rules
+from tests.profiles import examples
 
 from .imports import found, measured
 from .measure import Saved
 from .operators import CASES, Called
-from .settings import differential
+from .settings import DRAWN
 from .test_timeline import stated
 from .tracker import Tracker
 
@@ -43,7 +44,7 @@ def test_every_operator_with_a_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(differential, max_examples=min(4, differential.max_examples))
+@examples(min(4, DRAWN))
 @given(st.data(), st.sampled_from(["flattened", "kept", "nothing"]))
 def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: str) -> None:
     module = Called(CASES[name](data.draw), then)

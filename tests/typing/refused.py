@@ -1,4 +1,4 @@
-"""What people get wrong: `tests/training/test_settings.py` holds that a type checker finds an error in each line from MODEL on."""
+"""What people get wrong: a type checker finds an error in each line from MODEL on (tests/training/test_settings.py)."""
 
 import costmodel as cm
 
