@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from costmodel.architectures.applicability import check_applies
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.errors import CostModelError, unknown

@@ -11,9 +11,9 @@ from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.closed_forms import varied
 from costmodel.analysis.match import Match, nearest
 from costmodel.analysis.solve import shower
-from costmodel.architectures.applicability import applicable
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.description import unknown_field
+from costmodel.architectures.trace import applicable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.report import headline

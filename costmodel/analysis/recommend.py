@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
-from costmodel.architectures.applicability import check_applies
+from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.mla import projected
-from costmodel.architectures.normalisation import capped, clipped, normed
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run

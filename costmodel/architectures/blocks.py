@@ -10,9 +10,8 @@ from functools import partial
 from itertools import groupby
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
-from costmodel.architectures.feedforward import feed_forward
+from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.moe import routed
-from costmodel.architectures.normalisation import dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor

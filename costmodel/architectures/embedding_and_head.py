@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.base import activation
-from costmodel.architectures.normalisation import capped, dropped, normed, scaled
+from costmodel.architectures.feedforward import capped, dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Unread

@@ -24,7 +24,7 @@ from costmodel.architectures.base import (
 from costmodel.architectures.blocks import body
 from costmodel.architectures.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.architectures.embedding_and_head import embedded, logits
-from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.spec import HEAD, PLAIN, Head
 from costmodel.architectures.transformer import Transformer
 from costmodel.errors import SettingError
@@ -32,9 +32,8 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Gelu
 from costmodel.layers.conv import Conv
-from costmodel.layers.embedding import Embedding
+from costmodel.layers.embedding import Embedding, FixedPositions
 from costmodel.layers.shape import Reshape, TransposeLast
-from costmodel.layers.tokens import FixedPositions
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 SHARED = (

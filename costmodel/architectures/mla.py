@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.architectures.normalisation import normed
+from costmodel.architectures.feedforward import normed
 from costmodel.architectures.spec import Latent, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from costmodel.architectures.feedforward import activated, mlp
-from costmodel.architectures.normalisation import scaled
+from costmodel.architectures.feedforward import activated, mlp, scaled
 from costmodel.architectures.spec import Experts, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply
 from costmodel.layers.attention import Softmax
 from costmodel.layers.base import Kind
-from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
+from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
-from costmodel.layers.routing import GroupedTopK, Shares
 from costmodel.symbolic.sizes import ceil_div
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.architectures.base import activation
-from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.spec import Pooler, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear

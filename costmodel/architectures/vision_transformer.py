@@ -21,7 +21,7 @@ from costmodel.architectures.base import (
 )
 from costmodel.architectures.blocks import body
 from costmodel.architectures.description import ABSENT
-from costmodel.architectures.normalisation import dropped
+from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
@@ -30,8 +30,8 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Scale
 from costmodel.layers.conv import Conv
+from costmodel.layers.embedding import Prepend, TrainedPositions
 from costmodel.layers.shape import Reshape, TransposeLast
-from costmodel.layers.tokens import Prepend, TrainedPositions
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.architectures.applicability import check_applies
 from costmodel.architectures.base import Architecture, BatchShape
-from costmodel.architectures.trace import batch_shape, trace
+from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of

@@ -1,4 +1,4 @@
-"""Tables looked up by index: tokens and learned positions."""
+"""Tables by index, positions, and what is put before tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
+from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes, takes_rank
 
 
 class Table(Kind):
@@ -98,3 +98,87 @@ class LearnedPositions(Table):
     def kept(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 positions."""
         yield call.fresh("index", call.x.shape[1])
+
+
+class OfTokens(Kind):
+    """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
+
+    def check(self, call: Call) -> None:
+        """Takes a sequence."""
+        takes_rank(call, 3, "batch, tokens, features")
+
+    def buffers(self, call: Call) -> Buffers:
+        """None."""
+        return {}
+
+    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def scratch(self, call: Call) -> Scratch:
+        """None."""
+        return NO_SCRATCH
+
+
+@layer
+class Prepend(OfTokens):
+    """y = [w₁; …; w_n; x] along the tokens, the same w for every sample; x: (batch, T, d), w: (1, 1, d)."""
+
+    source = "torch.cat of expanded parameters (Dosovitskiy et al. 2021, eq. 1; Touvron et al. 2021, §4); dw = Σ g"
+
+    tokens: int = 1
+
+    def weights(self, call: Call) -> Weights:
+        """A vector for each."""
+        return {f"token{n + 1}": (1, 1, call.x.shape[2]) for n in range(self.tokens)}
+
+    def output(self, call: Call) -> Shape:
+        """(batch, n + T, d)."""
+        b, t, d = call.x.shape
+        return b, t + self.tokens, d
+
+    def forward(self, call: Call) -> Work:
+        """No arithmetic."""
+        return Work(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """dx is a slice of the incoming gradient; each vector's sums over the batch."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+        for weight in call.weights.values():
+            yield Gradient(weight, Work(0, call.x.shape[0] * call.x.shape[2]))
+
+
+class Positions(OfTokens):
+    """Abstract: y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
+
+    def weights(self, call: Call) -> Weights:
+        """As many vectors as there are tokens."""
+        return {"weight": (1, *call.x.shape[1:])}
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order."""
+        return call.like(call.x)
+
+    def forward(self, call: Call) -> Work:
+        """One addition per element."""
+        return Work(0, call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The incoming gradient itself, and its sum over the batch."""
+        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.weights["weight"], Work(0, call.x.size))
+
+
+@layer
+class TrainedPositions(Positions):
+    """y = x + W with trained W."""
+
+    source = "y = x + W (torch.add of a parameter; Dosovitskiy et al. 2021, eq. 1); dx = g, dW = Σ g over the batch"
+
+
+@layer
+class FixedPositions(Positions):
+    """y = x + W with W that is stored among the weights and never trained, such as sinusoids."""
+
+    source = "y = x + W (torch.add of a parameter without gradient; Vaswani et al. 2017, §3.5); dx = g"
+    fixed = True

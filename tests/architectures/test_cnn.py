@@ -18,11 +18,10 @@ from costmodel.errors import SettingError
 from costmodel.importers.files import build, describe
 from costmodel.importers.zoo import models
 from costmodel.layers.activation import Relu
-from costmodel.layers.adaptive_pool import AdaptiveAvgPool, AdaptiveMaxPool, covered
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.noise import ChannelDropout, StochasticDepth
 from costmodel.layers.norm import Batchnorm
-from costmodel.layers.pool import AvgPool, GlobalAvgPool, MaxPool
+from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, GlobalAvgPool, MaxPool, covered
 from costmodel.layers.resize import ChannelShuffle, Pad, PixelShuffle, Upsample
 
 PUBLISHED_PARAMETERS = {

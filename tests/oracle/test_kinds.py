@@ -32,12 +32,11 @@ from costmodel.layers.arithmetic import (
     Unread,
 )
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, SoftmaxAlong
-from costmodel.layers.embedding import Embedding, LearnedPositions
-from costmodel.layers.experts import ExpertLinear, Pick, TopK, Total
+from costmodel.layers.embedding import Embedding, FixedPositions, LearnedPositions, Prepend, TrainedPositions
+from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear, Matmul, Product
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
-from costmodel.layers.routing import GroupedTopK, Shares
 from costmodel.layers.shape import (
     Concat,
     Flatten,
@@ -50,7 +49,6 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
-from costmodel.layers.tokens import FixedPositions, Prepend, TrainedPositions
 from costmodel.symbolic.sizes import product
 
 from . import models, single

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import logging
+import os
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,15 +16,48 @@ from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
-from costmodel.importers.torch.axes import Dynamic, Example, examples_of
+from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
 from costmodel.importers.torch.capture import Capture
-from costmodel.importers.torch.failures import explained
-from costmodel.importers.torch.meta import module_on_meta
 from costmodel.importers.torch.model import Imported
 from costmodel.importers.torch.program import Program
 from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.site import NoRuleError
 from costmodel.training.settings import Settings
+
+_DATA = ("DataDependent", "data-dependent", "u0", "Tensor.item()", "Cannot call")
+
+
+def explained(error: Exception, module: str) -> SpecError:
+    """The error to raise for one of torch.export's."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = _place(error)
+    if any(word in f"{type(error).__name__} {text}" for word in _DATA):
+        return SpecError(
+            f"{module}: what is run depends on the data{where}: from_torch needs a forward pass that is the same for "
+            "all inputs of a shape"
+        )
+    return SpecError(f"{module}: torch.export cannot run it on the example inputs{where}: {text[:300]}")
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of code that is not a library's: file, line, and what it says."""
+    outside = (os.sep + "torch" + os.sep, os.sep + "costmodel" + os.sep + "imported" + os.sep)
+    found = ""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            path = frame.f_code.co_filename
+            if not any(part in path for part in outside) and not path.startswith("<"):
+                code = linecache.getline(path, line).strip()
+                found = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
+                    f" ({code[:80]})" if code else ""
+                )
+        cause = cause.__cause__ or cause.__context__
+        if found and cause is not None and not cause.__traceback__:
+            break
+    return found
 
 
 def from_torch(

@@ -15,7 +15,7 @@ from costmodel.importers.torch.program import Program, Step, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.site import Site, role_of
 from costmodel.importers.torch.trees import Tree, shape_of
-from costmodel.layers.leaf import Parameter, Unknown
+from costmodel.layers.indexing import Parameter, Unknown
 from costmodel.symbolic.sizes import value_of
 
 

@@ -12,7 +12,7 @@ from costmodel.importers.torch.program import SIZE, TENSOR, Step
 from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.importers.torch.trees import evaluate, shape_of
 from costmodel.layers.base import Kind
-from costmodel.layers.leaf import Made
+from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
 from costmodel.symbolic.sizes import value_of
 

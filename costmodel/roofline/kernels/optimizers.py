@@ -1,29 +1,245 @@
-"""Optimizer steps by name: how one weight follows its gradient, with PyTorch's default rates.
-
-A step is given its number, so that corrections of bias are constants; 1 is the first.
-"""
+"""Programs of the optimizer's step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels.large_steps import adafactor, lamb, lion, muon, shampoo
-from costmodel.roofline.kernels.steps import (
-    Update,
-    adagrad,
-    adam,
-    adamw,
-    amsgrad,
-    momentum,
-    nadam,
-    nesterov,
-    rmsprop,
-    sgd,
-)
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 from costmodel.training.optimizers import Optimizer
+
+
+class Update(NamedTuple):
+    """One weight, its gradient and states, and which step this is."""
+
+    weight: Ref
+    gradient: Ref
+    states: dict[str, Ref]
+    step: int
+
+
+def follow(t: Tape, average: Ref, values: Ref, share: float) -> None:
+    """average ← (1 − share)·average + share·values."""
+    t.multiply(average, 1 - share, out=average)
+    t.add(average, t.multiply(values, share), out=average)
+
+
+def follow_squares(t: Tape, average: Ref, g: Ref, share: float) -> None:
+    """The same of g²."""
+    squares = t.multiply(g, g)
+    t.multiply(squares, share, out=squares)
+    t.multiply(average, 1 - share, out=average)
+    t.add(average, squares, out=average)
+
+
+def descend(t: Tape, weight: Ref, direction: Ref, rate: float) -> None:
+    """w ← w − η·direction."""
+    t.subtract(weight, t.multiply(direction, rate), out=weight)
+
+
+def root_of(t: Tape, squares: Ref, correction: float, least: float) -> Ref:
+    """√(v/correction) + ε, in new memory."""
+    root = t.divide(squares, correction) if correction != 1 else t.copy(squares)
+    t.sqrt(root, out=root)
+    return t.add(root, least, out=root)
+
+
+def sgd(t: Tape, u: Update) -> None:
+    """w ← w − ηg."""
+    descend(t, u.weight, u.gradient, 1e-3)
+
+
+def momentum(t: Tape, u: Update) -> None:
+    """v ← 0.9 v + g; w ← w − ηv."""
+    velocity = u.states["momentum_buffer"]
+    t.multiply(velocity, 0.9, out=velocity)
+    t.add(velocity, u.gradient, out=velocity)
+    descend(t, u.weight, velocity, 1e-3)
+
+
+def nesterov(t: Tape, u: Update) -> None:
+    """v ← 0.9 v + g; w ← w − η(g + 0.9 v)."""
+    velocity = u.states["momentum_buffer"]
+    t.multiply(velocity, 0.9, out=velocity)
+    t.add(velocity, u.gradient, out=velocity)
+    ahead = t.multiply(velocity, 0.9)
+    descend(t, u.weight, t.add(ahead, u.gradient, out=ahead), 1e-3)
+
+
+def adagrad(t: Tape, u: Update) -> None:
+    """s ← s + g²; w ← w − ηg/(√s + ε)."""
+    total = u.states["sum"]
+    t.add(total, t.multiply(u.gradient, u.gradient), out=total)
+    root = root_of(t, total, 1, 1e-10)
+    descend(t, u.weight, t.divide(u.gradient, root, out=root), 1e-2)
+
+
+def rmsprop(t: Tape, u: Update) -> None:
+    """v ← 0.99 v + 0.01 g²; w ← w − ηg/(√v + ε); v less the square of a mean, and momentum, where there is a state."""
+    squares, mean, velocity = (u.states.get(name) for name in ("square_avg", "grad_avg", "momentum_buffer"))
+    assert squares is not None
+    follow_squares(t, squares, u.gradient, 0.01)
+    if mean is not None:
+        follow(t, mean, u.gradient, 0.01)
+        variance = t.multiply(mean, mean)
+        squares = t.subtract(squares, variance, out=variance)
+    root = root_of(t, squares, 1, 1e-8)
+    direction = t.divide(u.gradient, root, out=root)
+    if velocity is not None:
+        t.multiply(velocity, 0.9, out=velocity)
+        direction = t.add(velocity, direction, out=velocity)
+    descend(t, u.weight, direction, 1e-2)
+
+
+def moments(t: Tape, u: Update, fast: float = 0.1, slow: float = 0.001) -> tuple[Ref, Ref]:
+    """Running mean of g and of g²."""
+    mean, squares = u.states["exp_avg"], u.states["exp_avg_sq"]
+    follow(t, mean, u.gradient, fast)
+    follow_squares(t, squares, u.gradient, slow)
+    return mean, squares
+
+
+def adam(t: Tape, u: Update) -> None:
+    """w ← w − η·m̂/(√v̂ + ε)."""
+    mean, squares = moments(t, u)
+    root = root_of(t, squares, 1 - 0.999**u.step, 1e-8)
+    descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
+
+
+def adamw(t: Tape, u: Update) -> None:
+    """Adam, the weight decayed first."""
+    t.multiply(u.weight, 1 - 1e-3 * 1e-2, out=u.weight)
+    adam(t, u)
+
+
+def amsgrad(t: Tape, u: Update) -> None:
+    """AdamW with the largest v so far."""
+    t.multiply(u.weight, 1 - 1e-3 * 1e-2, out=u.weight)
+    mean, squares = moments(t, u)
+    largest = u.states["max_exp_avg_sq"]
+    t.maximum(largest, squares, out=largest)
+    root = root_of(t, largest, 1 - 0.999**u.step, 1e-8)
+    descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
+
+
+def nadam(t: Tape, u: Update) -> None:
+    """Adam looking ahead: shares μ of gradient and mean that grow with the steps."""
+    mean, squares = moments(t, u)
+    shares = [0.9 * (1 - 0.5 * 0.96 ** (0.004 * step)) for step in range(1, u.step + 2)]
+    product = math.prod(shares[:-1])
+    root = root_of(t, squares, 1 - 0.999**u.step, 1e-8)
+    descend(t, u.weight, t.divide(u.gradient, root), 2e-3 * (1 - shares[-2]) / (1 - product))
+    descend(t, u.weight, t.divide(mean, root, out=root), 2e-3 * shares[-1] / (1 - product * shares[-1]))
+
+
+def _mean_square(t: Tape, x: Ref, axes: tuple[int, ...]) -> Ref:
+    return t.mean(t.multiply(x, x), axes)
+
+
+def _rms(t: Tape, x: Ref) -> Ref:
+    """√mean(x²) of all, one number."""
+    mean = _mean_square(t, x, tuple(range(len(x.shape))))
+    return t.sqrt(mean, out=mean)
+
+
+def adafactor(t: Tape, u: Update) -> None:
+    """g over the root of a rank-one estimate of its squares, clipped, at a rate that grows with the weight."""
+    share, g, least = u.step**-0.8, u.gradient, 2.0**-52 if t.dtype == "float64" else 2.0**-23
+    if len(g.shape) > 1:
+        rows = u.states["row_var"].reshape(*g.shape[:-1], 1)
+        columns = u.states["col_var"].reshape(*g.shape[:-2], 1, g.shape[-1])
+        follow(t, rows, _mean_square(t, g, (len(g.shape) - 1,)), share)
+        follow(t, columns, _mean_square(t, g, (len(g.shape) - 2,)), share)
+        update = t.matmul(rows, columns)
+        mean = t.mean(rows, -2)
+        t.divide(update, t.maximum(mean, least, out=mean), out=update)
+    else:
+        follow(t, u.states["variance"], t.multiply(g, g), share)
+        update = t.copy(u.states["variance"])
+    t.maximum(update, least * least, out=update)
+    t.sqrt(update, out=update)
+    t.divide(g, update, out=update)
+    rate = _rms(t, u.weight)
+    t.maximum(rate, 1e-3, out=rate)
+    t.multiply(rate, min(1e-2, 1 / math.sqrt(u.step)), out=rate)
+    clip = _rms(t, update)
+    t.divide(rate, t.maximum(clip, 1.0, out=clip), out=rate)
+    t.multiply(update, rate, out=update)
+    t.subtract(u.weight, update, out=u.weight)
+
+
+def lion(t: Tape, u: Update) -> None:
+    """w ← w − η(sign(0.9 m + 0.1 g) + λw); m ← 0.99 m + 0.01 g."""
+    mean = u.states["exp_avg"]
+    direction = t.multiply(mean, 0.9)
+    t.add(direction, t.multiply(u.gradient, 0.1), out=direction)
+    t.sign(direction, out=direction)
+    t.add(direction, t.multiply(u.weight, 1e-2), out=direction)
+    descend(t, u.weight, direction, 1e-4)
+    follow(t, mean, u.gradient, 0.01)
+
+
+def lamb(t: Tape, u: Update) -> None:
+    """Adam's direction with decay, as long as the weight: w ← w − η·(‖w‖/‖u‖)·u; 1 where the weight is 0."""
+    mean, squares = moments(t, u)
+    root = root_of(t, squares, 1 - 0.999**u.step, 1e-6)
+    direction = t.divide(mean, root, out=root)
+    t.divide(direction, 1 - 0.9**u.step, out=direction)
+    t.add(direction, t.multiply(u.weight, 1e-2), out=direction)
+    own, other = _rms(t, u.weight), _rms(t, direction)
+    ratio = t.divide(own, other, out=other)
+    t.copyto(ratio, 1.0, where=t.equal(own, 0.0))
+    t.multiply(direction, ratio, out=direction)
+    descend(t, u.weight, direction, 1e-3)
+
+
+def muon(t: Tape, u: Update) -> None:
+    """A matrix's momentum made orthogonal by five Newton-Schulz steps; AdamW for what is no matrix."""
+    if len(u.weight.shape) != 2:
+        adamw(t, u)
+        return
+    follow(t, u.states["momentum_buffer"], u.gradient, 0.05)
+    ahead = t.multiply(u.gradient, 0.05)
+    t.add(ahead, t.multiply(u.states["momentum_buffer"], 0.95), out=ahead)
+    rows, columns = u.weight.shape
+    x = _orthogonal(t, ahead.swapaxes(0, 1) if rows > columns else ahead)
+    t.multiply(u.weight, 1 - 1e-3 * 0.1, out=u.weight)
+    x = x.swapaxes(0, 1) if rows > columns else x
+    descend(t, u.weight, x, 1e-3 * math.sqrt(max(1, rows / columns)))
+
+
+def _orthogonal(t: Tape, x: Ref) -> Ref:
+    """X ← aX + (bA + cA²)X with A = XXᵀ, from X of length 1."""
+    length = t.sum(t.multiply(x, x), (0, 1))
+    t.sqrt(length, out=length)
+    x = t.divide(x, t.maximum(length, 1e-7, out=length))
+    for _ in range(5):
+        gram = t.matmul(x, x.swapaxes(0, 1))
+        mixed = t.multiply(t.matmul(gram, gram), 2.0315)
+        t.add(mixed, t.multiply(gram, -4.775), out=mixed)
+        turned = t.matmul(mixed, x)
+        t.add(turned, t.multiply(x, 3.4445), out=turned)
+        x = turned
+    return x
+
+
+def shampoo(t: Tape, u: Update) -> None:
+    """L ← L + g gᵀ for each axis; w ← w − η·g between the inverse roots, which are renewed apart, now and then."""
+    direction, start = u.gradient, 0
+    for axis, n in enumerate(u.weight.shape):
+        apart = t.reshape(u.gradient.swapaxes(0, axis), n, -1)
+        square = slice(start, start + n * n)
+        gram = u.states["preconditioners"][square].reshape(n, n)
+        t.add(gram, t.matmul(apart, apart.swapaxes(0, 1)), out=gram)
+        root = u.states["inverse_roots"][square].reshape(n, n)
+        turned = direction.swapaxes(0, axis)
+        direction = t.matmul(root, t.reshape(turned, n, -1)).reshape(*turned.shape).swapaxes(0, axis)
+        start += n * n
+    descend(t, u.weight, direction, 1e-1)
+
 
 Step = Callable[[Tape, Update], None]
 

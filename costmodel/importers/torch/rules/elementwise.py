@@ -36,7 +36,7 @@ from costmodel.layers.arithmetic import (
 )
 from costmodel.layers.attention import Mask
 from costmodel.layers.function import FUNCTIONS, Pointwise
-from costmodel.layers.leaf import Made
+from costmodel.layers.indexing import Made
 from costmodel.layers.noise import ChannelDropout
 
 ACTIVATIONS = {

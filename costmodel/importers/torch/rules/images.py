@@ -5,9 +5,8 @@ from __future__ import annotations
 from costmodel.graph.tensor import Shape, Tensor
 from costmodel.importers.torch.site import Site, rule, strides_of, tied
 from costmodel.layers.activation import Gated
-from costmodel.layers.adaptive_pool import AdaptiveAvgPool, AdaptiveMaxPool
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
-from costmodel.layers.pool import AvgPool, MaxPool
+from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
 from costmodel.layers.resize import Columns, Padded, Resized
 
 

@@ -6,8 +6,7 @@ from costmodel.graph.tensor import Tensor, dense_strides
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.importers.torch.site import Site, rule
 from costmodel.importers.torch.trees import shape_of
-from costmodel.layers.indexing import Accumulated, Chosen, Combined, Placed
-from costmodel.layers.leaf import Made
+from costmodel.layers.indexing import Accumulated, Chosen, Combined, Made, Placed
 from costmodel.layers.reduction import Reduce
 from costmodel.layers.shape import Copied
 

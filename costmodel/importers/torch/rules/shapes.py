@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor, is_contiguous, transposed
 from costmodel.importers.torch.site import Site, rule, strides_of
-from costmodel.layers.indexing import Chosen
-from costmodel.layers.leaf import Made
+from costmodel.layers.indexing import Chosen, Made
 from costmodel.layers.shape import Copied, Joined
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
