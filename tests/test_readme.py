@@ -30,6 +30,7 @@ def files() -> dict[str, str]:
     return {block.splitlines()[0].removeprefix("# "): block for block in named}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0])
 def test_outputs_are_the_program_s(block: str) -> None:
     command, _, output = block.partition("\n")
@@ -37,6 +38,7 @@ def test_outputs_are_the_program_s(block: str) -> None:
     assert apart(*command.split()[2:], PYTHONIOENCODING="utf-8") == (0, output, "")
 
 
+@pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     # In a process of their own: a layer kind once defined stays.
     for name, text in files().items():

@@ -62,6 +62,7 @@ def test_everything_is_in_one_of_the_packages() -> None:
     assert {name.partition(".")[0] for name in MODULES} - {"costmodel", "__main__"} == set(ORDER)
 
 
+@pytest.mark.slow
 def test_packages_import_downward_only() -> None:
     floor = {package: number for number, package in enumerate(ORDER)} | {
         "costmodel": len(ORDER),
@@ -71,6 +72,7 @@ def test_packages_import_downward_only() -> None:
     assert [(module, imported) for module, imported in imports() if at[imported] > at[module]] == []
 
 
+@pytest.mark.slow
 def test_no_more_than_three_files_import_each_other_in_a_circle() -> None:
     pairs = set(imports())
     after = {name: {imported for module, imported in pairs if module == name} for name in MODULES}
@@ -102,12 +104,14 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_heavy() -> None:
     loaded = loaded_by("import costmodel; from costmodel import __version__")
     assert "costmodel" in loaded
     assert not {"sympy", "numpy", "pydantic", "yaml", "click", "rich", "pandas", "matplotlib"} & loaded
 
 
+@pytest.mark.slow
 def test_predicting_and_printing_load_no_algebra() -> None:
     loaded = loaded_by("import costmodel as cm; p = cm.predict('gpt2-small', batch=32, seq=512); str(p), p.to_json()")
     assert "pydantic" in loaded

@@ -29,6 +29,7 @@ def test_attention_passes_the_mlp_where_it_does_by_hand(part: str, equal: int) -
     assert f"{part} passes mlp at seq {equal + 1:,}" in str(found)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 12), st.sampled_from(["sgd", "adamw"]))
 def test_order_changes_there_and_nowhere_before(width: int, depth: int, optimizer: str) -> None:
     model = cm.MLP(sizes=(7, *(4 * width,) * depth, 3))
@@ -74,6 +75,7 @@ HALF_A_ROW = cm.Transformer(
 )
 
 
+@pytest.mark.slow
 @given(questions(), st.sampled_from(QUANTITIES))
 @examples(30)
 @example((HALF_A_ROW, {"batch": 1, "seq": 1}), "params")
@@ -88,6 +90,7 @@ def test_flops_are_proportional_to_the_batch_and_every_quantity_has_sensitivitie
     assert elasticity == 1 or rounded(model, asked["batch"], asked.get("seq", 1))
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(2, 60), st.sampled_from(["flops.total", "memory.activations", "pointwise_flops.forward"]))
 def test_slopes_are_central_differences_of_what_is_quadratic(batch: int, seq: int, quantity: str) -> None:
     model = cm.Transformer(vocab=50, context=64, layers=2, width=24, heads=4)
@@ -103,6 +106,7 @@ def test_a_quantity_of_zero_has_no_elasticity() -> None:
     assert "known are B" in error_of(lambda: cm.sensitivity("gpt2-small", "flops.total")["b"])
 
 
+@pytest.mark.slow
 def test_the_shell_asks_as_python_does(capsys) -> None:
     found = cm.break_even("gpt2-small", "attention", "mlp", for_="seq")
     asked = ("break-even", "gpt2-small", "attention", "mlp", "--for", "seq")

@@ -46,6 +46,7 @@ def test_a_candidate_is_what_predict_says(candidate: Candidate) -> None:
     assert (p.memory.peak, p.flops.recomputed) == (candidate.peak, candidate.recomputed_flops)
 
 
+@pytest.mark.slow
 @given(st.integers(PEAKS[0], PEAKS[-1] + 9) | st.sampled_from(PEAKS), st.integers(0, 1000))
 def test_the_chosen_fits_and_all_that_is_cheaper_does_not(budget: int, reserve: int) -> None:
     choice = cm.cheapest_checkpoint(SPEC, budget + reserve, reserve=reserve, **QUESTION)
@@ -58,6 +59,7 @@ def test_the_chosen_fits_and_all_that_is_cheaper_does_not(budget: int, reserve: 
             assert other.peak > budget
 
 
+@pytest.mark.slow
 @given(st.integers(1, PEAKS[0] - 1))
 def test_if_none_fits_it_says_by_how_much_the_smallest_misses(budget: int) -> None:
     choice = cm.cheapest_checkpoint(SPEC, budget, **QUESTION)

@@ -43,10 +43,12 @@ def kill_a_worker(client: Any, directory: Path, killed_at: list[int]) -> None:
     killed_at.append(parts)
 
 
+@pytest.mark.slow
 def test_a_client_gives_the_same(client: Any) -> None:
     assert cm.sweep(SMALL, **GRID, client=client).identical(cm.sweep(SMALL, **GRID))
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_a_worker(client: Any, tmp_path: Path) -> None:
     whole = cm.sweep(SMALL, **GRID, quantities=NAMES)
     lazy = cm.sweep(SMALL, **GRID, quantities=NAMES, chunks={"batch": 1, "heads": 1}, client=client)

@@ -43,6 +43,7 @@ def test_the_largest_batch_is_the_largest_of_all_that_fit(question: Any, fits: i
     assert found.margin == memory - found.value
 
 
+@pytest.mark.slow
 @given(transformers(), st.sampled_from(["layers", "width", "vocab", "heads"]), st.integers(1, 30), sizes)
 @examples(60)
 def test_an_answer_is_within_its_target_and_the_next_size_is_not(model: Any, name: str, more: int, batch: int) -> None:

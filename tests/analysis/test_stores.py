@@ -125,6 +125,7 @@ def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".parquet"] == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_a_readable_store_that_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +252,7 @@ def test_truth_values_are_read_as_they_are_written(capsys) -> None:
     assert "no answer" not in found[0].out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_ends_with_130_and_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.parquet"

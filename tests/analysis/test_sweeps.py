@@ -233,6 +233,7 @@ def test_chunks_are_lazy_and_the_same(chunks: Any) -> None:
     assert lazy.compute().identical(cm.sweep(SMALL, **GRID))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("chunks", [None, {"batch": 3}])
 def test_parquet_and_zarr_hold_what_the_result_holds(tmp_path: Any, chunks: Any) -> None:

@@ -188,6 +188,7 @@ def test_ready_models_survive_being_written_down(name: str) -> None:
     assert build(describe(model), name) == model
 
 
+@pytest.mark.slow
 def test_a_note_that_states_a_count_states_the_right_one() -> None:
     for entry in models():
         model = cm.load(entry.name)
@@ -202,6 +203,7 @@ def test_an_image_size_in_the_question_replaces_the_models_own() -> None:
         cm.predict("resnet50", seq=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0", "lenet-5", "resnet18", "unet"])
 def test_a_formula_derived_at_a_small_image_holds_at_others(name: str) -> None:
     """Where an axis happens to be 1, it is not taken for one that broadcasts."""

@@ -185,6 +185,7 @@ def varies(model: cm.Transformer, name: str, value: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @given(transformers())
 def test_the_values_that_are_allowed_are_those_of_which_there_is_a_model(model: cm.Transformer) -> None:
     shape = model.batch_shape(1, 1, None)

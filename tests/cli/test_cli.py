@@ -82,6 +82,7 @@ def test_explain_prints_the_explanation(capsys) -> None:
     assert json.loads(as_json) == explanation.to_dict()
 
 
+@pytest.mark.slow
 def test_models_lists_every_ready_model(capsys) -> None:
     lines = here(capsys, "models").out.splitlines()[1:]
     entries = json.loads(here(capsys, "models", "--json").out)
@@ -100,6 +101,7 @@ def test_what_show_prints_is_a_file_of_the_same_model(capsys, tmp_path, name: st
     assert build(data, "test") == cm.load(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_that_run(capsys, tmp_path, monkeypatch, command: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,6 +113,7 @@ def test_help_has_examples_that_run(capsys, tmp_path, monkeypatch, command: str)
     assert "--json" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*COMMANDS, "roofline", "roofline check"])
 def test_help_fits_80_columns_and_lists_settings_apart(capsys, monkeypatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -121,6 +124,7 @@ def test_help_fits_80_columns_and_lists_settings_apart(capsys, monkeypatch, comm
     assert ("--batch" in settings) == (command not in ("models", "show", "roofline"))
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_and_options() -> None:
     asked = {"_COSTMODEL_COMPLETE": "bash_complete", "COMP_CWORD": "1"}
     assert apart(COMP_WORDS="costmodel pred", **asked) == (0, "plain,predict\n", "")
@@ -151,11 +155,13 @@ def test_a_command_line_that_cannot_be_read_is_one_line(capsys, arguments: list[
     refused(here(capsys, *arguments), *said)
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_the_code_and_one_line() -> None:
     refused(apart("predict", "gpt2-smal"), "'gpt2-smal'", "'gpt2-small'")
     assert apart("predict", "mlp-mnist").code == 0
 
 
+@pytest.mark.slow
 def test_output_that_its_encoding_lacks_is_replaced() -> None:
     report = apart("predict", "gpt2-small", PYTHONIOENCODING="ascii")
     assert (report.code, report.err) == (0, "")
@@ -164,6 +170,7 @@ def test_output_that_its_encoding_lacks_is_replaced() -> None:
     assert json.loads(shown.out) == describe(cm.load("mlp-lenet-300-100"))
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "costmodel", "models"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -175,6 +182,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a full device")
 def test_output_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "w") as full:
@@ -203,6 +211,7 @@ def test_main_exits_with_the_code(monkeypatch) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["predict", "gpt2-small"], ["predict", "resnet50", "--json"], ["models"]])
 def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
     heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch", "costmodel.cli.sweep", "costmodel.cli.analysis"}

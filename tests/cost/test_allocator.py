@@ -81,6 +81,7 @@ def test_blocks_never_overlap_and_all_return(actions: list[tuple[int, bool]]) ->
     assert sum(block.size for block in free) == allocator.reserved
 
 
+@pytest.mark.slow
 @given(questions())
 def test_blocks_take_a_little_more_than_tensors_and_segments_more_than_blocks(question: Any) -> None:
     model, chosen = question

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ TURNED_AT_TIMES = Transformer(
 )
 
 
+@pytest.mark.slow
 @given(questions(), deep)
 @examples(150)
 @example((TURNED_AT_TIMES, {"mode": "inference", "attention": "flash", "seq": 1}), 3)

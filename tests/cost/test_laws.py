@@ -28,6 +28,7 @@ from tests.profiles import examples
 from tests.strategies import mlps, questions, transformers
 
 
+@pytest.mark.slow
 @given(questions())
 @examples(30)
 def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]]) -> None:
@@ -321,6 +322,7 @@ def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:
     assert [(d.symbol, d.value) for d in explained.letters] == [("n_0", 3), ("n_1", 5), ("n_2", 2)]
 
 
+@pytest.mark.slow
 @given(transformers(), st.integers(1, 3), st.integers(1, 4), st.integers(2, 9), st.integers(2, 16))
 @examples(40)
 def test_a_formula_says_where_it_does_not_hold(

@@ -43,6 +43,7 @@ def test_it_is_the_same_work_at_another_time(spec: Transformer, batch: int, chun
     assert chunked.memory.inputs == whole.memory.inputs
 
 
+@pytest.mark.slow
 @given(TRANSFORMERS, st.integers(1, 4), PRECISION)
 def test_more_chunks_never_take_more(spec: Transformer, batch: int, precision: str) -> None:
     each = [cm.predict(spec, batch=batch, loss_chunks=n, precision=precision).memory for n in (2, 3, 4, 8)]

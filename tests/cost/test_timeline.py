@@ -75,6 +75,7 @@ def test_inference_keeps_nothing_for_later(model: Any) -> None:
     assert all(step.alive.activations == step.alive.gradients == 0 for step in p.timeline.steps)
 
 
+@pytest.mark.slow
 @given(transformers(), st.integers(2, 9), st.integers(1, 16))
 def test_every_step_grows_evenly_with_the_batch(model: Transformer, batch: int, seq: int) -> None:
     model = model.with_fields({"layers": 3, "experts.capacity_factor": None})  # which is rounded up

@@ -89,6 +89,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     refused(here(capsys, "predict", f"{tmp_path}/loop.yaml"), "loop.yaml")
 
 
+@pytest.mark.slow
 def test_a_bad_file_ends_the_process_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(b"[" * 1_000_000)

@@ -114,6 +114,7 @@ def test_distances_lie_between_the_caches() -> None:
     assert near["L2"] < dict(MACHINE.caches)["L2"] < near["memory"]
 
 
+@pytest.mark.slow
 def test_no_layer_that_is_predicted_is_a_probe() -> None:
     layers = layers_of()
     assert len(layers) > 100

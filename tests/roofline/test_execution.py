@@ -136,6 +136,7 @@ MLPS = st.builds(
 )
 
 
+@pytest.mark.slow
 @differential
 @given(MLPS, st.integers(2, 4), LOSS, SEED)
 def test_mlps(spec: MLP, batch: int, loss: str | None, seed: int) -> None:
@@ -198,6 +199,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", DRAWN)
 def test_every_field_is_drawn(of: type[Architecture]) -> None:
     values: dict[str, set[str]] = {name: set() for name in of.field_names() if name not in ("name", "notes")}
@@ -212,6 +214,7 @@ def test_every_field_is_drawn(of: type[Architecture]) -> None:
     assert [name for name, seen in values.items() if len(seen) < 2] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "densenet121"])
 def test_ready_models_in_inference(name: str) -> None:
     model = cm.load(name)

@@ -58,6 +58,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize("name", MODELS)
 def test_live_bytes_are_numpy_s_at_every_call(name: str, mode: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from costmodel.roofline.probes import GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
 
 
+@pytest.mark.slow
 def test_every_probe_runs_on_the_bench() -> None:
     bench = Workbench(80 * 2**20, GATHERED_ROWS)
     small = [p for p in probes() if p.op.traffic_bytes < 400_000 and p.op.contractions < 1e6]

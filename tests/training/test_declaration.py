@@ -46,6 +46,7 @@ def test_a_ready_optimizer_s_fields_make_the_same(name: str) -> None:
     assert [s.name for s in p.settings.states.states] == [s.name for s in OPTIMIZERS[name].states]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["weight", "rows", "scalar"]), max_size=4))
 def test_states_add_up(extents: list[Any]) -> None:
     def memory(chosen: list[Any]) -> int:
