@@ -161,7 +161,9 @@ class Recorder:
         name = f"{storage.name or 'input'}{self.suffix(storage.block)}"
         key = (storage, name)
         if key not in self.given:
-            self.given[key] = self.tape.array([*shape], ROLES[storage.origin], name, NUMBERS.get(storage.role))
+            same = sum(other == name for _, other in self.given)  # blocks that are alike may stand apart
+            unique = f"{name}#{same + 1}" if same else name
+            self.given[key] = self.tape.array([*shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
         return self.viewed(self.given[key], shape)
 
     def standing(self, role: BufferRole) -> dict[str, Ref]:
