@@ -130,9 +130,8 @@ class Placed(Moving):
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, in the input's order unless numbers are kept."""
-        role = joint_role(call.inputs[:1])
-        return call.run.tensor(call.x.shape, role) if self.whole else call.like(call.x, role)
+        """New memory in the input's order."""
+        return call.like(call.x, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: numbers are moved."""

@@ -26,13 +26,14 @@ pytestmark = pytest.mark.oracle
 COMPOSED = """
 __and__ __lshift__ __or__ __rshift__ __xor__ _to_copy abs addcdiv addcmul addmm all amax amin any asin atan baddbmm
 bernoulli binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not
-bitwise_or bitwise_xor broadcast_to clamp_max clamp_min constant copy cos cosh cross_entropy_loss cumprod cumsum
-diff div divide einsum embedding eq erf exp2 expand expand_as expm1 fill floor_divide fmod gather ge ger gt index
-index_add index_copy index_fill index_put index_select instance_norm isfinite isin isinf isnan isneginf le lerp
-linalg_vector_norm log10 log1p log2 logical_and logical_not logical_or logical_xor logsumexp lt masked_fill max
-maximum min minimum mish nan_to_num ne nll_loss nll_loss2d nll_loss_nd norm normal one_hot outer pow prelu prod
-reciprocal remainder rms_norm rsqrt scaled_dot_product_attention scatter scatter_add scatter_reduce sin sinh sqrt
-square std sum take_along_dim tan to true_divide type_as uniform var where zero
+bitwise_or bitwise_xor broadcast_to clamp clamp_max clamp_min clip constant copy cos cosh cross_entropy_loss cumprod
+cumsum diff div divide einsum embedding eq erf exp2 expand expand_as expm1 fill floor_divide fmod gather ge ger gt
+index index_add index_copy index_fill index_put index_select instance_norm isfinite isin isinf isnan isneginf kl_div
+l1_loss le lerp linalg_vector_norm log10 log1p log2 logical_and logical_not logical_or logical_xor logsumexp lt
+masked_fill max maximum min minimum mish nan_to_num ne nll_loss nll_loss2d nll_loss_nd norm normal one_hot outer pow
+prelu prod reciprocal remainder repeat rms_norm rsqrt rsub scaled_dot_product_attention scatter scatter_add
+scatter_reduce sin sinh sqrt square std sub subtract sum take_along_dim tan tile to true_divide type_as unfold
+uniform var where zero
 """
 """Operators whose gradient PyTorch composes of several kernels, or sums by them, where on paper it is one: what these
 hold for a moment is not on paper, so that the peak of backward is not to the byte.

@@ -32,7 +32,8 @@ def placed(site: Site) -> Tensor:
     names = "indices" if site.has("indices") else "index"
     places = [site.tensor(names)] if site.is_tensor(names) else site.tensors(names)
     kind = Placed(values is not None, site.step.op == "index_copy")
-    return site.layer(kind, site.tensor("self"), *([site.tensor(values)] if values else []), *places)
+    y = site.layer(kind, site.tensor("self"), *([site.tensor(values)] if values else []), *places)
+    return y.view(y.shape, None) if site.step.op in ("scatter", "index_copy") else y
 
 
 @rule("index_add", "scatter_add")

@@ -452,7 +452,10 @@ def compared(site: Site) -> Tensor:
     if site.value("log_target", False):
         raise site.fail("of a target of logarithms has no rule")
     kind = Compared(site.step.op, REDUCED[site.value("reduction", 1)])
-    return site.layer(kind, site.tensor("self"), site.tensor("target"), *weights(site, "weight", "pos_weight"))
+    x, target = site.tensor("self"), site.tensor("target")
+    y = site.layer(kind, x, target, *weights(site, "weight", "pos_weight"))
+    like = target if site.step.op == "kl_div" else x
+    return y.view(y.shape, dense_strides(like.shape, like.strides)) if like.has(y.shape) else y
 
 
 def weights(site: Site, *names: str) -> list[Tensor]:
