@@ -233,7 +233,7 @@ def dropout(site: Site) -> Tensor:
         return site.layer(Identity(), x)
     name = site.step.name
     if p >= 1:
-        return site.layer(Scale(0.0), x)
+        return site.layer(Multiply(), x, site.layer(Made(()), name=f"{name}.zero"))
     if site.step.op == "alpha_dropout":
         noise, shift = (site.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
         return site.layer(Add(), site.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
