@@ -206,6 +206,7 @@ def test_main_exits_with_the_code(monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["costmodel", "show", "nothing-like-it"])
     monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "")
     monkeypatch.setattr("gc.set_threshold", lambda *_: None)
+    monkeypatch.setattr("gc.disable", lambda: None)  # for the rest of a process that ends; this one goes on
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 2
