@@ -1,0 +1,47 @@
+"""What a layer asks of a device: its kernels, each with the work that it really does and the bytes that it moves."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from costmodel.training.dtypes import Dtype
+
+Sort = Literal["product", "convolution", "attention", "pointwise", "reduction", "gather"]
+"""What decides the speed of a kernel.
+
+product: matrix products; convolution: an implicit matrix product; attention: both products and the softmax in one
+kernel. pointwise: each element by itself, copies and optimizer steps among them; reduction: rows or channels are
+reduced (norms, softmax, losses, pooling, sums); gather: addresses come from data (embeddings, indexing).
+"""
+
+
+class Product(NamedTuple):
+    """Sizes of `batch` products of (m × k) by (k × n).
+
+    A convolution is an implicit one, with a batch of its groups: m = images · output pixels, n = output channels of a
+    group, k = input channels of a group · window. Attention has a batch of images · heads, m queries, n keys and
+    heads of size k.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+class Kernel(NamedTuple):
+    """One kernel, started `launches` times.
+
+    flops: arithmetic really done in all launches, contractions and pointwise, a multiply-add being 2: unlike the
+    headline FLOPs, which follow PyTorch's counter. read, written: bytes moved to and from memory in all launches if
+    nothing stays in a cache. dtype: the type of the operands, which decides the peak. sizes: of products only.
+    """
+
+    name: str
+    sort: Sort
+    flops: int
+    read: int
+    written: int
+    dtype: Dtype
+    launches: int = 1
+    sizes: Product | None = None
