@@ -38,7 +38,7 @@ print(plain.fits(budget, reserve="1 GiB"))
 # ## One knob at a time
 
 # %%
-knobs = {
+varied_sizes = {
     "as asked": {},
     "batch halved": {"batch": asked["batch"] // 2},
     "SGD instead of AdamW": {"optimizer": "sgd"},
@@ -66,7 +66,7 @@ def terms(settings):
     }
 
 
-pd.DataFrame([terms(settings) for settings in knobs.values()], index=list(knobs))
+pd.DataFrame([terms(settings) for settings in varied_sizes.values()], index=list(varied_sizes))
 
 # %% [markdown]
 # The optimizer, which is what most people try first, hardly matters here: it turns a term that is small. The

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import SETTING_NAMES
@@ -59,7 +59,7 @@ def test_examples_run(tmp_path: Path) -> None:
 
 
 def test_the_example_of_a_layer_kind_says_what_every_kind_must() -> None:
-    for method in Kind.__abstractmethods__:
+    for method in Layer.__abstractmethods__:
         assert f"def {method}(" in files()["prelu.py"]
 
 

@@ -16,7 +16,7 @@ from costmodel.graph.tensor import Call
 from costmodel.importers.files import build
 from costmodel.layers import load_all
 from costmodel.layers.arithmetic import Identity
-from costmodel.layers.base import KINDS, Kind, Unary, Work, layer
+from costmodel.layers.base import KINDS, Layer, LayerFlops, Unary, layer
 from costmodel.layers.linear import Linear
 
 PACKAGE = Path(cm.__file__).parent
@@ -126,7 +126,7 @@ def test_public_names_are_there() -> None:
 
 
 @pytest.mark.parametrize("kind", load_all().values(), ids=load_all())
-def test_every_kind_says_what_it_is_and_where_that_is_from(kind: type[Kind]) -> None:
+def test_every_kind_says_what_it_is_and_where_that_is_from(kind: type[Layer]) -> None:
     assert kind.source.strip()
     assert kind.__dict__.get("__doc__"), "a docstring of its own, not the one that a dataclass makes up"
     assert not kind.__doc__.startswith(f"{kind.__name__}(")
@@ -143,13 +143,13 @@ def test_a_new_kind_is_usable_at_once_from_python_and_from_data() -> None:
 
             source = "by hand: dx = 3 x² g"
 
-            def forward(self, call: Call) -> Work:
-                return Work(0, 2 * call.x.size)
+            def forward(self, call: Call) -> LayerFlops:
+                return LayerFlops(0, 2 * call.x.size)
 
             def backward(self, call: Call) -> list:
                 return []
 
-            def kept(self, call: Call) -> tuple:
+            def saved(self, call: Call) -> tuple:
                 return (call.x,)
 
         from_python = cm.CNN(input=(3, 4, 4), blocks=[Cube()])

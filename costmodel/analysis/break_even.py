@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.solve import shower
-from costmodel.analysis.vary import Knob, knob_of, last_true
+from costmodel.analysis.vary import VariedSize, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer
@@ -73,7 +73,7 @@ class BreakEven(Answer):
 
     a: str
     b: str
-    knob: Knob
+    varied: VariedSize
     crossings: tuple[Crossing, ...]
     first: tuple[int, int]
     last: int
@@ -96,12 +96,12 @@ class BreakEven(Answer):
         return {
             "a": self.a,
             "b": self.b,
-            "for": self.knob.name,
+            "for": self.varied.name,
             "answer": self.answer,
             "crossings": [vars(crossing) for crossing in self.crossings],
             "first": {"a": self.first[0], "b": self.first[1]},
             "last": self.last,
-            "note": self.knob.note,
+            "note": self.varied.note,
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ class BreakEven(Answer):
 
     def sheet(self) -> Sheet:
         """What passes what and where, and both there."""
-        name, first = self.knob.name, self.knob.values[0]
+        name, first = self.varied.name, self.varied.values[0]
         lines = [self._said(crossing) for crossing in self.crossings]
         if not self.crossings:
             order = (
@@ -120,11 +120,11 @@ class BreakEven(Answer):
         show_a, show_b = shower(_quantity(self.a)), shower(_quantity(self.b))
         rows = [(f"{first:,}", show_a(self.first[0]), show_b(self.first[1]))]
         rows += [(f"{c.at:,}", show_a(c.a), show_b(c.b)) for c in self.crossings]
-        notes = [f"note: {self.knob.note}"] if self.knob.note else []
+        notes = [f"note: {self.varied.note}"] if self.varied.note else []
         return Sheet(lines, [Table((name, self.a, self.b), rows, words=frozenset())], notes=notes)
 
     def _said(self, crossing: Crossing) -> str:
-        name = self.knob.name
+        name = self.varied.name
         equal = "" if crossing.equal is None else f" (equal at {crossing.equal:,})"
         if crossing.leads:
             other = self.b if crossing.leads == self.a else self.a
@@ -177,13 +177,13 @@ def _unit(what: str) -> str:
 class _Course:
     """The two costs along a knob."""
 
-    def __init__(self, knob: Knob, a: str, b: str) -> None:
-        self.knob, self.a, self.b = knob, a, b
+    def __init__(self, varied: VariedSize, a: str, b: str) -> None:
+        self.varied, self.a, self.b = varied, a, b
         self.made: dict[int, tuple[int, int]] = {}
 
     def costs(self, position: int) -> tuple[int, int]:
         if position not in self.made:
-            at = self.knob.at(self.knob.values[position])
+            at = self.varied.at(self.varied.values[position])
             self.made[position] = share(at, self.a), share(at, self.b)
         return self.made[position]
 
@@ -200,7 +200,7 @@ class _Course:
                 turns.append((now, self.order(now)))
                 last = now
             last = position
-        return BreakEven(self.a, self.b, self.knob, self._crossings(turns), self.costs(0), self.knob.values[last])
+        return BreakEven(self.a, self.b, self.varied, self._crossings(turns), self.costs(0), self.varied.values[last])
 
     def _crossings(self, turns: list[tuple[int, int]]) -> tuple[Crossing, ...]:
         """Turns of the order, one that leads to equality and one that leads on from it being one crossing."""
@@ -209,15 +209,15 @@ class _Course:
             last = position == turns[-1][0]
             if order == lead or (order == 0 and not last):
                 continue
-            equal = self.knob.values[before[0]] if before[1] == 0 and before[0] else None
+            equal = self.varied.values[before[0]] if before[1] == 0 and before[0] else None
             leads = {1: self.a, -1: self.b, 0: ""}[order]
-            found.append(Crossing(self.knob.values[position], equal, *self.costs(position), leads))
+            found.append(Crossing(self.varied.values[position], equal, *self.costs(position), leads))
             lead = order
         return tuple(found)
 
     def _doublings(self) -> Iterator[int]:
         """Positions ever further on, as far as there are models that large."""
-        position, count = 1, len(self.knob.values)
+        position, count = 1, len(self.varied.values)
         while position < count:
             try:
                 self.costs(position)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.solve import shower, solve_for
-from costmodel.analysis.vary import Knob, current
+from costmodel.analysis.vary import VariedSize, current
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
@@ -25,7 +25,7 @@ class Match(Answer):
     prediction: Prediction
     quantity: str
     target: int
-    knob: Knob
+    varied: VariedSize
 
     @property
     def model(self) -> Architecture:
@@ -35,7 +35,7 @@ class Match(Answer):
     @property
     def size(self) -> int:
         """The number that was turned."""
-        return current(self.prediction, self.knob.name)
+        return current(self.prediction, self.varied.name)
 
     @property
     def value(self) -> int:
@@ -57,18 +57,18 @@ class Match(Answer):
             "target": self.target,
             "value": self.value,
             "off": self.off,
-            "by": self.knob.name,
+            "by": self.varied.name,
             "size": self.size,
-            "was": current(self.knob.asked, self.knob.name),
-            "note": self.knob.note,
+            "was": current(self.varied.asked, self.varied.name),
+            "note": self.varied.note,
         }
 
     def sheet(self) -> Sheet:
         """The size found, and how near it comes."""
-        show, was = shower(self.quantity), current(self.knob.asked, self.knob.name)
-        note = f"; {self.knob.note}" if self.knob.note else ""
+        show, was = shower(self.quantity), current(self.varied.asked, self.varied.name)
+        note = f"; {self.varied.note}" if self.varied.note else ""
         said = (
-            f"{self.model.title}: {self.knob.name} {self.size:,} (was {was:,}): {self.quantity} {show(self.value)}, "
+            f"{self.model.title}: {self.varied.name} {self.size:,} (was {was:,}): {self.quantity} {show(self.value)}, "
             f"{self._nearness()} {show(self.target)}{note}"
         )
         return Sheet([said], [])
@@ -110,7 +110,7 @@ def nearest(asked: Prediction, quantity: str, target: Any, by: str) -> Match:
     candidates = [found.prediction]
     if found.past is not None:
         with suppress(CostModelError):
-            candidates.append(found.knob.at(found.past))
+            candidates.append(found.varied.at(found.past))
     goal = found.target.bytes
     best = min(candidates, key=lambda p: (abs(int(p.value(quantity)) - goal), int(p.value(quantity))))
-    return Match(best, quantity, goal, found.knob)
+    return Match(best, quantity, goal, found.varied)

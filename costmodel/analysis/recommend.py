@@ -372,11 +372,11 @@ def recommend(
     asked: dict[str, Any] = {n: list(value) if isinstance(value, range) else value for n, value in settings.items()}
     fixed = {name: value for name, value in asked.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
-    steps, knobs = steps_of(first.settings, samples, asked), _knobs(first, asked)
-    chosen = (*knobs, *(name for name in ("batch", "accumulate") if name not in fixed))
+    steps, varied_sizes = steps_of(first.settings, samples, asked), _knobs(first, asked)
+    chosen = (*varied_sizes, *(name for name in ("batch", "accumulate") if name not in fixed))
     entries = [
         Recommendation({**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte)
-        for p in _tried(first, knobs, steps, budget.bytes - spared)
+        for p in _tried(first, varied_sizes, steps, budget.bytes - spared)
     ]
     fit = [entry for entry in entries if entry.peak + spared <= budget.bytes]
     worth = fit if "checkpoint" in asked else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
@@ -409,7 +409,9 @@ def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[An
     return {name: own[name] for name in CHOOSABLE if name in own}
 
 
-def _tried(first: Prediction, knobs: Mapping[str, Sequence[Any]], steps: Steps, room: int) -> Iterator[Prediction]:
+def _tried(
+    first: Prediction, varied_sizes: Mapping[str, Sequence[Any]], steps: Steps, room: int
+) -> Iterator[Prediction]:
     """Of every combination that the model takes, the largest step that fits, or its smallest if none does.
 
     Raises CostModelError for a value that it takes in no combination, unless others are tried of themselves.
@@ -417,10 +419,10 @@ def _tried(first: Prediction, knobs: Mapping[str, Sequence[Any]], steps: Steps, 
     refused: dict[tuple[str, int], CostModelError] = {}
     taken: set[tuple[str, int]] = set()
     start = 1
-    for places in product(*(range(len(values)) for values in knobs.values())):
-        each = list(zip(knobs, places, strict=True))
+    for places in product(*(range(len(values)) for values in varied_sizes.values())):
+        each = list(zip(varied_sizes, places, strict=True))
         try:
-            found = _largest(first, {name: knobs[name][place] for name, place in each}, steps, room, start)
+            found = _largest(first, {name: varied_sizes[name][place] for name, place in each}, steps, room, start)
         except CostModelError as error:
             refused |= dict.fromkeys(each, error)
             continue
@@ -428,7 +430,7 @@ def _tried(first: Prediction, knobs: Mapping[str, Sequence[Any]], steps: Steps, 
         start = bisect_left(steps.batches, found.settings.batch)  # the next one's may be near
         yield found
     for (name, place), error in refused.items():
-        if (name, place) not in taken and (not taken or isinstance(knobs[name], list)):
+        if (name, place) not in taken and (not taken or isinstance(varied_sizes[name], list)):
             raise error
 
 

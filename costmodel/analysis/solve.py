@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import Curve, Knob, current, knob_of, last_true
+from costmodel.analysis.vary import Curve, VariedSize, current, knob_of, last_true
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
@@ -45,7 +45,7 @@ class Solution(Answer):
     """
 
     quantity: str
-    knob: Knob
+    varied: VariedSize
     target: Budget
     reserve: int
     answer: int | None
@@ -81,19 +81,19 @@ class Solution(Answer):
         from costmodel.display.lines import stacked
 
         if self.quantity != "memory.peak":
-            raise CostModelError(f"only memory.peak is drawn along {self.knob.name}, not {self.quantity}")
+            raise CostModelError(f"only memory.peak is drawn along {self.varied.name}, not {self.quantity}")
         less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
         room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
-        said = f"{self.knob.name} {self.answer:,} fits" if self.answer else f"no {self.knob.name} fits"
+        said = f"{self.varied.name} {self.answer:,} fits" if self.answer else f"no {self.varied.name} fits"
         title = f"{self.prediction.model.title}: {said}"
-        figure = stacked(self.knob.name, self._along(), room, title, LIGHT, self.answer)
+        figure = stacked(self.varied.name, self._along(), room, title, LIGHT, self.answer)
         if path is not None:
             save(figure, path)
         return figure
 
     def _along(self) -> dict[int, dict[str, int]]:
         """Bytes at the peak by category from the knob's first value to a quarter past the answer, evenly spread."""
-        values = self.knob.values
+        values = self.varied.values
         end = values.index(self.past or self.answer or values[0])
         most = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
         steps = min(most, POINTS - 1)
@@ -101,7 +101,7 @@ class Solution(Answer):
         found: dict[int, dict[str, int]] = {}
         for value in (values[place] for place in places):
             try:
-                found[value] = self.knob.at(value).timeline.peak_step.alive._asdict()
+                found[value] = self.varied.at(value).timeline.peak_step.alive._asdict()
             except CostModelError:
                 continue
         return found
@@ -110,7 +110,7 @@ class Solution(Answer):
         """Plain data; sizes of memory in bytes."""
         return {
             "quantity": self.quantity,
-            "for": self.knob.name,
+            "for": self.varied.name,
             "answer": self.answer,
             "value": self.value,
             "target": self.target.bytes,
@@ -119,18 +119,18 @@ class Solution(Answer):
             "past": self.past,
             "past_value": self.past_value,
             "binds": self.binds,
-            "note": self.knob.note,
+            "note": self.varied.note,
         }
 
     def sheet(self) -> Sheet:
         """The answer, what it leaves of the target, and what stands in the way of more."""
-        name, show = self.knob.name, shower(self.quantity)
+        name, show = self.varied.name, shower(self.quantity)
         reserve = f" less a reserve of {show(self.reserve)}" if self.reserve else ""
         target = f"{show(self.target.bytes)} ({self.target.reading}){reserve}"
-        note = [f"note: {self.knob.note}"] if self.knob.note else []
+        note = [f"note: {self.varied.note}"] if self.varied.note else []
         if self.answer is None:
             place = current(self.prediction, name)
-            least = f"{name} {place:,}" + (", where it is least," if place > self.knob.values[0] else "")
+            least = f"{name} {place:,}" + (", where it is least," if place > self.varied.values[0] else "")
             said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
             binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
             return Sheet([f"{said}{show(-self.margin)} too much", *binds, *note], [])
@@ -146,7 +146,7 @@ class Solution(Answer):
             over = show(self.past_value + self.reserve - self.target.bytes)
             parts.insert(0, f"{show(self.past_value)}, {over} too much")
         side = "past it" if self.past > (self.answer or 0) else "too small"
-        return f"{self.knob.name} {self.past:,} is {side}: {'; '.join(parts)}"
+        return f"{self.varied.name} {self.past:,} is {side}: {'; '.join(parts)}"
 
 
 def shower(quantity: str) -> Callable[[int], str]:
@@ -246,24 +246,24 @@ def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve:
 class _Search:
     """The last position of a knob at which its curve is within the target."""
 
-    def __init__(self, knob: Knob, quantity: str, target: Budget, reserve: int) -> None:
-        self.knob, self.quantity, self.target, self.reserve = knob, quantity, target, reserve
-        self.curve = Curve(knob, quantity)
+    def __init__(self, varied: VariedSize, quantity: str, target: Budget, reserve: int) -> None:
+        self.varied, self.quantity, self.target, self.reserve = varied, quantity, target, reserve
+        self.curve = Curve(varied, quantity)
 
     def meets(self, position: int) -> bool:
         value = self.curve.value(position)
         return value is not None and value + self.reserve <= self.target.bytes
 
     def solution(self) -> Solution:
-        count = len(self.knob.values)
+        count = len(self.varied.values)
         if self.curve.predicted(0) is None and (start := self._first(count)) < count:
-            later = replace(self.knob, values=self.knob.values[start:])
+            later = replace(self.varied, values=self.varied.values[start:])
             return _Search(later, self.quantity, self.target, self.reserve).solution()
         if not self.meets(0):
             return self._later(count)
         last = self._last(self.meets, count)
-        if last == count - 1 and not self.knob.limit:
-            raise SettingError(f"{self.quantity} is within the target at every {self.knob.name}: nothing to find")
+        if last == count - 1 and not self.varied.limit:
+            raise SettingError(f"{self.quantity} is within the target at every {self.varied.name}: nothing to find")
         return self._answer(last, last + 1 if last + 1 < count else None)
 
     def _first(self, count: int) -> int:
@@ -313,13 +313,13 @@ class _Search:
         )
 
     def _answer(self, position: int, past: int | None) -> Solution:
-        found, answer = self._there(position), self.knob.values[position]
+        found, answer = self._there(position), self.varied.values[position]
         if past is None:
-            return self._made(answer, found, None, None, self.knob.limit)
-        beyond, value = self.curve.at(past), self.knob.values[past]
+            return self._made(answer, found, None, None, self.varied.limit)
+        beyond, value = self.curve.at(past), self.varied.values[past]
         if isinstance(beyond, CostModelError):
             return self._made(answer, found, value, None, str(beyond))
         return self._made(answer, found, value, int(beyond.value(self.quantity)), self._binds(beyond))
 
     def _made(self, answer: int | None, at: Prediction, past: int | None, value: int | None, binds: str) -> Solution:
-        return Solution(self.quantity, self.knob, self.target, self.reserve, answer, at, past, value, binds)
+        return Solution(self.quantity, self.varied, self.target, self.reserve, answer, at, past, value, binds)

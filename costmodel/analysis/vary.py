@@ -67,7 +67,7 @@ COARSEST = 128
 
 
 @dataclass(frozen=True)
-class Knob:
+class VariedSize:
     """One number of a question: its values, which the model can take, in order; why there are no larger ones.
 
     note: which values are left out, if not every whole number is one; "" otherwise. stretched: whether the context
@@ -94,7 +94,7 @@ def knob_names(model: Architecture) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*OF_RUNS, *model.open_sizes())))
 
 
-def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
+def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> VariedSize:
     """A knob by name. Raises UnknownNameError, or SettingError if this model has nothing there to turn."""
     model = asked.model
     name = model.spelt(name)
@@ -103,10 +103,10 @@ def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> Knob:
     if name in ("accumulate", "loss_chunks") and not asked.settings.training:
         raise SettingError(f"{name} is for training: there is none in mode {asked.settings.mode!r}")
     if stretched and name == "seq":
-        return Knob(name, asked, Allowed().values, note=_stretched(asked.model), stretched=True)
+        return VariedSize(name, asked, Allowed().values, note=_stretched(asked.model), stretched=True)
     if isinstance(model, CNN) and name in ("width", "image"):
-        return Knob(name, asked, *_found(asked, name))
-    return Knob(name, asked, *(Allowed() if name in OF_RUNS else model.allowed(name, asked.batch_shape)))
+        return VariedSize(name, asked, *_found(asked, name))
+    return VariedSize(name, asked, *(Allowed() if name in OF_RUNS else model.allowed(name, asked.batch_shape)))
 
 
 def _stretched(model: Architecture) -> str:
@@ -163,8 +163,8 @@ class Curve:
     What the model cannot take has no value but a reason.
     """
 
-    def __init__(self, knob: Knob, quantity: str) -> None:
-        self.knob, self.quantity = knob, quantity
+    def __init__(self, varied: VariedSize, quantity: str) -> None:
+        self.varied, self.quantity = varied, quantity
         self._made: dict[int, Prediction | CostModelError] = {}
         self._forms: ClosedForms | None = None
         self._unknown = 0
@@ -173,7 +173,7 @@ class Curve:
         """What `predict` answers there."""
         if position not in self._made:
             try:
-                self._made[position] = self.knob.at(self.knob.values[position])
+                self._made[position] = self.varied.at(self.varied.values[position])
             except CostModelError as error:
                 self._made[position] = error
         return self._made[position]
@@ -186,7 +186,7 @@ class Curve:
     def value(self, position: int) -> int | None:
         """The value there, by formula if one is known to hold there."""
         if self._forms is not None and position not in self._made:
-            point = {self.knob.name: self.knob.values[position]}
+            point = {self.varied.name: self.varied.values[position]}
             leaf = self._forms.known(point)
             if leaf is None:
                 self._unknown += 1
@@ -200,14 +200,14 @@ class Curve:
 
         Nothing is derived where the knob is no letter of formulas, as the width of a CNN is none.
         """
-        model, name = self.knob.asked.model, self.knob.name
-        place = line_guess(lambda n: self.predicted(n) or 0, self.knob.values, target, rounds=1)
-        if self.knob.stretched or name not in open_sizes(model):
+        model, name = self.varied.asked.model, self.varied.name
+        place = line_guess(lambda n: self.predicted(n) or 0, self.varied.values, target, rounds=1)
+        if self.varied.stretched or name not in open_sizes(model):
             return place
-        settings = {f.name: getattr(self.knob.asked.settings, f.name) for f in fields(Settings) if f.name != name}
+        settings = {f.name: getattr(self.varied.asked.settings, f.name) for f in fields(Settings) if f.name != name}
         forms = ClosedForms(model, settings, (name,), (self.quantity,))
         try:
-            forms.at({name: self.knob.values[place]})
+            forms.at({name: self.varied.values[place]})
         except CostModelError:
             return place
         self._forms = forms

@@ -15,7 +15,7 @@ from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Activation
-from costmodel.layers.base import KINDS, Kind
+from costmodel.layers.base import KINDS, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
@@ -34,7 +34,7 @@ ImageShape = Annotated[Reads[tuple[Size, Size, Size], tuple[Size, Size, Size] | 
 NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
 
 
-def activation(name: str) -> Kind:
+def activation(name: str) -> Layer:
     """The kind called `name`, with its defaults."""
     return KINDS[name]()
 

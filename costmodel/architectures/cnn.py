@@ -32,7 +32,7 @@ from costmodel.errors import SettingError, SpecError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers import load_all
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
 from costmodel.training.fields import check_names, checked, show
@@ -108,7 +108,7 @@ class _Reader:
     """Reads items, and counts them so that a small file cannot stand for an enormous network."""
 
     def __init__(self) -> None:
-        self.kinds: Mapping[str, type[Kind]] = load_all()
+        self.kinds: Mapping[str, type[Layer]] = load_all()
         self.count = 0
 
     def tick(self, where: str, depth: int) -> None:
@@ -127,7 +127,7 @@ class _Reader:
 
     def item(self, item: Any, where: str, templates: Mapping[str, Template], depth: int) -> Block:
         self.tick(where, depth)
-        if isinstance(item, Kind | Composite):
+        if isinstance(item, Layer | Composite):
             name, given = item.kind, {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}  # type: ignore[arg-type]
         elif isinstance(item, str):
             name, given = item, {}
@@ -146,7 +146,7 @@ class _Reader:
             return self.composite(COMPOSITES[name], given, where, templates, depth)
         return self.layer(name, given, where, templates)
 
-    def layer(self, name: Any, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Kind:
+    def layer(self, name: Any, given: Mapping[Any, Any], where: str, templates: Mapping[str, Template]) -> Layer:
         if not isinstance(name, str) or name not in self.kinds:
             raise unknown(f"layer at {where}:", name, item_names(templates))
         kind = self.kinds[name]
@@ -225,7 +225,7 @@ def _write(block: Block) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return [_write(item) if isinstance(item, Kind | Composite) else _plain(item) for item in value]
+        return [_write(item) if isinstance(item, Layer | Composite) else _plain(item) for item in value]
     return value
 
 

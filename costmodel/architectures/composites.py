@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from costmodel.errors import ShapeError
 from costmodel.graph.tensor import Tensor, show_shape
 from costmodel.layers.arithmetic import Add, Multiply
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.layers.shape import Concat
 
 
@@ -35,10 +35,10 @@ class Composite(ABC):
         """Run on paper."""
 
 
-Block = Kind | Composite
+Block = Layer | Composite
 Blocks = tuple[Block, ...]
 
-JOINS: dict[str, type[Kind]] = {"add": Add, "concat": Concat, "multiply": Multiply}
+JOINS: dict[str, type[Layer]] = {"add": Add, "concat": Concat, "multiply": Multiply}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Tanh
 from costmodel.layers.arithmetic import Clamp, Dropout, Multiply, Scale, Shift
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Layernorm, Rmsnorm
 
@@ -59,7 +59,7 @@ def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str) -> Tensor:
         return outer(dropped(activated(model, x, inner), model.mlp_dropout, "dropout"), name="down")
 
 
-def activated(model: TransformerSpec, x: Tensor, inner: Kind) -> Tensor:
+def activated(model: TransformerSpec, x: Tensor, inner: Layer) -> Tensor:
     """The hidden features that an MLP makes with the linear layers given."""
     act = activation(model.activation)
     if model.mlp == "clamped":

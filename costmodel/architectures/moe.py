@@ -10,7 +10,7 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply
 from costmodel.layers.attention import Softmax
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import ceil_div
@@ -103,8 +103,8 @@ def _weights(experts: Experts, scores: Tensor) -> Tensor:
     return scaled(weights, experts.scale, "router_scale")
 
 
-def _choice(experts: Experts) -> Kind:
+def _choice(experts: Experts) -> Layer:
     if experts.groups is None and not experts.choice_bias:
         return TopK(experts.per_token)
-    groups, kept = experts.groups or 1, experts.chosen_groups or 1
-    return GroupedTopK(experts.per_token, groups, kept, 2 if experts.choice_bias else 1, experts.choice_bias)
+    groups, saved = experts.groups or 1, experts.chosen_groups or 1
+    return GroupedTopK(experts.per_token, groups, saved, 2 if experts.choice_bias else 1, experts.choice_bias)

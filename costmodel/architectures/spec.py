@@ -113,14 +113,14 @@ class Experts(Description):
             self._check_groups(self.groups or 1, self.chosen_groups or 1)
         return self
 
-    def _check_groups(self, groups: int, kept: int) -> None:
+    def _check_groups(self, groups: int, saved: int) -> None:
         if self.count % groups:
             raise ValueError(f"experts.groups {groups} does not divide experts.count {self.count}")
-        if kept > groups:
-            raise ValueError(f"experts.chosen_groups {kept} is more than experts.groups {groups}")
+        if saved > groups:
+            raise ValueError(f"experts.chosen_groups {saved} is more than experts.groups {groups}")
         each = self.count // groups
-        if self.per_token > kept * each:
-            raise ValueError(f"experts.per_token {self.per_token} is more than the {kept * each} of the chosen groups")
+        if self.per_token > saved * each:
+            raise ValueError(f"experts.per_token {self.per_token} is more than the {saved * each} of the chosen groups")
         if self.choice_bias and each < 2:
             raise ValueError(
                 f"experts.choice_bias judges a group by its best two experts, and experts.groups {groups} leave {each}"
@@ -405,14 +405,14 @@ class TransformerSpec(Architecture):
 
     def _allowed_of_experts(self, name: str) -> Allowed:
         experts = Experts(count=2) if self.experts is None else self.experts
-        k, groups, kept = experts.per_token, experts.groups or 1, experts.chosen_groups or 1
+        k, groups, saved = experts.per_token, experts.groups or 1, experts.chosen_groups or 1
         busiest = Fraction(str(experts.imbalance))
         if name == "experts.count":
-            each = max(ceil(Fraction(k, kept)), 2 if experts.choice_bias else 1)
+            each = max(ceil(Fraction(k, saved)), 2 if experts.choice_bias else 1)
             note = f"experts.count in steps of {groups}, which its groups divide" if groups > 1 else ""
             return Allowed(self._from(groups, max(groups * each, ceil(busiest * k))), note=note)
         if name == "experts.per_token" and self.experts is not None:
-            most = min(kept * (experts.count // groups), floor(experts.count / busiest))
+            most = min(saved * (experts.count // groups), floor(experts.count / busiest))
             return Allowed(range(1, most + 1), f"a token chooses at most {most:,} of {experts.count:,} experts")
         return Allowed()
 

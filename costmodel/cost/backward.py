@@ -7,7 +7,7 @@ stays; that of a weight used twice is a sum, as that of any tensor used twice: f
 from __future__ import annotations
 
 from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
-from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Lifetimes, Stretch
+from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
 from costmodel.graph.tensor import Storage
 from costmodel.symbolic.sizes import decided
 from costmodel.training.dtypes import size_bytes
@@ -37,24 +37,24 @@ class Backward:
             elif isinstance(visit, Again):
                 self._again(visit)
             elif visit.opens:
-                self.lifetimes.fold(starts.pop(), visit.more)
+                self.lifetimes.loop(starts.pop(), visit.more)
             else:
                 starts.append(len(self.lifetimes.moments))
 
-    def _again(self, stretch: Again) -> None:
+    def _again(self, allocation: Again) -> None:
         """Run a stretch again, then back; until that is done its result and the gradient of it are held.
 
         Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
         """
-        incoming = stretch.slot.gradient
-        visits, result = self.forward.again(stretch)
+        incoming = allocation.slot.gradient
+        visits, result = self.forward.again(allocation)
         self._retrace(visits)
         now = len(self.lifetimes.moments) - 1
         for held in (incoming, result):
             if held is not None:
                 held.died = max(held.died, now)
 
-    def _start(self, visits: list[Visit | Edge | Again]) -> Stretch | None:
+    def _start(self, visits: list[Visit | Edge | Again]) -> Allocation | None:
         """The gradient that backward starts from: the caller holds it until the end."""
         last = last_of(visits)
         if last is None:
@@ -75,8 +75,8 @@ class Backward:
             return
         now = self._moment(visit)
         incoming.died = now
-        for stretch in visit.kept:
-            stretch.died = now
+        for allocation in visit.saved:
+            allocation.died = now
         if plan.backward_scratch:
             self.lifetimes.take(plan.backward_scratch, now)
         made = [(target, incoming if shared else self._gradient(target, now)) for target, shared in visit.targets]
@@ -92,18 +92,18 @@ class Backward:
     def _moment(self, visit: Visit) -> int:
         return self.lifetimes.moment("backward", visit.name, visit.rounds)
 
-    def _gradient(self, target: Slot, now: int) -> Stretch:
+    def _gradient(self, target: Slot, now: int) -> Allocation:
         stays = target.of_weight and target.gradient is None and not self.accumulates
         return self.lifetimes.take(target.size, now, GRADIENTS if stays else TEMPORARIES)
 
-    def _add(self, target: Slot, first: Stretch, second: Stretch, visit: Visit) -> None:
+    def _add(self, target: Slot, first: Allocation, second: Allocation, visit: Visit) -> None:
         now = self._moment(visit)
         first.died = second.died = now
         total = self.lifetimes.take(target.size, now)
         if not target.of_weight:
             target.gradient = total
 
-    def _pass(self, visit: Visit, incoming: Stretch) -> None:
+    def _pass(self, visit: Visit, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = visit.targets[0][0]
         whole.parts.append(incoming)
@@ -137,13 +137,13 @@ def _update_each(weights: list[tuple[Storage, str] | Edge], settings: Settings, 
     """
     optimizer, dtype = settings.states, settings.policy.state_dtype
     starts: list[int] = []
-    lasting: Stretch | None = None
+    lasting: Allocation | None = None
     for weight in weights:
         if isinstance(weight, Edge):
             if weight.opens:
                 starts.append(len(lifetimes.moments))
             else:
-                lifetimes.fold(starts.pop(), weight.more)
+                lifetimes.loop(starts.pop(), weight.more)
             continue
         storage, rounds = weight
         now = lifetimes.moment("optimizer", storage.name, rounds)

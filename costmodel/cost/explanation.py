@@ -56,11 +56,11 @@ def _candidates(formula: Any) -> list[Any]:
 
 def _undominated(candidates: list[Any]) -> list[Any]:
     """Those that no other exceeds at all sizes, as far as the signs of the difference's terms tell."""
-    kept: list[Any] = []
+    saved: list[Any] = []
     for one in dict.fromkeys(candidates):
-        if not any(_never_below(other, one) for other in kept):
-            kept = [other for other in kept if not _never_below(one, other)] + [one]
-    return kept
+        if not any(_never_below(other, one) for other in saved):
+            saved = [other for other in saved if not _never_below(one, other)] + [one]
+    return saved
 
 
 def _never_below(a: Any, b: Any) -> bool:

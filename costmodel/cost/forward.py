@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from costmodel.cost.liveness import ACTIVATIONS, CASTS, Lifetimes, Parts, Phase, Stretch
+from costmodel.cost.liveness import ACTIVATIONS, CASTS, Allocation, Lifetimes, Parts, Phase
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.symbolic.sizes import decided
@@ -29,8 +29,8 @@ class Slot:
     def __init__(self, size: int, *, of_weight: bool = False) -> None:
         self.size = size
         self.of_weight = of_weight
-        self.gradient: Stretch | None = None
-        self.parts: list[Stretch] = []
+        self.gradient: Allocation | None = None
+        self.parts: list[Allocation] = []
 
 
 class Plan(NamedTuple):
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     phase: Phase
     reads: list[Storage]
     makes: list[tuple[Storage, int]]
-    kept: list[tuple[Storage, int]]
+    saved: list[tuple[Storage, int]]
     gradients: list[tuple[Tensor, bool]]
     output: int
     forward_scratch: int
@@ -65,7 +65,7 @@ class Visit(NamedTuple):
     plan: Plan
     slot: Slot
     targets: list[tuple[Slot, bool]]
-    kept: list[Stretch]
+    saved: list[Allocation]
 
 
 class Again(NamedTuple):
@@ -78,7 +78,7 @@ class Again(NamedTuple):
     block: Block
     rounds: str
     slot: Slot
-    places: dict[Storage, Stretch]
+    places: dict[Storage, Allocation]
     slots: dict[Tensor | Storage, Slot]
     weights: dict[Block, dict[Storage, Slot]]
 
@@ -91,27 +91,27 @@ class Edge(NamedTuple):
 
 
 class Forward:
-    """Walks a run; `folds` lets one round of a repeated block stand for all between its first and its last.
+    """Walks a run; `loops` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
     output: the result, which the user holds. ends: gradients and memory of several results, where no loss joins them.
     """
 
-    def __init__(self, run: Run, lifetimes: Lifetimes, *, folds: bool) -> None:
+    def __init__(self, run: Run, lifetimes: Lifetimes, *, loops: bool) -> None:
         self.lifetimes = lifetimes
         self.visits: list[Visit | Edge | Again] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
-        self.output = self._given = Stretch(0, 0, 0)
+        self.output = self._given = Allocation(0, 0, 0)
         self._gradients: Dtype = run.precision.gradient_dtype
-        self._folds = folds
+        self._folds = loops
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"
         self._parts = Parts(lifetimes)
-        self._places: dict[Storage, Stretch] = {}
+        self._places: dict[Storage, Allocation] = {}
         self._slots: dict[Tensor | Storage, Slot] = {}
         self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
         self._plans: dict[Call, Plan] = {}
-        self._cached: list[Stretch] = []
+        self._cached: list[Allocation] = []
         self._alike = 1
         self._walk(run.root)
         self._parts.leave_since(0)
@@ -137,7 +137,7 @@ class Forward:
                 read[nested.entry.storage.parts[0]] = None
         places = {key: self._places[key] for key in read if isinstance(key, Storage) and key in self._places}
         slots = {key: self._slots[key] for key in read if key in self._slots}
-        for storage in block.kept:
+        for storage in block.saved:
             self._places[storage].line = ACTIVATIONS
         outer, self.visits, self._pass = self.visits, [], "once"
         self._walk(block)
@@ -145,33 +145,33 @@ class Forward:
         if last := last_of(ran):
             outer.append(Again(block, self._rounds, last.slot, places, slots, dict(self._weights)))
 
-    def again(self, stretch: Again) -> tuple[list[Visit | Edge | Again], Stretch]:
+    def again(self, allocation: Again) -> tuple[list[Visit | Edge | Again], Allocation]:
         """Run a stretch again, keeping what its backward needs; returns its visits and its result."""
         outer = self.visits, self._rounds, self._pass, self._weights, self.output
-        self.visits, self._rounds, self._pass, self._weights = [], stretch.rounds, "again", dict(stretch.weights)
-        self._places.update(stretch.places)
-        self._slots.update(stretch.slots)
+        self.visits, self._rounds, self._pass, self._weights = [], allocation.rounds, "again", dict(allocation.weights)
+        self._places.update(allocation.places)
+        self._slots.update(allocation.slots)
         start = len(self.lifetimes.moments)
         alike, self._alike = self._alike, 1
-        self._walk(stretch.block)
+        self._walk(allocation.block)
         self._alike = alike
         self._parts.leave_since(start)
         self._drop_cache()
         visits, result = self.visits, self.output
         self.visits, self._rounds, self._pass, self._weights, self.output = outer
         if last := last_of(visits):
-            last.slot.gradient, stretch.slot.gradient = stretch.slot.gradient, None
-            last.slot.parts, stretch.slot.parts = stretch.slot.parts, []
+            last.slot.gradient, allocation.slot.gradient = allocation.slot.gradient, None
+            last.slot.parts, allocation.slot.parts = allocation.slot.parts, []
         return visits, result
 
     def _drop_cache(self) -> None:
         """Autocast ends: its copies of weights go, but for those that backward needs."""
         now = len(self.lifetimes.moments) - 1
-        for stretch in self._cached:
-            if stretch.line == CASTS:
-                stretch.rounds = 1  # each goes in backward, in its own round
+        for allocation in self._cached:
+            if allocation.line == CASTS:
+                allocation.rounds = 1  # each goes in backward, in its own round
             else:
-                stretch.died = now
+                allocation.died = now
         self._cached.clear()
 
     def _repeat(self, block: Block) -> None:
@@ -204,7 +204,7 @@ class Forward:
         self._parts.leave_since(start)
         if more:
             self._edge(Edge(False, more))
-            self.lifetimes.fold(start, more)
+            self.lifetimes.loop(start, more)
 
     def _edge(self, edge: Edge) -> None:
         self.visits.append(edge)
@@ -228,22 +228,22 @@ class Forward:
             self._slots[y.storage] = slot
         self.output = places.get(y.storage, self._given)
         if y.requires_grad and not plan.same:
-            kept: list[Stretch] = []
-            for storage, line in plan.kept if self._pass != "once" else ():
-                stretch = places[storage]
-                kept.append(stretch)
-                stretch.line = line
+            saved: list[Allocation] = []
+            for storage, line in plan.saved if self._pass != "once" else ():
+                allocation = places[storage]
+                saved.append(allocation)
+                allocation.line = line
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
-            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, kept))
+            self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, saved))
 
     def _make(self, call: Call, plan: Plan) -> None:
         lifetimes, parts, places = self.lifetimes, self._parts, self._places
         parts.enter(plan.part)
         now = lifetimes.moment("recompute" if self._pass == "again" else plan.phase, call.name, self._rounds)
         for storage in plan.reads:
-            stretch = places[storage]
-            stretch.died = now
-            parts.hand(stretch)
+            allocation = places[storage]
+            allocation.died = now
+            parts.hand(allocation)
         for storage, size in plan.makes:
             places[storage] = made = lifetimes.take(size, now)
             if plan.cached:
@@ -274,19 +274,19 @@ def plan_of(call: Call) -> Plan:
     y, kind = call.y, call.kind
     known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
-    makes = [storage for storage in dict.fromkeys((y.storage, *call.kept)) if storage not in known]
-    scratch = kind.scratch(call)
+    makes = [storage for storage in dict.fromkeys((y.storage, *call.saved)) if storage not in known]
+    workspace = kind.workspace(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(
         call.part,
         call.phase,
         list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],
-        [(storage, _KEPT[storage.origin]) for storage in call.kept if storage.origin in _KEPT],
+        [(storage, _KEPT[storage.origin]) for storage in call.saved if storage.origin in _KEPT],
         gradients,
         y.bytes,
-        size_bytes(scratch.forward, y.dtype) if scratch.forward else 0,
-        size_bytes(scratch.backward, y.dtype) if scratch.backward else 0,
+        size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
+        size_bytes(workspace.backward, y.dtype) if workspace.backward else 0,
         passes,
         passes and decided(y.size) == decided(call.x.size),
         y.storage.origin == "cast" and (y.requires_grad or not call.run.training),

@@ -23,7 +23,7 @@ Change = tuple[Level, Level]
 NOTHING: Level = (0, 0, 0, 0)
 
 
-class Stretch:
+class Allocation:
     """Bytes that are alive from one moment to another, both included; `died` moves on with every use.
 
     rounds: how many are given back at once, where it stands for those of alike rounds and all stay until after them.
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
     rounds: str
 
 
-class Fold(NamedTuple):
+class Loop(NamedTuple):
     """The moments from `start` up to `end` happen `more` times beside the one written down."""
 
     start: int
@@ -61,8 +61,8 @@ class Lifetimes:
     def __init__(self, allotted: Callable[[int], int] = exactly) -> None:
         self.allotted = allotted
         self.moments: list[Moment] = []
-        self.stretches: list[Stretch] = []
-        self.folds: list[Fold] = []
+        self.allocations: list[Allocation] = []
+        self.loops: list[Loop] = []
 
     def moment(self, phase: Phase, layer: str, rounds: str) -> int:
         """Time moves on."""
@@ -70,16 +70,16 @@ class Lifetimes:
         self.moments.append(Moment(phase, layer, rounds))
         return now
 
-    def take(self, size: int, now: int, line: int = TEMPORARIES) -> Stretch:
+    def take(self, size: int, now: int, line: int = TEMPORARIES) -> Allocation:
         """So many bytes, for this moment until `died` says otherwise."""
-        stretch = Stretch(size, line, now)
-        self.stretches.append(stretch)
-        return stretch
+        allocation = Allocation(size, line, now)
+        self.allocations.append(allocation)
+        return allocation
 
-    def fold(self, start: int, more: int) -> None:
+    def loop(self, start: int, more: int) -> None:
         """All since the moment `start` happens `more` times beside."""
         if start < len(self.moments):
-            self.folds.append(Fold(start, len(self.moments), more))
+            self.loops.append(Loop(start, len(self.moments), more))
 
     def levels(self, changes: Sequence[Change]) -> list[Level]:
         """Bytes alive at each moment, from the `changes` there.
@@ -94,10 +94,10 @@ class Lifetimes:
         return self._levels(changes, every=True)
 
     def _levels(self, changes: Sequence[Change], *, every: bool) -> list[list[Level]]:
-        opening = {fold.start: NOTHING for fold in self.folds}
-        closing: dict[int, list[Fold]] = {}
-        for fold in self.folds:
-            closing.setdefault(fold.end - 1, []).append(fold)
+        opening = {loop.start: NOTHING for loop in self.loops}
+        closing: dict[int, list[Loop]] = {}
+        for loop in self.loops:
+            closing.setdefault(loop.end - 1, []).append(loop)
         result: list[list[Level]] = []
         level = NOTHING
         for now, (taken, freed) in enumerate(changes):
@@ -106,14 +106,14 @@ class Lifetimes:
             level = plus(level, taken)
             result.append([level])
             level = minus(level, freed)
-            for fold in closing.get(now, ()):
-                a, b, c, d = minus(level, opening[fold.start])
-                grown = (fold.more * a, fold.more * b, fold.more * c, fold.more * d)
+            for loop in closing.get(now, ()):
+                a, b, c, d = minus(level, opening[loop.start])
+                grown = (loop.more * a, loop.more * b, loop.more * c, loop.more * d)
                 if every and grown[TEMPORARIES] == 0:
-                    for levels in result[fold.start : fold.end]:
+                    for levels in result[loop.start : loop.end]:
                         levels += [plus(level, grown) for level in levels]
                 elif sum(grown) > 0:
-                    for levels in result[fold.start : fold.end]:
+                    for levels in result[loop.start : loop.end]:
                         levels[:] = [plus(level, grown) for level in levels]
                 level = plus(level, grown)
         return result
@@ -124,25 +124,25 @@ class Lifetimes:
         A gradient in the making is a temporary, until it is its weight's.
         """
         taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
-        for stretch in self.stretches:
-            size, line = self.allotted(stretch.size), stretch.line
+        for allocation in self.allocations:
+            size, line = self.allotted(allocation.size), allocation.line
             if line == GRADIENTS:
-                taken[TEMPORARIES][stretch.born] += size
-                freed[TEMPORARIES][stretch.settled] += size
-                freed[GRADIENTS][stretch.settled] -= size
+                taken[TEMPORARIES][allocation.born] += size
+                freed[TEMPORARIES][allocation.settled] += size
+                freed[GRADIENTS][allocation.settled] -= size
             else:
-                taken[line][stretch.born] += size
-            freed[line][stretch.died] += size * stretch.rounds
+                taken[line][allocation.born] += size
+            freed[line][allocation.died] += size * allocation.rounds
         return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 
-def unfolded(moments: int, folds: Sequence[Fold]) -> list[int]:
-    """The order in which so many moments happen with every round of `folds` by itself; inner folds come first."""
+def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
+    """The order in which so many moments happen with every round of `loops` by itself; inner folds come first."""
     order = [[now] for now in range(moments)]
-    for start, end, more in folds:
-        once = [now for stretch in order[start:end] for now in stretch]
+    for start, end, more in loops:
+        once = [now for allocation in order[start:end] for now in allocation]
         order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
-    return [now for stretch in order for now in stretch]
+    return [now for allocation in order for now in allocation]
 
 
 def plus(level: Level, more: Level) -> Level:
@@ -163,7 +163,7 @@ class Part:
     def __init__(self, path: str, start: int) -> None:
         self.path = path
         self.start = start
-        self.handed: list[Stretch] = []
+        self.handed: list[Allocation] = []
 
 
 class Parts:
@@ -186,12 +186,12 @@ class Parts:
             if path[:end] not in self._lists:
                 self._open.append(Part(path[:end], now))
 
-    def hand(self, stretch: Stretch) -> None:
+    def hand(self, allocation: Allocation) -> None:
         """A layer of the innermost part reads this."""
-        if stretch.born < self._open[-1].start:
+        if allocation.born < self._open[-1].start:
             for part in self._open:
-                if stretch.born < part.start:
-                    part.handed.append(stretch)
+                if allocation.born < part.start:
+                    part.handed.append(allocation)
 
     def leave_since(self, start: int) -> None:
         """Leave every part entered since the moment `start`, such as when a round of a block began."""
@@ -207,5 +207,5 @@ class Parts:
 
     def _leave(self) -> None:
         now = len(self._lifetimes.moments) - 1
-        for stretch in self._open.pop().handed:
-            stretch.died = max(stretch.died, now)
+        for allocation in self._open.pop().handed:
+            allocation.died = max(allocation.died, now)

@@ -53,12 +53,12 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
 def _training(p: Prediction) -> list[tuple[str, str]]:
     settings = p.settings
     loss = p.model.default_loss if settings.loss == "default" else settings.loss
-    kept = f"with what the loss ({loss}) keeps" if loss else "loss left out"
+    saved = f"with what the loss ({loss}) keeps" if loss else "loss left out"
     return [
         ("backward", "weight gradients and input gradients, as autograd runs them: none for an input that needs none"),
         (
             "activations",
-            f"what PyTorch's eager autograd keeps for backward on a {settings.device.upper()}, {kept}; "
+            f"what PyTorch's eager autograd keeps for backward on a {settings.device.upper()}, {saved}; "
             "each memory once, without weights, buffers and inputs",
         ),
         ("optimizer", _sourced(settings.states) + _UPDATES[settings.update]),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
-from costmodel.layers.base import Work
+from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
 from costmodel.symbolic.sizes import exact_div, minimum
@@ -67,9 +67,9 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
             yield _row(entry, charged, flop_rule)
             continue
         if entry.recomputed:
-            kept = _newly_kept(entry.kept, charged, "computed")
+            saved = _newly_kept(entry.saved, charged, "computed")
             name = next(entry.calls()).name.rpartition(".")[0]
-            yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, kept, 0)
+            yield Row(f"{name}.{CHECKPOINT}".lstrip("."), CHECKPOINT, entry.times, 0, 0, 0, 0, 0, saved, 0)
         yield from _rows(entry, charged, flop_rule)
 
 
@@ -90,9 +90,9 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
-        _newly_kept(call.kept, charged, "computed") if call.kept and not call.recomputed else 0,
+        _newly_kept(call.saved, charged, "computed") if call.saved and not call.recomputed else 0,
         times * traffic(call),
-        _newly_kept(call.kept, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
+        _newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
         times * _contractions(forward, flop_rule) if call.recomputed else 0,
         times * forward.pointwise if call.recomputed else 0,
     )
@@ -107,13 +107,13 @@ def _newly(charged: set[Storage], weights: Iterable[Tensor]) -> Iterator[Storage
 
 def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Origin) -> int:
     """Bytes of those of an origin that nothing before has kept."""
-    kept = 0
+    saved = 0
     for storage in storages:
         for leaf in (storage,) if storage.parts is None else storage.leaves():
             if leaf.origin == origin and leaf not in charged:
                 charged.add(leaf)
-                kept += leaf.bytes * leaf.times
-    return kept
+                saved += leaf.bytes * leaf.times
+    return saved
 
 
 def idle_params(run: Run) -> int:
@@ -127,7 +127,7 @@ def idle_params(run: Run) -> int:
     return sum(idle.values())
 
 
-def _contractions(work: Work, flop_rule: str) -> int:
+def _contractions(work: LayerFlops, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
 
 

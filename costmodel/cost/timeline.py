@@ -15,14 +15,14 @@ from costmodel.cost.liveness import (
     NOTHING,
     TEMPORARIES,
     Change,
-    Fold,
     Level,
     Lifetimes,
+    Loop,
     Moment,
     Phase,
     minus,
     plus,
-    unfolded,
+    unrolled,
 )
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
@@ -146,7 +146,7 @@ class Timeline(Answer):
     moments: tuple[Moment, ...]
     levels: tuple[Level, ...]
     changes: tuple[Change, ...]
-    folds: tuple[Fold, ...]
+    loops: tuple[Loop, ...]
     every: tuple[Level, ...] = ()
 
     @cached_property
@@ -189,14 +189,14 @@ class Timeline(Answer):
     def happenings(self) -> int:
         """How many steps there are with every round by itself."""
         times = [1] * len(self.moments)
-        for start, end, more in self.folds:
+        for start, end, more in self.loops:
             times[start:end] = [n * (1 + int(more)) for n in times[start:end]]
         return sum(times)
 
-    def unfolded(self) -> Iterator[Step]:
+    def unrolled(self) -> Iterator[Step]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
         level = NOTHING
-        for now in unfolded(len(self.moments), self.folds):
+        for now in unrolled(len(self.moments), self.loops):
             taken, freed = self.changes[now]
             level = plus(level, taken)
             yield Step(*self.moments[now], self._alive(level))
@@ -224,7 +224,7 @@ class Timeline(Answer):
             steps, width = self.steps, 1
             meaning = "step (rounds that are alike drawn as one, at the one with most alive)"
         else:
-            every = list(self.unfolded())
+            every = list(self.unrolled())
             width = -(-len(every) // MOST_DRAWN)
             several = (every[start : start + width] for start in range(0, len(every), width))
             steps = [max(few, key=lambda step: step.alive.total) for few in several]
@@ -270,18 +270,18 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     standing: what is there throughout.
     """
     allotted = ALLOTTED[settings.allocator]
-    lifetimes = _lives(run, settings, Lifetimes(allotted), folds=True)
+    lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
     weights, masters, optimizer, _, buffers, inputs = standing
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
     changes = lifetimes.changes()
-    sizes = (*(stretch.size for stretch in lifetimes.stretches), *(fold.more for fold in lifetimes.folds))
+    sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):
         variants = lifetimes.every_level(changes)
         levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
     else:
         levels, every = lifetimes.levels(changes), ()
-    return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.folds), every)
+    return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.loops), every)
 
 
 def reserved_bytes(run: Run, settings: Settings) -> int:
@@ -289,20 +289,20 @@ def reserved_bytes(run: Run, settings: Settings) -> int:
 
     Every round of a repeated block is replayed by itself.
     """
-    lives = _lives(run, settings, Lifetimes(), folds=False).stretches
+    lives = _lives(run, settings, Lifetimes(), loops=False).allocations
     standing = [(size, times) for line, size, times in lasting(run, settings) if line != "counters"]
     if settings.accumulate > 1:
         standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.trained]
-    return replay(standing, [(stretch.size, stretch.born, stretch.died) for stretch in lives])
+    return replay(standing, [(allocation.size, allocation.born, allocation.died) for allocation in lives])
 
 
-def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, folds: bool) -> Lifetimes:
+def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
     """What comes and goes in one step.
 
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
-    forward = Forward(run, lifetimes, folds=folds)
+    forward = Forward(run, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
     if run.training:
@@ -311,9 +311,9 @@ def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, folds: bool) -
     last = len(lifetimes.moments) - 1
     for held in (forward.output, *(place for _, place in forward.ends)):
         held.died = last
-    for stretch in lifetimes.stretches:
-        if stretch.line == GRADIENTS:
-            stretch.died = last
+    for allocation in lifetimes.allocations:
+        if allocation.line == GRADIENTS:
+            allocation.died = last
     return lifetimes
 
 
@@ -344,7 +344,7 @@ def _sheet(timeline: Timeline) -> Sheet:
     table = Table(("Step", "layer", *lines, "total"), rows, words=frozenset({0, 1}))
     peak = timeline.peak_step
     said = f"Peak: {show_bytes(timeline.peak)} ({show_exact(timeline.peak)} bytes), in {peak.phase} of {place(peak)}"
-    return Sheet([said], [table], notes=[FOLDED] if timeline.folds else [])
+    return Sheet([said], [table], notes=[FOLDED] if timeline.loops else [])
 
 
 def place(step: Step) -> str:

@@ -106,7 +106,7 @@ def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:
         for x in call.inputs:
             read.update(dict.fromkeys(leaf for leaf in (x.storage, *x.storage.leaves()) if leaf.parts is None))
     if any(call.y.requires_grad for call in calls):
-        block.kept = tuple(s for s in read if s not in made and s.origin == "computed")
+        block.saved = tuple(s for s in read if s not in made and s.origin == "computed")
     for call in calls:
         call.recomputed = True
     return block

@@ -9,10 +9,10 @@ from typing import Protocol
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tensor import (
+    AbstractLayer,
     Block,
     Call,
     Device,
-    Layer,
     Origin,
     Recorded,
     Role,
@@ -136,9 +136,9 @@ class Run:
         self.cached.append(self.storage(product(shape), like.storage.role, "computed", "cache", like.dtype))
 
     def record(
-        self, kind: Layer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
+        self, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
     ) -> Tensor:
-        """Apply `kind` to `inputs` and note what that took; called by ``Kind.__call__``."""
+        """Apply `kind` to `inputs` and note what that took; called by ``Layer.__call__``."""
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise SpecError(f"the model has more than {MOST_CALLS:,} layers even with its repeats folded: use fewer")
@@ -154,7 +154,7 @@ class Run:
         call.y.storage.name = call.y.storage.name or call.name
         call.y.requires_grad = self.training and any(operand.requires_grad for operand in call.operands())
         if call.y.requires_grad:
-            call.kept = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.kept(call))
+            call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
         self.block.entries.append(call)
         return call.y if self.adaptation is None else self.adaptation.adapt(call, inputs[0], [*self._path, name])
 

@@ -212,10 +212,10 @@ Recorded = Literal["forward", "loss"]
 class Block:
     """A stretch of the graph that happens `count` times for each time that its parent does.
 
-    recomputed: nothing in it is kept but what it reads from outside, `kept`; backward runs it forward again.
+    recomputed: nothing in it is kept but what it reads from outside, `saved`; backward runs it forward again.
     """
 
-    __slots__ = ("count", "entries", "entry", "exit", "kept", "name", "parent", "recomputed")
+    __slots__ = ("count", "entries", "entry", "exit", "name", "parent", "recomputed", "saved")
 
     def __init__(self, name: str, count: int, parent: Block | None) -> None:
         self.name = name
@@ -225,7 +225,7 @@ class Block:
         self.entry: Tensor | None = None
         self.exit: Tensor | None = None
         self.recomputed = False
-        self.kept: tuple[Storage, ...] = ()
+        self.saved: tuple[Storage, ...] = ()
 
     @property
     def times(self) -> int:
@@ -252,7 +252,7 @@ Weights = dict[str, Shape]
 Buffers = dict[str, tuple[Shape, Role]]
 
 
-class Work(NamedTuple):
+class LayerFlops(NamedTuple):
     """FLOPs of one pass. `counted` is what PyTorch's FlopCounterMode reports where that is not `contractions`."""
 
     contractions: int
@@ -264,18 +264,18 @@ class Gradient(NamedTuple):
     """The backward work for one operand; `shared` if its gradient is the incoming one, in the same memory."""
 
     operand: Tensor
-    work: Work
+    work: LayerFlops
     shared: bool = False
 
 
-class Scratch(NamedTuple):
+class Workspace(NamedTuple):
     """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
 
     forward: int
     backward: int
 
 
-class Layer(ABC):
+class AbstractLayer(ABC):
     """Abstract: what a call asks of its layer kind. `x` and `y` are the call's first input and its output."""
 
     kind: ClassVar[str]
@@ -302,7 +302,7 @@ class Layer(ABC):
         """The output: a shape (new memory), or a tensor (a view, or memory in a certain order)."""
 
     @abstractmethod
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """FLOPs of the forward pass."""
 
     @abstractmethod
@@ -310,11 +310,11 @@ class Layer(ABC):
         """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
 
     @abstractmethod
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """What autograd saves for backward; weights and buffers may be named, they are charged elsewhere."""
 
     @abstractmethod
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """Working memory."""
 
 
@@ -322,7 +322,7 @@ class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
-    it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `kept` is what
+    it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is what
     it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and `phase` are
     the part of the model that it is in and the phase of the run.
     """
@@ -333,19 +333,19 @@ class Call:
         "buffers",
         "given",
         "inputs",
-        "kept",
         "kind",
         "name",
         "part",
         "phase",
         "recomputed",
         "run",
+        "saved",
         "stored",
         "weights",
         "y",
     )
 
-    def __init__(self, run: Run, kind: Layer, inputs: tuple[Tensor, ...], name: str) -> None:
+    def __init__(self, run: Run, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
         self.kind = kind
         self.inputs = self.given = inputs
@@ -356,7 +356,7 @@ class Call:
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
-        self.kept: tuple[Storage, ...] = ()
+        self.saved: tuple[Storage, ...] = ()
         self.recomputed = False
         self.y: Tensor
         self._gradients: tuple[Gradient, ...] | None = None

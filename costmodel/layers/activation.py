@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
-from costmodel.layers.base import Gradient, Unary, Weights, Work, layer
+from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, layer
 from costmodel.layers.shape import Moving
 
 
@@ -19,19 +19,19 @@ class Activation(Unary):
     forward_ops: int
     backward_ops: int
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Arithmetic per element."""
-        return Work(0, self.forward_ops * call.x.size)
+        return LayerFlops(0, self.forward_ops * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Arithmetic per element."""
-        yield Gradient(call.x, Work(0, self.backward_ops * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
 
 
 class KeepsOutput(Activation):
     """Abstract: the derivative is a function of the output, so that is kept."""
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The output."""
         yield call.y
 
@@ -39,7 +39,7 @@ class KeepsOutput(Activation):
 class KeepsInput(Activation):
     """Abstract: the derivative is a function of the input, so that is kept."""
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
         yield call.x
 
@@ -160,16 +160,16 @@ class ParametricRelu(Unary):
         """The slopes."""
         return {"weight": self.slopes}
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A comparison, a choice and a product per element."""
-        return Work(0, 3 * call.x.size)
+        return LayerFlops(0, 3 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same; for the slopes a product, a choice and an addition, and the comparison if x has not made it."""
-        yield Gradient(call.x, Work(0, 3 * call.x.size))
-        yield Gradient(call.weights["weight"], Work(0, (3 if call.x.requires_grad else 4) * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
+        yield Gradient(call.weights["weight"], LayerFlops(0, (3 if call.x.requires_grad else 4) * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and slopes."""
         yield call.x
         yield call.weights["weight"]
@@ -187,14 +187,14 @@ class Gated(Moving):
         """Half of the input, in its order of memory."""
         return call.run.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A sigmoid and a product."""
-        return Work(0, 5 * call.y.size)
+        return LayerFlops(0, 5 * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·σ and g·a·σ·(1 − σ), from σ made again."""
-        yield Gradient(call.x, Work(0, 9 * call.y.size))
+        yield Gradient(call.x, LayerFlops(0, 9 * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
         yield call.x

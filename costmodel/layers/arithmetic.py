@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
-from costmodel.layers.base import NO_SCRATCH, Gradient, Kind, Scratch, Unary, Weightless, Weights, Work, layer, takes
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Gradient,
+    Layer,
+    LayerFlops,
+    Unary,
+    Weightless,
+    Weights,
+    Workspace,
+    layer,
+    takes,
+)
 from costmodel.training.fields import Constant, Probability
 
 
@@ -26,9 +37,9 @@ class Elementwise(Weightless):
         whole = next((x for x in (a, b) if x.has(shape)), None)
         return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One operation per element."""
-        return Work(0, call.y.size)
+        return LayerFlops(0, call.y.size)
 
 
 @layer
@@ -41,15 +52,15 @@ class Add(Elementwise):
         """The incoming gradient itself; a broadcast operand sums it."""
         for x in call.inputs:
             whole = x.has(call.y.shape)
-            yield Gradient(x, Work(0, 0 if whole else call.y.size), shared=whole)
+            yield Gradient(x, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -61,9 +72,9 @@ class Multiply(Elementwise):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One product per element; a broadcast operand sums it."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, call.y.size if x.has(call.y.shape) else 2 * call.y.size))
+            yield Gradient(x, LayerFlops(0, call.y.size if x.has(call.y.shape) else 2 * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient."""
         a, b = call.inputs
         if b.requires_grad:
@@ -71,10 +82,10 @@ class Multiply(Elementwise):
         if a.requires_grad:
             yield b
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """The products that a broadcast operand sums."""
         summed = [x for x in call.inputs if x.requires_grad and not x.has(call.y.shape)]
-        return Scratch(0, sum(call.y.size for _ in summed))
+        return Workspace(0, sum(call.y.size for _ in summed))
 
 
 @layer
@@ -85,15 +96,15 @@ class Scale(Unary):
 
     factor: Constant
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One product per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One product per element."""
-        yield Gradient(call.x, Work(0, call.x.size))
+        yield Gradient(call.x, LayerFlops(0, call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -106,15 +117,15 @@ class Shift(Unary):
 
     constant: Constant
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One addition per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -128,21 +139,21 @@ class Clamp(Unary):
     bound: float = 1.0
     below: bool = True
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A comparison with each bound per element."""
-        return Work(0, (1 + self.below) * call.x.size)
+        return LayerFlops(0, (1 + self.below) * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same comparisons and a product per element."""
-        yield Gradient(call.x, Work(0, (2 + self.below) * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, (2 + self.below) * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
         yield call.x
 
 
 @layer
-class LayerScale(Kind):
+class LayerScale(Layer):
     """y = x·γ with a trained γ per channel, x: (batch, C, H, W), γ: (C, 1, 1)."""
 
     source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
@@ -165,24 +176,24 @@ class LayerScale(Kind):
         """New memory in the input's order."""
         return call.like(call.x)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One product per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product per element; γ's sums."""
-        yield Gradient(call.x, Work(0, call.x.size))
-        yield Gradient(call.weights["weight"], Work(0, 2 * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, call.x.size))
+        yield Gradient(call.weights["weight"], LayerFlops(0, 2 * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input for γ's gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         yield call.weights["weight"]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """The products that γ's gradient sums."""
-        return Scratch(0, call.x.size)
+        return Workspace(0, call.x.size)
 
 
 @layer
@@ -200,16 +211,16 @@ class Dropout(Unary):
         """New memory, or the input itself."""
         return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Per element: compare a random number, mask, scale."""
-        return Work(0, 3 * call.x.size if self._acts(call) else 0)
+        return LayerFlops(0, 3 * call.x.size if self._acts(call) else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Per element: mask, scale."""
         acts = self._acts(call)
-        yield Gradient(call.x, Work(0, 2 * call.x.size if acts else 0), shared=not acts)
+        yield Gradient(call.x, LayerFlops(0, 2 * call.x.size if acts else 0), shared=not acts)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask."""
         if self._acts(call):
             yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
@@ -225,15 +236,15 @@ class Identity(Unary):
         """The input itself."""
         return call.x.view(call.x.shape, call.x.strides)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -255,15 +266,15 @@ class Unread(Unary):
         """The input itself."""
         return call.x.view(call.x.shape, call.x.strides)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -278,17 +289,17 @@ class Divide(Elementwise):
         """g/b, and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
         a, b = call.inputs
         for x, work in ((a, 1), (b, 3 if a.requires_grad else 4)):
-            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size))
+            yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The divisor, and for its own gradient the dividend."""
         yield call.inputs[1]
         if call.inputs[1].requires_grad:
             yield call.inputs[0]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -309,26 +320,26 @@ class AddQuotient(Weightless):
         whole = next((x for x in call.inputs if x.has(shape)), None)
         return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A quotient and a sum per element."""
-        return Work(0, 2 * call.y.size)
+        return LayerFlops(0, 2 * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Nothing; g/b; and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
         for x, work in zip(call.inputs, (0, 1, 3 if call.inputs[1].requires_grad else 4), strict=True):
             whole = x.has(call.y.shape)
-            yield Gradient(x, Work(0, (work + (not whole)) * call.y.size), shared=whole and not work)
+            yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The divisor, and for its own gradient the dividend."""
         _, a, b = call.inputs
         yield b
         if b.requires_grad:
             yield a
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -340,16 +351,16 @@ class Power(Elementwise):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A power and two products per element, two products; b − 1 and log a are of the operand's own size."""
         for x, other, work in zip(call.inputs, reversed(call.inputs), (3, 2), strict=True):
-            yield Gradient(x, Work(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
+            yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size + other.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Both, and the result, for the exponent's gradient or not."""
         yield from call.inputs
         yield call.y
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -361,15 +372,15 @@ class Extreme(Elementwise):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A comparison and a choice per element; a broadcast operand sums."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, (2 + (not x.has(call.y.shape))) * call.y.size))
+            yield Gradient(x, LayerFlops(0, (2 + (not x.has(call.y.shape))) * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Both."""
         yield from call.inputs
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -382,15 +393,15 @@ class Subtract(Elementwise):
         """The incoming gradient, and a negation; a broadcast operand sums."""
         for x, work in zip(call.inputs, (0, 1), strict=True):
             whole = x.has(call.y.shape)
-            yield Gradient(x, Work(0, (work + (not whole)) * call.y.size), shared=whole and not work)
+            yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -410,19 +421,19 @@ class Choose(Weightless):
         role = "activation" if call.inputs[1].storage.role == "weight" else call.inputs[1].storage.role
         return call.run.tensor(broadcast(condition, broadcast(a, b, call.name), call.name), role)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A choice per element."""
-        return Work(0, call.y.size)
+        return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A choice per element; a broadcast operand sums."""
         for x in call.inputs[1:]:
-            yield Gradient(x, Work(0, (1 + (not x.has(call.y.shape))) * call.y.size))
+            yield Gradient(x, LayerFlops(0, (1 + (not x.has(call.y.shape))) * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The condition."""
         yield call.inputs[0]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE

@@ -7,15 +7,15 @@ from typing import Literal
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
 from costmodel.layers.base import (
-    NO_SCRATCH,
+    NO_WORKSPACE,
     Buffers,
     Gradient,
-    Kind,
-    Scratch,
+    Layer,
+    LayerFlops,
     Unary,
     Weightless,
     Weights,
-    Work,
+    Workspace,
     layer,
     takes,
     takes_rank,
@@ -39,15 +39,15 @@ class Softmax(Unary):
         """New memory, contiguous whatever the input's order."""
         return call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """5n − 2 a row."""
-        return Work(0, 5 * call.x.size - 2 * call.x.rows)
+        return LayerFlops(0, 5 * call.x.size - 2 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """4n − 1 a row."""
-        yield Gradient(call.x, Work(0, 4 * call.x.size - call.x.rows))
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - call.x.rows))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The output."""
         yield call.y
 
@@ -69,25 +69,25 @@ class Mask(Weightless):
         """New memory, contiguous whatever the input's order."""
         return call.x.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One selection per element."""
-        return Work(0, call.y.size)
+        return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One selection per element."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""
         yield call.inputs[1]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
-class Sink(Kind):
+class Sink(Layer):
     """A learned score of each head after those of every row, x: (batch, h, T, n), y: (batch, h, T, n + 1), w: (h)."""
 
     source = (
@@ -111,22 +111,22 @@ class Sink(Kind):
         """New memory."""
         return (*call.x.shape[:-1], call.x.shape[-1] + 1)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The scores' is a part of the incoming one; a weight's sums those of its rows."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
-        yield Gradient(call.weights["weight"], Work(0, call.x.rows))
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+        yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -173,7 +173,7 @@ class FusedAttention(Weightless):
         b, h, t, _ = call.x.shape
         return b * h * (t * call.inputs[1].shape[2] if self.pairs is None else self.pairs)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Two products; scale and softmax of each score and, in training, its dropout and a row's max + log Σ.
 
         Rescaling between tiles depends on their size and is not counted.
@@ -182,8 +182,8 @@ class FusedAttention(Weightless):
         products = 2 * scores * (call.x.shape[3] + call.inputs[2].shape[3])
         biased = scores * (len(call.inputs) == 4)
         if not call.run.training:
-            return Work(products, biased + 6 * scores - 2 * call.x.rows)
-        return Work(products, biased + (9 if self.dropout else 6) * scores)
+            return LayerFlops(products, biased + 6 * scores - 2 * call.x.rows)
+        return LayerFlops(products, biased + (9 if self.dropout else 6) * scores)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Five products: the scores again, then dv, dweights, dq, dk; one kernel, charged to the first in need of it.
@@ -194,12 +194,12 @@ class FusedAttention(Weightless):
         scores = self._scores(call)
         biased = 2 * scores * (len(call.inputs) == 4)
         pointwise = biased + (10 if self.dropout else 6) * scores + 2 * call.y.size - call.y.rows
-        work = Work(2 * scores * (3 * call.x.shape[3] + 2 * call.inputs[2].shape[3]), pointwise)
+        work = LayerFlops(2 * scores * (3 * call.x.shape[3] + 2 * call.inputs[2].shape[3]), pointwise)
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
-            work = Work(0, 0)
+            work = LayerFlops(0, 0)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state.
 
         The efficient kernel pads rows to a multiple of 32. Random state is a seed and an offset of 8 bytes each; flash
@@ -212,10 +212,10 @@ class FusedAttention(Weightless):
         if self.kernel != "cpu":
             yield call.fresh("random", 3 if self.kernel == "flash" else 2)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """Backward holds one sum per row (Dao et al. 2022, alg. 4, line 4), and a bias's gradient for each sample."""
         biased = len(call.inputs) == 4 and call.inputs[3].requires_grad
-        return Scratch(0, call.x.rows + (self._scores(call) if biased else 0))
+        return Workspace(0, call.x.rows + (self._scores(call) if biased else 0))
 
 
 @layer
@@ -243,21 +243,21 @@ class Rotary(Weightless):
         """New memory: in the input's order, or contiguous where rotated and untouched features are joined again."""
         return call.like(call.x) if self.size == call.x.shape[-1] else call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Three per rotated element."""
-        return Work(0, 3 * call.x.rows * self.size)
+        return LayerFlops(0, 3 * call.x.rows * self.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Three per rotated element."""
-        yield Gradient(call.x, Work(0, 3 * call.x.rows * self.size))
+        yield Gradient(call.x, LayerFlops(0, 3 * call.x.rows * self.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The tables."""
         yield from call.inputs[1:]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """x·cos and rotate(x)·sin before they are added."""
-        return Scratch(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
+        return Workspace(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
 
 
 def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
@@ -283,15 +283,15 @@ class SoftmaxAlong(Unary):
         """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Of n numbers: maximum n − 1, subtraction n, exp n, sum n − 1, division or subtraction n."""
         rows = exact_div(call.x.size, self.length)
-        return Work(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
+        return LayerFlops(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
-        yield Gradient(call.x, Work(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The result."""
         yield call.y

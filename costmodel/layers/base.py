@@ -18,18 +18,28 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from costmodel.graph.tensor import Buffers, Call, Gradient, Layer, Scratch, Storage, Tensor, Weights, Work
+from costmodel.graph.tensor import (
+    AbstractLayer,
+    Buffers,
+    Call,
+    Gradient,
+    LayerFlops,
+    Storage,
+    Tensor,
+    Weights,
+    Workspace,
+)
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
 
 if TYPE_CHECKING:
-    Kept = Iterable[Tensor | Storage]
+    Saved = Iterable[Tensor | Storage]
 
-NO_SCRATCH = Scratch(0, 0)
+NO_WORKSPACE = Workspace(0, 0)
 
 
-class Kind(Frozen, Layer):
+class Layer(Frozen, AbstractLayer):
     """Abstract base of all layer kinds; `x` and `y` in the docstrings are the first input and the output."""
 
     largest: ClassVar[int] = LARGEST_SIZE**2
@@ -51,10 +61,10 @@ class Kind(Frozen, Layer):
         return inputs[0].run.record(self, inputs, name, tied)
 
 
-KINDS: dict[str, type[Kind]] = {}
+KINDS: dict[str, type[Layer]] = {}
 """Every kind defined so far, by name."""
 
-K = TypeVar("K", bound=type[Kind])
+K = TypeVar("K", bound=type[Layer])
 
 
 @dataclass_transform(frozen_default=True)
@@ -77,7 +87,7 @@ def _refuse_subclass(cls: type, **_: Any) -> None:
     raise TypeError(f"{cls.__bases__[0].__name__} is final; derive {cls.__name__} from an abstract kind")
 
 
-class Weightless(Kind):
+class Weightless(Layer):
     """Abstract: no weights, no buffers."""
 
     def weights(self, call: Call) -> Weights:
@@ -100,9 +110,9 @@ class Unary(Weightless):
         """New memory in the input's order."""
         return call.like(call.x)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None: one fused kernel each way."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 class View(Weightless):
@@ -112,21 +122,21 @@ class View(Weightless):
         """Takes one input."""
         takes(call, 1)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: the gradient is seen through the inverse view."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 def takes(call: Call, inputs: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
-from costmodel.layers.base import Gradient, Unary, Work, layer
+from costmodel.layers.base import Gradient, LayerFlops, Unary, layer
 from costmodel.training.dtypes import Dtype
 
 
@@ -25,14 +25,14 @@ class Cast(Unary):
         strides = dense_strides(x.shape, x.strides)
         return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A conversion, no arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A conversion, no arithmetic."""
-        yield Gradient(call.x, Work(0, 0))
+        yield Gradient(call.x, LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
 from costmodel.training.fields import Pair, pair
@@ -56,19 +56,19 @@ class Convolution(Spatial):
         """None."""
         return {}
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the kind; the bias is an addition per element."""
-        return Work(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
+        return LayerFlops(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two contractions of the forward one's size; the bias sums over positions."""
         flops = 2 * self.multiply_adds(call)
-        yield Gradient(call.x, Work(flops, 0))
-        yield Gradient(call.weights["weight"], Work(flops, 0, counted=self.groups * flops))
+        yield Gradient(call.x, LayerFlops(flops, 0))
+        yield Gradient(call.weights["weight"], LayerFlops(flops, 0, counted=self.groups * flops))
         if self.bias:
-            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and weight, whichever of the gradients is needed."""
         yield call.x
         yield call.weights["weight"]
@@ -160,7 +160,7 @@ class ConvTranspose(Convolution):
 
 
 @layer
-class Convolve(Kind):
+class Convolve(Layer):
     """A convolution over any number of axes, or its transpose. `shape`: of the output; `weight`: of the weight."""
 
     source = "cross-correlation (torch.nn.Conv1d, Conv3d, ConvTranspose1d; Dumoulin & Visin 2016, rel. 14 and 15)"
@@ -192,23 +192,23 @@ class Convolve(Kind):
         """Each output, or in the transpose each input, meets its window and the channels of its group."""
         return 2 * (call.x.size if self.transposed else call.y.size) * product(self.weight[1:])
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class; the bias is an addition per element."""
-        return Work(self._flops(call), call.y.size if self.bias else 0)
+        return LayerFlops(self._flops(call), call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two contractions of the forward one's size; the bias sums over positions."""
         flops = self._flops(call)
-        yield Gradient(call.x, Work(flops, 0))
-        yield Gradient(call.weights["weight"], Work(flops, 0, counted=self.groups * flops))
+        yield Gradient(call.x, LayerFlops(flops, 0))
+        yield Gradient(call.weights["weight"], LayerFlops(flops, 0, counted=self.groups * flops))
         if self.bias:
-            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and weight, whichever of the gradients is needed."""
         yield call.x
         yield call.weights["weight"]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None, as for images."""
-        return NO_SCRATCH
+        return NO_WORKSPACE

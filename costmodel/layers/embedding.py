@@ -6,10 +6,21 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer, takes, takes_rank
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Buffers,
+    Gradient,
+    Layer,
+    LayerFlops,
+    Weights,
+    Workspace,
+    layer,
+    takes,
+    takes_rank,
+)
 
 
-class Table(Kind):
+class Table(Layer):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
     in_lists = False
@@ -28,17 +39,17 @@ class Table(Kind):
         """None."""
         return {}
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A lookup, no arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One addition per looked-up element."""
-        yield Gradient(call.weights["weight"], Work(0, call.y.size))
+        yield Gradient(call.weights["weight"], LayerFlops(0, call.y.size))
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -64,7 +75,7 @@ class Embedding(Table):
         """(*x, features)."""
         return (*call.x.shape, self.features)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The indices."""
         yield call.x
 
@@ -95,12 +106,12 @@ class LearnedPositions(Table):
         """(T, features)."""
         return (call.x.shape[1], self.features)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 positions."""
         yield call.fresh("index", call.x.shape[1])
 
 
-class OfTokens(Kind):
+class OfTokens(Layer):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
     def check(self, call: Call) -> None:
@@ -111,13 +122,13 @@ class OfTokens(Kind):
         """None."""
         return {}
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -137,15 +148,15 @@ class Prepend(OfTokens):
         b, t, d = call.x.shape
         return b, t + self.tokens, d
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """dx is a slice of the incoming gradient; each vector's sums over the batch."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         for weight in call.weights.values():
-            yield Gradient(weight, Work(0, call.x.shape[0] * call.x.shape[2]))
+            yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
 
 class Positions(OfTokens):
@@ -159,14 +170,14 @@ class Positions(OfTokens):
         """New memory in the input's order."""
         return call.like(call.x)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One addition per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself, and its sum over the batch."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
-        yield Gradient(call.weights["weight"], Work(0, call.x.size))
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+        yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
 
 
 @layer

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
-    NO_SCRATCH,
+    NO_WORKSPACE,
     Buffers,
     Gradient,
-    Kind,
-    Scratch,
+    Layer,
+    LayerFlops,
     Unary,
     Weightless,
     Weights,
-    Work,
+    Workspace,
     layer,
     takes,
     takes_rank,
@@ -60,24 +60,24 @@ class GroupedTopK(Weightless):
         """(..., chosen)."""
         return (*call.x.shape[:-1], self.chosen)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Of each row: add constants, judge groups, choose groups, leave the others out, choose experts."""
         n, g, j, k, s = call.x.shape[-1], self.groups, self.best, self.kept_groups, self.chosen
         judging = g * (_largest(exact_div(n, g), j) + j - 1) + _largest(g, k) + n
-        return Work(0, call.x.rows * (n * self.biased + judging + _largest(n, s)))
+        return LayerFlops(0, call.x.rows * (n * self.biased + judging + _largest(n, s)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: numbers are put where they came from."""
-        yield Gradient(call.x, Work(0, 0))
+        yield Gradient(call.x, LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The scores, and the int64 places."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """The scores that choices are by, and the places, where they are not kept."""
-        return Scratch(call.x.size + (0 if call.y.requires_grad else call.y.size), 0)
+        return Workspace(call.x.size + (0 if call.y.requires_grad else call.y.size), 0)
 
 
 def _largest(n: int, k: int) -> int:
@@ -91,22 +91,22 @@ class Shares(Unary):
 
     source = "x/(Σ x + ε) (DeepSeek-AI 2024, V3, eq. 13); dx = g/s − Σ(g·x)/s² with s = Σ x + ε"
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """2n a row."""
-        return Work(0, 2 * call.x.size)
+        return LayerFlops(0, 2 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·x and its sum, s² and a division by it, g/s, and the difference: 4n + 1 a row."""
-        yield Gradient(call.x, Work(0, 4 * call.x.size + call.x.rows))
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size + call.x.rows))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and sums."""
         yield call.x
         yield call.fresh("activation", call.x.rows)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """The sums, where they are not kept; in backward g·x."""
-        return Scratch(0 if call.y.requires_grad else call.x.rows, call.x.size)
+        return Workspace(0 if call.y.requires_grad else call.x.rows, call.x.size)
 
 
 @layer
@@ -130,22 +130,22 @@ class TopK(Weightless):
         """(..., chosen)."""
         return (*call.x.shape[:-1], self.chosen)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """chosen·n − chosen·(chosen + 1)/2 comparisons a row."""
         k = self.chosen
-        return Work(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
+        return LayerFlops(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: numbers are put where they came from."""
-        yield Gradient(call.x, Work(0, 0))
+        yield Gradient(call.x, LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 places."""
         yield call.fresh("index", *call.y.shape)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """The places, where they are not kept."""
-        return Scratch(0 if call.y.requires_grad else call.y.size, 0)
+        return Workspace(0 if call.y.requires_grad else call.y.size, 0)
 
 
 @layer
@@ -166,25 +166,25 @@ class Pick(Weightless):
         """(rows, d)."""
         return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 index."""
         yield call.fresh("index", call.y.shape[0])
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
-class ExpertLinear(Kind):
+class ExpertLinear(Layer):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
@@ -217,28 +217,28 @@ class ExpertLinear(Kind):
         """(rows, features)."""
         return (call.x.shape[0], self.features)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One multiply-add for each row, input and output feature, whichever experts the rows went to."""
-        return Work(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+        return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size; the biases sum their rows."""
-        same = Work(2 * call.x.size * self.features, 0)
+        same = LayerFlops(2 * call.x.size * self.features, 0)
         yield Gradient(call.x, same)
         yield Gradient(call.weights["weight"], same)
         if self.bias:
-            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weights' gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         if call.x.requires_grad:
             yield call.weights["weight"]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None: one grouped product each way."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -256,18 +256,18 @@ class Total(Weightless):
         """(rows, d)."""
         return (call.x.shape[0], call.x.shape[2])
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, call.x.size - call.y.size)
+        return LayerFlops(0, call.x.size - call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself, seen once for each term."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE

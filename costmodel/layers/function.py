@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import Gradient, Unary, Work, layer
+from costmodel.layers.base import Gradient, LayerFlops, Unary, layer
 
 
 class Function(NamedTuple):
@@ -74,16 +74,16 @@ class Pointwise(Unary):
     function: str
     in_place: bool = False
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See `FUNCTIONS`."""
-        return Work(0, FUNCTIONS[self.function].forward * call.x.size)
+        return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `FUNCTIONS`; what only shifts hands the gradient on."""
         backward = FUNCTIONS[self.function].backward
-        yield Gradient(call.x, Work(0, backward * call.x.size), shared=self.function == "add")
+        yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""
         keeps = FUNCTIONS[self.function].keeps
         if keeps in ("input", "both") and not self.in_place:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Weights, Work, layer
+from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
 from costmodel.layers.shape import Moving, joint_role
 
 
 @layer
-class Parameter(Kind):
+class Parameter(Layer):
     """A weight by itself, that something other than a layer of its own reads."""
 
     source = "torch.nn.Parameter"
@@ -33,21 +33,21 @@ class Parameter(Kind):
         """The weight, seen as it is."""
         return call.weights["weight"].view(self.shape, None)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """None: whatever reads the weight adds to its gradient."""
         return ()
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -65,9 +65,9 @@ class Made(Moving):
         role: Role = self.role  # type: ignore[assignment]
         return call.run.tensor(self.shape, role)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, call.y.size * int(self.work))
+        return LayerFlops(0, call.y.size * int(self.work))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """None."""
@@ -92,7 +92,7 @@ class Unknown(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Unknown; gradients are passed on."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, 0))
+            yield Gradient(x, LayerFlops(0, 0))
 
 
 @layer
@@ -110,9 +110,9 @@ class Chosen(Moving):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition for each element."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The index, and x if so."""
         yield from call.inputs[0 if self.whole else 1 :]
 
@@ -136,9 +136,9 @@ class Placed(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: numbers are moved."""
         for x in call.inputs[: 1 + self.valued]:
-            yield Gradient(x, Work(0, 0))
+            yield Gradient(x, LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, and the numbers if so."""
         yield from call.inputs[1 + self.valued :]
         if self.valued and self.whole and call.inputs[1].requires_grad:
@@ -157,16 +157,16 @@ class Accumulated(Moving):
         """New memory."""
         return call.x.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """An addition for each number."""
-        return Work(0, call.inputs[1].size)
+        return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself, and its elements at the places."""
-        yield Gradient(call.x, Work(0, 0), shared=True)
-        yield Gradient(call.inputs[1], Work(0, 0))
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+        yield Gradient(call.inputs[1], LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, for the gradient of the numbers."""
         _, numbers, places = call.inputs
         if numbers.requires_grad:
@@ -185,17 +185,17 @@ class Combined(Moving):
         """New memory."""
         return call.x.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """An operation for each number."""
-        return Work(0, call.inputs[1].size)
+        return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Of a product: g·y, and a quotient for each element of x and of s."""
         x, numbers, _ = call.inputs
-        yield Gradient(x, Work(0, 2 * x.size))
-        yield Gradient(numbers, Work(0, numbers.size + (0 if x.requires_grad else x.size)))
+        yield Gradient(x, LayerFlops(0, 2 * x.size))
+        yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Everything, whichever way numbers are combined."""
         yield from call.inputs
         yield call.y

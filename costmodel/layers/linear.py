@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
-    NO_SCRATCH,
+    NO_WORKSPACE,
     Buffers,
     Gradient,
-    Kind,
-    Scratch,
+    Layer,
+    LayerFlops,
     Weightless,
     Weights,
-    Work,
+    Workspace,
     layer,
     takes,
 )
@@ -21,7 +21,7 @@ from costmodel.symbolic.sizes import exact_div, product
 
 
 @layer
-class Linear(Kind):
+class Linear(Layer):
     """y = x Wᵀ + b over the last axis.
 
     x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
@@ -51,19 +51,19 @@ class Linear(Kind):
         """(..., features)."""
         return (*call.x.shape[:-1], self.features)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One multiply-add for each row, input and output feature."""
-        return Work(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+        return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size; the bias sums the rows."""
-        same = Work(2 * call.x.size * self.features, 0)
+        same = LayerFlops(2 * call.x.size * self.features, 0)
         yield Gradient(call.x, same)
         yield Gradient(call.weights["weight"], same)
         if self.bias:
-            yield Gradient(call.weights["bias"], Work(0, call.y.size))
+            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weight's gradient: a view as a matrix of rows if memory order allows it, else a copy."""
         if call.weights["weight"].requires_grad:
             x = call.x
@@ -72,9 +72,9 @@ class Linear(Kind):
         if call.x.requires_grad:
             yield call.weights["weight"]
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -103,20 +103,20 @@ class Matmul(Weightless):
         a, b = (x.shape for x in call.inputs)
         return (*a[:-1], b[-1])
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One multiply-add for each of m, k and n in each matrix."""
         flops = 2 * product(call.y.shape) * call.x.shape[-1]
         if self.visible is not None:
             some, every = self.visible
             flops = exact_div(flops, every) * some
-        return Work(flops, 0)
+        return LayerFlops(flops, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product of the forward one's size for each operand."""
         for operand in call.inputs:
             yield Gradient(operand, self.forward(call))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient, as the matrix product held it: a view if it could, else a copy."""
         a, b = call.inputs
         if b.requires_grad:
@@ -124,10 +124,10 @@ class Matmul(Weightless):
         if a.requires_grad:
             yield call.as_batch(b)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """Copies of operands, unless they are kept."""
         copied = sum(x.size for x in call.inputs if call.as_batch(x) is not x.storage)
-        return Scratch(0 if call.y.requires_grad else copied, 0)
+        return Workspace(0 if call.y.requires_grad else copied, 0)
 
 
 @layer
@@ -152,13 +152,13 @@ class Product(Weightless):
         """(..., m, n)."""
         return (*call.x.shape[:-1], call.inputs[1].shape[1])
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One multiply-add for each of m, k and n."""
         added = call.y.size if len(call.inputs) > 2 else 0
         return self._work(call)._replace(pointwise=added)
 
-    def _work(self, call: Call) -> Work:
-        return Work(2 * call.x.size * call.inputs[1].shape[1], 0, 0 if self.vector else None)
+    def _work(self, call: Call) -> LayerFlops:
+        return LayerFlops(2 * call.x.size * call.inputs[1].shape[1], 0, 0 if self.vector else None)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size; what was added sums over what it was broadcast along."""
@@ -167,9 +167,9 @@ class Product(Weightless):
         yield Gradient(call.inputs[1], same)
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
-            yield Gradient(c, Work(0, 0 if whole else call.y.size), shared=whole)
+            yield Gradient(c, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient; rows as one matrix: a view if memory order allows it, else a copy."""
         a, b = call.inputs[:2]
         if b.requires_grad:
@@ -178,6 +178,6 @@ class Product(Weightless):
         if a.requires_grad:
             yield b
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE

@@ -7,21 +7,21 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
-    NO_SCRATCH,
+    NO_WORKSPACE,
     Buffers,
     Gradient,
-    Kind,
-    Scratch,
+    Layer,
+    LayerFlops,
     Weightless,
     Weights,
-    Work,
+    Workspace,
     layer,
     takes,
 )
 from costmodel.symbolic.sizes import ceil_div
 
 
-class Loss(Kind):
+class Loss(Layer):
     """Abstract: prediction and target in, one number out. Its own gradient is the constant 1."""
 
     in_lists = False
@@ -48,23 +48,23 @@ class CrossEntropy(Loss, Weightless):
         if call.inputs[1].shape != (b, *rest):
             raise call.fail(f"targets must be {show_shape((b, *rest))}")
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, 5 * call.x.size)
+        return LayerFlops(0, 5 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """dx = (softmax(x) − [target])/rows, from the log-softmax: exp, product and subtraction per element."""
-        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The log-softmax, the targets and the total weight."""
         yield call.fresh("logits", *call.x.shape)
         yield call.inputs[1]
         yield call.fresh("logits", 1)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """Backward holds the gradient of the log-softmax beside that of the logits."""
-        return Scratch(0, call.x.size)
+        return Workspace(0, call.x.size)
 
 
 @layer
@@ -79,21 +79,21 @@ class MeanSquaredError(Loss, Weightless):
         if call.x.shape != call.inputs[1].shape:
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Difference, square, mean."""
-        return Work(0, 3 * call.x.size)
+        return LayerFlops(0, 3 * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Difference and the factor 2/n."""
-        yield Gradient(call.x, Work(0, 2 * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, 2 * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Prediction and target."""
         yield from call.inputs
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return Scratch(0, 0)
+        return Workspace(0, 0)
 
 
 @layer
@@ -127,7 +127,7 @@ class FusedLinearCrossEntropy(Loss):
         """None."""
         return {}
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Up to three products, and as in `CrossEntropy` five operations a logit and three for its gradient.
 
         A bias is added to every logit, and its gradient adds them up.
@@ -137,20 +137,20 @@ class FusedLinearCrossEntropy(Loss):
         products = 1 + call.x.requires_grad + call.weights["weight"].requires_grad
         trained = self.bias and call.weights["bias"].requires_grad
         pointwise = 5 + 3 * call.y.requires_grad + self.bias + trained
-        return Work(product * products, pointwise * logits)
+        return LayerFlops(product * products, pointwise * logits)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient times that of the loss."""
         for operand in (call.x, *call.weights.values()):
-            yield Gradient(operand, Work(0, operand.size))
+            yield Gradient(operand, LayerFlops(0, operand.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The gradients."""
         for operand in (call.x, *call.weights.values()):
             if operand.requires_grad:
                 yield call.fresh("activation", *operand.shape)
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """One chunk's logits and, in training, their gradient; a copy of x where memory order allows no view of rows.
 
         Products are added to the weight's gradient in place.
@@ -158,7 +158,7 @@ class FusedLinearCrossEntropy(Loss):
         x = call.x
         viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
         logits = ceil_div(x.rows, self.chunks) * self.features
-        return Scratch(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)
+        return Workspace(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)
 
 
 class Comparison(NamedTuple):
@@ -196,9 +196,9 @@ class InnerLoss(Weightless):
         """Takes prediction and target, and weights if there are any."""
         takes(call, max(2, len(call.inputs)))
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -214,20 +214,20 @@ class Compared(InnerLoss):
         """A scalar, or the shape of the input."""
         return call.x.shape if self.reduction == "none" else ()
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See `LOSSES`; a sum is an addition less than there are elements, a mean has a quotient more."""
         each = LOSSES[self.function].forward * call.x.size
-        return Work(0, each + {"none": 0, "mean": call.x.size, "sum": call.x.size - 1}[self.reduction])
+        return LayerFlops(0, each + {"none": 0, "mean": call.x.size, "sum": call.x.size - 1}[self.reduction])
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `LOSSES`; of a mean the incoming gradient is divided first."""
         share = int(self.reduction == "mean")
         x, target = call.inputs[:2]
-        yield Gradient(x, Work(0, LOSSES[self.function].backward * x.size + share))
+        yield Gradient(x, LayerFlops(0, LOSSES[self.function].backward * x.size + share))
         again = 0 if x.requires_grad else share
-        yield Gradient(target, Work(0, LOSSES[self.function].target * x.size + again))
+        yield Gradient(target, LayerFlops(0, LOSSES[self.function].target * x.size + again))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Prediction, target and weights; of a divergence the prediction only for the target's gradient."""
         x, *others = call.inputs
         if self.function != "kl_div" or others[0].requires_grad:
@@ -247,15 +247,15 @@ class Picked(InnerLoss):
         """See the class."""
         return self.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A negation a row, or an addition and at the end a quotient or a negation."""
-        return Work(0, call.inputs[1].size)
+        return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product a row."""
-        yield Gradient(call.x, Work(0, call.inputs[1].size))
+        yield Gradient(call.x, LayerFlops(0, call.inputs[1].size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """See the source."""
         yield from call.inputs
         yield call.fresh("activation", 1)

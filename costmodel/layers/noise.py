@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, Unary, Work, layer, takes
+from costmodel.layers.base import Gradient, LayerFlops, Unary, layer, takes
 from costmodel.symbolic.sizes import product
 from costmodel.training.fields import Probability
 
@@ -33,16 +33,16 @@ class Noise(Unary):
         """New memory, or the input itself."""
         return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A product per element; for each number of m a comparison and a division."""
-        return Work(0, call.x.size + 2 * product(self.mask_shape(call)) if self._acts(call) else 0)
+        return LayerFlops(0, call.x.size + 2 * product(self.mask_shape(call)) if self._acts(call) else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product per element."""
         acts = self._acts(call)
-        yield Gradient(call.x, Work(0, call.x.size if acts else 0), shared=not acts)
+        yield Gradient(call.x, LayerFlops(0, call.x.size if acts else 0), shared=not acts)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """m/(1 − p), as numbers."""
         if self._acts(call):
             yield call.fresh("activation", *self.mask_shape(call))

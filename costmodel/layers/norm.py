@@ -6,10 +6,21 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Buffers, Gradient, Kind, Scratch, Unary, Weights, Work, layer, takes
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Buffers,
+    Gradient,
+    Layer,
+    LayerFlops,
+    Unary,
+    Weights,
+    Workspace,
+    layer,
+    takes,
+)
 
 
-class Norm(Kind):
+class Norm(Layer):
     """Abstract: scaled (and shifted) by a weight per feature after normalising."""
 
     def check(self, call: Call) -> None:
@@ -26,9 +37,9 @@ class Norm(Kind):
         """New memory of the input's shape, contiguous whatever the input's order."""
         return call.x.shape
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None: one fused kernel each way."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 class Centred(Norm):
@@ -41,19 +52,19 @@ class Centred(Norm):
     def groups_of(self, call: Call) -> int:
         """How many means and inverse deviations there are."""
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
+        return LayerFlops(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w: ten per element, two of them x̂; dw = Σ g·x̂, db = Σ g."""
         n = call.x.size
         scaling = 2 if call.x.requires_grad else 4
-        yield Gradient(call.x, Work(0, (9 + ("weight" in call.weights)) * n))
+        yield Gradient(call.x, LayerFlops(0, (9 + ("weight" in call.weights)) * n))
         for name, weight in call.weights.items():
-            yield Gradient(weight, Work(0, scaling * n if name == "weight" else n))
+            yield Gradient(weight, LayerFlops(0, scaling * n if name == "weight" else n))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, and the mean and inverse deviation of each group: fp32, or as the input on a CPU without weights."""
         dtype = call.x.dtype if call.run.device == "cpu" and not (call.weights or call.buffers) else None
         yield call.x
@@ -104,9 +115,9 @@ class PerChannel(Centred):
         channels = (call.x.shape[1],)
         return {"weight": channels, "bias": channels} if self.affine else {}
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
-        yield from (kept for kept in super().kept(call) if kept is not call.weights.get("bias"))
+        yield from (saved for saved in super().saved(call) if saved is not call.weights.get("bias"))
 
 
 @layer
@@ -138,11 +149,11 @@ class Batchnorm(PerChannel):
         """New memory in the input's order."""
         return call.like(call.x)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
         if call.run.training:
-            return Work(0, super().forward(call).pointwise + 7 * call.x.shape[1])
-        return Work(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+            return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
+        return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
 
 @layer
@@ -180,18 +191,18 @@ class Rmsnorm(Norm):
         """Scale per feature."""
         return {"weight": (call.x.shape[-1],)} if self.affine else {}
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
+        return LayerFlops(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """dx = (h − x̂·mean(h·x̂))/rms with h = g·w: seven per element, one of them x̂ = x/rms; dw = Σ g·x̂."""
         n = call.x.size
-        yield Gradient(call.x, Work(0, (6 + len(call.weights)) * n))
+        yield Gradient(call.x, LayerFlops(0, (6 + len(call.weights)) * n))
         if self.affine:
-            yield Gradient(call.weights["weight"], Work(0, 2 * n if call.x.requires_grad else 3 * n))
+            yield Gradient(call.weights["weight"], LayerFlops(0, 2 * n if call.x.requires_grad else 3 * n))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and inverse root per row, in one kernel; the CPU composes it in fp32 and keeps what each product needs.
 
         There the input's gradient needs input and root, the weight's the normalised input.
@@ -247,19 +258,19 @@ class BatchnormFixed(Unary):
             "num_batches_tracked": ((), "index"),
         }
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Centring and scaling."""
-        return Work(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+        return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""
         n, roots = call.x.size, 3 * call.x.shape[1]
-        yield Gradient(call.x, Work(0, (1 + self.affine) * n + roots))
+        yield Gradient(call.x, LayerFlops(0, (1 + self.affine) * n + roots))
         for name, weight in call.weights.items():
             alone = name == "weight" and not call.x.requires_grad
-            yield Gradient(weight, Work(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
+            yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
         yield call.x
         for _ in ("mean", "inverse deviation") if call.run.device == "gpu" else ():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import isqrt
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, Weightless, Work, layer
+from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
@@ -15,7 +15,7 @@ from costmodel.training.fields import Pair, pair
 class Pool(Spatial, Weightless):
     """Abstract: one number per window and channel."""
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
         yield call.x
 
@@ -69,15 +69,15 @@ class MaxPool(Sliding):
     padding: Pair = 0
     ceil_mode: bool = False
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Comparisons."""
-        return Work(0, (self.window - 1) * call.y.size)
+        return LayerFlops(0, (self.window - 1) * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, and where each maximum lies."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
@@ -94,13 +94,13 @@ class AvgPool(Sliding):
     padding: Pair = 0
     ceil_mode: bool = False
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Additions and a division."""
-        return Work(0, self.window * call.y.size)
+        return LayerFlops(0, self.window * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division, then an addition at each place of the window."""
-        yield Gradient(call.x, Work(0, (self.window + 1) * call.y.size))
+        yield Gradient(call.x, LayerFlops(0, (self.window + 1) * call.y.size))
 
 
 @layer
@@ -115,15 +115,15 @@ class GlobalAvgPool(Pool):
         """(batch, C) or (batch, C, 1, 1)."""
         return (*call.x.shape[:2], 1, 1) if self.keepdims else call.x.shape[:2]
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """Additions and a division."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division; the result is seen at every place."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -157,15 +157,15 @@ class AdaptiveAvgPool(Adaptive):
 
     size: Pair
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """An operation per member of a window: the additions and a division."""
-        return Work(0, self.members(call))
+        return LayerFlops(0, self.members(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division a window, and an addition per member unless there is but one window."""
-        yield Gradient(call.x, Work(0, call.y.size + (0 if self.whole else self.members(call))))
+        yield Gradient(call.x, LayerFlops(0, call.y.size + (0 if self.whole else self.members(call))))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; a mean over everything keeps nothing."""
         if not self.whole:
             yield call.x
@@ -179,15 +179,15 @@ class AdaptiveMaxPool(Adaptive):
 
     size: Pair
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """One comparison less than members of each window."""
-        return Work(0, self.members(call) - call.y.size)
+        return LayerFlops(0, self.members(call) - call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, and where each maximum lies."""
         yield call.x
         yield call.fresh("index", *call.y.shape)

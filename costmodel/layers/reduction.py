@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, Unary, Weightless, Work, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Weightless, Workspace, layer, takes
 
 Keeps = Literal["input", "output"]
 
@@ -52,24 +52,26 @@ class Reduce(Weightless):
         """See the class."""
         return self.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See `REDUCTIONS`."""
         element, result = REDUCTIONS[self.function].forward
-        return Work(0, element * call.x.size + result * call.y.size)
+        return LayerFlops(0, element * call.x.size + result * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place."""
         element, result = REDUCTIONS[self.function].backward
-        yield Gradient(call.x, Work(0, element * call.x.size + result * call.y.size), shared=self.function == "sum")
+        yield Gradient(
+            call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
+        )
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """See `REDUCTIONS`."""
         for keeps in REDUCTIONS[self.function].keeps:
             yield call.x if keeps == "input" else call.y
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -83,15 +85,15 @@ class Cumulate(Unary):
         """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """An addition per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element."""
-        yield Gradient(call.x, Work(0, call.x.size))
+        yield Gradient(call.x, LayerFlops(0, call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -107,15 +109,15 @@ class Cumprod(Unary):
         """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A product per element."""
-        return Work(0, call.x.size)
+        return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product, an addition and a quotient per element."""
-        yield Gradient(call.x, Work(0, 3 * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and result."""
         yield call.x
         yield call.y

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, Weightless, Work, layer
+from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
@@ -16,15 +16,15 @@ from costmodel.training.fields import Pair, pair
 class Moves(Spatial, Weightless):
     """Abstract: moves the same numbers into new memory, without arithmetic."""
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: the gradient is moved back."""
-        yield Gradient(call.x, Work(0, 0))
+        yield Gradient(call.x, LayerFlops(0, 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -47,15 +47,15 @@ class Upsample(Spatial, Weightless):
         up, across = pair(self.scale)
         return arranged(call, (b, c, up * h, across * w))
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return Work(0, 7 * call.y.size if self.mode == "bilinear" else 0)
+        return LayerFlops(0, 7 * call.y.size if self.mode == "bilinear" else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is added to its source, or weighed and added to its four."""
-        yield Gradient(call.x, Work(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
+        yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
@@ -131,9 +131,9 @@ class Padded(Moving):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element where numbers are seen several times."""
-        yield Gradient(call.x, Work(0, call.y.size if self.keeps else 0))
+        yield Gradient(call.x, LayerFlops(0, call.y.size if self.keeps else 0))
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, if the rim is of its own numbers."""
         if self.keeps:
             yield call.x
@@ -152,13 +152,13 @@ class Columns(Moving):
         """New memory."""
         return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """An addition for each number that goes back."""
-        return Work(0, call.x.size if self.back else 0)
+        return LayerFlops(0, call.x.size if self.back else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition for each number whose gradient goes back."""
-        yield Gradient(call.x, Work(0, 0 if self.back else call.y.size))
+        yield Gradient(call.x, LayerFlops(0, 0 if self.back else call.y.size))
 
 
 @layer
@@ -174,10 +174,10 @@ class Resized(Moving):
         """New memory; channels are last in it if they are so in the input."""
         return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """A product for each neighbour, and the sum of them; nearest copies."""
-        return Work(0, (2 * self.among - 1) * call.y.size if self.among > 1 else 0)
+        return LayerFlops(0, (2 * self.among - 1) * call.y.size if self.among > 1 else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is weighed and added to its neighbours."""
-        yield Gradient(call.x, Work(0, (2 * self.among if self.among > 1 else 1) * call.y.size))
+        yield Gradient(call.x, LayerFlops(0, (2 * self.among if self.among > 1 else 1) * call.y.size))

@@ -15,7 +15,7 @@ from costmodel.graph.tensor import (
     transposed,
     viewed_strides,
 )
-from costmodel.layers.base import NO_SCRATCH, Gradient, Scratch, View, Weightless, Work, layer, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, View, Weightless, Workspace, layer, takes_rank
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product
 
@@ -176,7 +176,7 @@ class RepeatHeads(View):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Sums over the repeats."""
-        yield Gradient(call.x, Work(0, call.y.size))
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
 
 class Joining(Weightless):
@@ -184,22 +184,22 @@ class Joining(Weightless):
 
     in_lists = False
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient is a slice of the incoming one."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, 0), shared=True)
+            yield Gradient(x, LayerFlops(0, 0), shared=True)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -248,17 +248,17 @@ class Moving(Weightless):
     def check(self, call: Call) -> None:
         """The operator that it stands for has checked."""
 
-    def forward(self, call: Call) -> Work:
+    def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
-        return Work(0, 0)
+        return LayerFlops(0, 0)
 
-    def kept(self, call: Call) -> Iterable[Tensor | Storage]:
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 @layer
@@ -279,7 +279,7 @@ class Part(View):
         """A place in the whole's gradient; what is seen several times is summed."""
         x, y = call.x, call.y
         several = y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
-        yield Gradient(x, Work(0, y.size if several else 0), shared=not several)
+        yield Gradient(x, LayerFlops(0, y.size if several else 0), shared=not several)
 
 
 def _overlaps(shape: Shape, strides: Shape | None) -> bool:
@@ -308,7 +308,7 @@ class Copied(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
-        yield Gradient(call.x, Work(0, call.y.size if more else 0), shared=not more)
+        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not more)
 
 
 @layer
@@ -329,7 +329,7 @@ class Joined(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Slices."""
         for x in call.inputs:
-            yield Gradient(x, Work(0, 0), shared=True)
+            yield Gradient(x, LayerFlops(0, 0), shared=True)
 
 
 def joint_role(inputs: Iterable[Tensor]) -> Role:

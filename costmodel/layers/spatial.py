@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Call, Shape, Tensor
-from costmodel.layers.base import NO_SCRATCH, Kind, Scratch, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, Layer, Workspace, takes_rank
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, decided, minimum
 
 
-class Spatial(Kind):
+class Spatial(Layer):
     """Abstract: one input x: (batch, C, H, W)."""
 
     largest = LARGEST_SIZE
@@ -16,9 +16,9 @@ class Spatial(Kind):
         """Takes one image."""
         takes_rank(call, 4, "batch, channels, height, width")
 
-    def scratch(self, call: Call) -> Scratch:
+    def workspace(self, call: Call) -> Workspace:
         """None: the reference algorithm works in place; a library may trade memory for time."""
-        return NO_SCRATCH
+        return NO_WORKSPACE
 
 
 def check_window(call: Call, size: Shape, kernel: Shape, padding: Shape, beyond: Shape = (0, 0)) -> None:

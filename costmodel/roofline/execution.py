@@ -112,12 +112,12 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
     import numpy
 
     given = given or {}
-    standing = {**network.inputs, **network.weights}
+    persistent = {**network.inputs, **network.weights}
     for name in given:
-        if name not in standing:
-            raise unknown(f"array of {prediction.model.title}", name, standing)
+        if name not in persistent:
+            raise unknown(f"array of {prediction.model.title}", name, persistent)
     random, memory = numpy.random.default_rng(seed), Memory(seed=seed)
-    for name, ref in standing.items():
+    for name, ref in persistent.items():
         if name not in given:
             memory.make(ref.buffer)
             _draw(random, name, ref, memory.array(ref), prediction)

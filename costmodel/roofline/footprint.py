@@ -131,7 +131,7 @@ def _depth(axes: list[int], operands: list[Operand]) -> tuple[int, int]:
 
 def standing_bytes(program: Program) -> int:
     """Arrays that are there before it runs: inputs, weights, states and constants [bytes]."""
-    return sum(buffer.bytes for buffer in program.standing)
+    return sum(buffer.bytes for buffer in program.persistent)
 
 
 def live_bytes(program: Program) -> list[int]:

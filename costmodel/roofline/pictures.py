@@ -19,8 +19,8 @@ from costmodel.errors import CostModelError, unknown
 from costmodel.roofline.checking import Check, Finding
 from costmodel.roofline.checking import check as checked
 
-Kind = Literal["roofline", "scatter", "bars"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Layer = Literal["roofline", "scatter", "bars"]
+KINDS: tuple[Layer, ...] = get_args(Layer)
 NAMED = 3
 """Layers that are named where there is no room for more."""
 

@@ -185,7 +185,7 @@ class Layout(NamedTuple):
     arena_bytes: int
 
 
-def lay_out(standing: Iterable[Buffer], made: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]) -> Layout:
+def lay_out(persistent: Iterable[Buffer], made: Iterable[Buffer | None], frees: Iterable[Iterable[Buffer]]) -> Layout:
     """First fit: buffers allocated before the program, then each call's, in the most recently freed hole that fits.
 
     made, frees: the buffer that each call allocates, and those freed after it. A hole may be up to twice as large.
@@ -205,7 +205,7 @@ def lay_out(standing: Iterable[Buffer], made: Iterable[Buffer | None], frees: It
         starts[buffer] = end
         end += need + STAGGER
 
-    for buffer in standing:
+    for buffer in persistent:
         put(buffer)
     for buffer, dropped in zip(made, frees, strict=True):
         if buffer is not None:
@@ -230,7 +230,7 @@ class Program:
     inputs: tuple[Ref, ...] = ()
     weights: tuple[Ref, ...] = ()
     outputs: tuple[Ref, ...] = ()
-    kept: tuple[Ref, ...] = ()
+    saved: tuple[Ref, ...] = ()
     name: str = ""
 
     def __iter__(self) -> Iterator[Op]:
@@ -255,7 +255,7 @@ class Program:
         return sum(op.traffic_bytes for op in self.ops)
 
     @cached_property
-    def standing(self) -> tuple[Buffer, ...]:
+    def persistent(self) -> tuple[Buffer, ...]:
         """Buffers allocated before it runs: inputs, weights, constants, and what an earlier program left."""
         made = {op.output.buffer for op, new in zip(self.ops, self.made, strict=True) if new}
         refs = (*self.inputs, *self.weights, *(x for op in self.ops for x in (*op.operands, op.output)))
@@ -276,7 +276,7 @@ class Program:
     @cached_property
     def frees(self) -> tuple[tuple[Buffer, ...], ...]:
         """The temporaries whose last use each call is."""
-        stays = {ref.buffer for ref in (*self.outputs, *self.kept)} | set(self.standing)
+        stays = {ref.buffer for ref in (*self.outputs, *self.saved)} | set(self.persistent)
         last: dict[Buffer, int] = {}
         for number, op in enumerate(self.ops):
             for ref in (*op.operands, op.output):
@@ -288,8 +288,8 @@ class Program:
         return tuple(map(tuple, dropped))
 
     def stand(self, memory: Memory) -> None:
-        """Allocate those of `standing` that have no array yet, such as constants."""
-        for buffer in self.standing:
+        """Allocate those of `persistent` that have no array yet, such as constants."""
+        for buffer in self.persistent:
             memory.make(buffer)
 
     def run(self, memory: Memory, after: Callable[[int], None] | None = None) -> None:
@@ -306,7 +306,7 @@ class Program:
     @cached_property
     def layout(self) -> Layout:
         """Where each buffer is, when all of it shares one arena; laid out once."""
-        return lay_out(self.standing, self.made, self.frees)
+        return lay_out(self.persistent, self.made, self.frees)
 
     @cached_property
     def touched(self) -> tuple[tuple[Span, ...], ...]:
@@ -343,7 +343,7 @@ class Program:
 
         memory = Memory(allocate)
         below = bounds(self)
-        for buffer in self.standing:
+        for buffer in self.persistent:
             memory.make(buffer)
             if buffer.value is None:
                 fill(memory.arrays[buffer], below.get(buffer, 2), 0.0 if buffer.role == "weight" else 0.5)

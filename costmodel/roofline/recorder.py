@@ -13,7 +13,7 @@ from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Kernel, Site
+from costmodel.roofline.kernels.kernel import Kernel, KernelCall
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Program, program_of
@@ -44,17 +44,19 @@ class LayerArrays:
         return Ref(shape, self.buffers[x], strides)
 
 
-def site_of(call: Call, ref: Callable[[Tensor, BufferRole], Ref]) -> Site:
+def site_of(call: Call, ref: Callable[[Tensor, BufferRole], Ref]) -> KernelCall:
     """A call with its arrays, which `ref` finds; what needs a gradient is what has one on paper."""
     inputs = [ref(x, "input") for x in call.inputs]
     weights = {name: ref(w, "weight") for name, w in call.weights.items()}
     buffers = {name: ref(b, "state") for name, b in call.buffers.items()}
     operands = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
-    return Site(call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad])
+    return KernelCall(
+        call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad]
+    )
 
 
 def forward_program(call: Call, dtype: str = "float32") -> Program:
-    """The forward pass of one layer; `kept` is what its backward pass reads of what it makes."""
+    """The forward pass of one layer; `saved` is what its backward pass reads of what it makes."""
     return layer_programs(call, dtype)[0]
 
 
@@ -99,7 +101,7 @@ class Recorded:
     """A layer that was recorded, or a view of `source` if it is none."""
 
     y: Ref
-    site: Site | None = None
+    site: KernelCall | None = None
     kernel: Kernel | None = None
     source: Ref | None = None
     name: str = ""
@@ -166,7 +168,7 @@ class Recorder:
             self.given[key] = self.tape.array([*shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
         return self.viewed(self.given[key], shape)
 
-    def standing(self, role: BufferRole) -> dict[str, Ref]:
+    def persistent(self, role: BufferRole) -> dict[str, Ref]:
         """Arrays allocated before the program, of a role, by name."""
         return {ref.buffer.name: ref for ref in self.given.values() if ref.buffer.role == role}
 
@@ -240,7 +242,7 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     recorder = Recorder(Tape(dtype))
     recorder.walk(prediction.run.root)
     outputs, loss = _ends(recorder, prediction)
-    found = {role: recorder.standing(role) for role in ROLES.values()}
+    found = {role: recorder.persistent(role) for role in ROLES.values()}
     weights = found["weight"]
     pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}

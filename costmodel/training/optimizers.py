@@ -14,7 +14,7 @@ from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
 from costmodel.training.frozen import Frozen, frozen
 
-Extent = Literal["weight", "rows", "columns", "axes", "scalar"]
+BatchShape = Literal["weight", "rows", "columns", "axes", "scalar"]
 """Shape of a state: the weight's; a number for each row or column of its last two axes; a square for each axis; one."""
 
 
@@ -27,7 +27,7 @@ class State(Frozen):
     """
 
     name: str
-    extent: Extent = "weight"
+    extent: BatchShape = "weight"
     bytes: int | None = None
     block: int | None = None
     least: int = 0
@@ -42,7 +42,7 @@ class State(Frozen):
         return element_bytes * elements + scales
 
 
-def _elements(extent: Extent, shape: Shape) -> int:
+def _elements(extent: BatchShape, shape: Shape) -> int:
     if extent == "weight":
         return product(shape)
     if extent == "rows":

@@ -61,7 +61,7 @@ def test_at_equal_parameters_no_neighbour_is_nearer() -> None:
         match = found.matches[label]
         assert match.value == found.value(label, "params")
         off = abs(match.value - target)
-        assert off <= min(abs(match.knob.at(match.size + step).params - target) for step in (-1, 1))
+        assert off <= min(abs(match.varied.at(match.size + step).params - target) for step in (-1, 1))
         assert match.off == pytest.approx((match.value - target) / target)
         assert f"width {match.size:,}" in str(found)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.analysis.closed_forms import ClosedForms, Forms
 from costmodel.analysis.solve import solve_for
-from costmodel.analysis.vary import Knob, last_true
+from costmodel.analysis.vary import VariedSize, last_true
 from costmodel.symbolic.polynomial import Polynomial
 from tests.command import error_of, here, refused
 from tests.profiles import examples
@@ -88,10 +88,10 @@ def test_a_perceptron_is_widened_in_proportion(model: cm.MLP, times: int) -> Non
     ],
 )
 def test_answers_by_hand(asked: tuple, settings: dict, answer: int | None) -> None:
-    model, quantity, target, knob = asked
+    model, quantity, target, varied = asked
     if answer is None:
         answer = 10**13 // cm.predict(model, **settings).flops.forward
-    assert int(cm.solve(model, quantity, target, for_=knob, **settings)) == answer
+    assert int(cm.solve(model, quantity, target, for_=varied, **settings)) == answer
 
 
 def test_an_answer_says_what_stands_in_the_way() -> None:
@@ -184,8 +184,8 @@ def test_the_shell_answers_as_python_does(capsys) -> None:
 @pytest.mark.parametrize("name", ["batch", "seq", "layers", "width"])
 def test_formulas_are_searched_and_few_questions_predicted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     asked: list[int] = []
-    at = Knob.at
-    monkeypatch.setattr(Knob, "at", lambda knob, value: asked.append(value) or at(knob, value))
+    at = VariedSize.at
+    monkeypatch.setattr(VariedSize, "at", lambda varied, value: asked.append(value) or at(varied, value))
     own = {other: size for other, size in {"batch": 8, "seq": 256}.items() if other != name}
     found = cm.solve("gpt2-small", "memory.peak", "12 GiB", for_=name, **own)
     assert {found.answer, found.past} <= set(asked)

@@ -20,7 +20,7 @@ from costmodel.cost.rows import Row
 from costmodel.cost.timeline import standing_of
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Block, Call, Tensor, Work
+from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
 from costmodel.layers.cast import Cast
 from costmodel.symbolic.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
 from costmodel.training.settings import Settings
@@ -65,12 +65,12 @@ def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
 def sums_over_calls(run: Run, asked: Settings) -> dict[str, int]:
     """The quantities as sums over the calls of a graph without repeats, and over what they hold, by identity."""
 
-    def contractions(work: Work) -> int:
+    def contractions(work: LayerFlops) -> int:
         return work.contractions if work.counted is None or asked.flop_rule == "arithmetic" else work.counted
 
     def held(calls: list[Call], origin: str) -> int:
-        kept = [storage for call in calls for storage in call.kept]
-        kept += [storage for block in run.root.blocks() if block.recomputed for storage in block.kept]
+        kept = [storage for call in calls for storage in call.saved]
+        kept += [storage for block in run.root.blocks() if block.recomputed for storage in block.saved]
         leaves = {leaf for storage in kept for leaf in ((storage,) if storage.parts is None else storage.leaves())}
         return sum(storage.bytes for storage in leaves if storage.origin == origin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from tests.kernels.counting import Array, accumulated
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
@@ -33,7 +33,7 @@ class Multiply(Elementwise):
 
 
 class Unary(Kernel, abstract=True):
-    def layer_of(self, draw: Draw) -> Kind:
+    def layer_of(self, draw: Draw) -> Layer:
         return self.layer()
 
     def case(self, draw: Draw) -> Case:
@@ -41,7 +41,7 @@ class Unary(Kernel, abstract=True):
 
 
 class Scale(Unary):
-    def layer_of(self, draw: Draw) -> Kind:
+    def layer_of(self, draw: Draw) -> Layer:
         return self.layer(factor=draw(st.floats(-3, 3)))
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
@@ -49,7 +49,7 @@ class Scale(Unary):
 
 
 class Shift(Unary):
-    def layer_of(self, draw: Draw) -> Kind:
+    def layer_of(self, draw: Draw) -> Layer:
         return self.layer(constant=draw(st.floats(-3, 3)))
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ class Identity(Unary):
 
 
 class Unread(Identity):
-    def layer_of(self, draw: Draw) -> Kind:
+    def layer_of(self, draw: Draw) -> Layer:
         return self.layer(features=draw(sizes))
 
     def backward(self, p: Pass, g: Array) -> Gradients:

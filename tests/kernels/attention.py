@@ -99,7 +99,7 @@ class FusedAttention(Kernel):
 
     def forward(self, p: Pass) -> Array:
         q, (_, k, v) = self.by_key_head(p, p.x), p.inputs
-        y, p.kept["log_sum"] = zeros((*q.shape[:-1], v.shape[-1]), p.tally), []
+        y, p.saved["log_sum"] = zeros((*q.shape[:-1], v.shape[-1]), p.tally), []
         for row, keys, _ in p.visible.rows():
             scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * self.scale(p)
             largest = scores.max(-1)
@@ -107,7 +107,7 @@ class FusedAttention(Kernel):
             total = powers.sum(-1)
             weights = powers / total
             if p.training:
-                p.kept["log_sum"].append(largest + np.log(total))
+                p.saved["log_sum"].append(largest + np.log(total))
             share = self.kept_share(p, scores, row.start)
             add_product(y[..., row, :], weights if share is None else weights * share, v[:, :, None, keys])
         return y.reshape(*p.x.shape[:-1], v.shape[-1])
@@ -120,7 +120,7 @@ class FusedAttention(Kernel):
         factor = self.scale(p)
         for row, keys, _ in p.visible.rows():
             scores = (q[..., row, :] @ np.swapaxes(k[:, :, None, keys], -1, -2)) * factor
-            weights = np.exp(scores - p.kept["log_sum"][row.start])
+            weights = np.exp(scores - p.saved["log_sum"][row.start])
             share = self.kept_share(p, scores, row.start)
             dweights = g[..., row, :] @ np.swapaxes(v[:, :, None, keys], -1, -2)
             if share is not None:

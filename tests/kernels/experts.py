@@ -16,7 +16,7 @@ class TopK(Kernel):
 
     def forward(self, p: Pass) -> Array:
         rest = p.x.reshape(-1, p.x.shape[-1])
-        p.kept["places"] = np.argsort(-rest.values, axis=-1)[:, : p.kind.chosen]
+        p.saved["places"] = np.argsort(-rest.values, axis=-1)[:, : p.kind.chosen]
         found = []
         for _ in range(p.kind.chosen):
             found.append(rest.max(-1))
@@ -26,7 +26,7 @@ class TopK(Kernel):
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         total = np.zeros((p.x.size // p.x.shape[-1], p.x.shape[-1]))
-        np.put_along_axis(total, p.kept["places"], g.values.reshape(-1, p.kind.chosen), -1)
+        np.put_along_axis(total, p.saved["places"], g.values.reshape(-1, p.kind.chosen), -1)
         yield p.x, Array(total.reshape(p.x.shape), p.tally)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:

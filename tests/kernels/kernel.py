@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from costmodel.layers import load_all
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.roofline.kernels import kernel_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Op
@@ -40,14 +40,14 @@ class Operand(NamedTuple):
 class Case(NamedTuple):
     """A layer kind with the inputs it is called on; `visible` says which query-key pairs attention computes."""
 
-    kind: Kind
+    kind: Layer
     inputs: list[Operand]
     visible: Any = None
 
 
 @dataclass
 class Pass:
-    """One forward pass and what it leaves for backward, in `kept`."""
+    """One forward pass and what it leaves for backward, in `saved`."""
 
     kind: Any
     inputs: list[Array]
@@ -103,7 +103,7 @@ class Kernel:
                 made = KERNELS[f"{cls.name} {row}".strip()] = cls()
                 made.row = row
 
-    def layer(self, **settings: Any) -> Kind:
+    def layer(self, **settings: Any) -> Layer:
         """The kind, made."""
         return load_all()[self.name](**settings)
 
@@ -119,7 +119,7 @@ class Kernel:
             named = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
             for key, array in named.items():
                 memory.hold(refs[key], array.values)
-        p.kept["program"] = site, tape, memory
+        p.saved["program"] = site, tape, memory
         y = kernel_of(self.name).forward(tape, site)
         run(tape.ops, memory, p.tally)
         for name, array in p.buffers.items():
@@ -128,7 +128,7 @@ class Kernel:
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         """Operand and gradient, one after another; what one leaves to the next is counted with the first."""
-        site, tape, memory = p.kept["program"]
+        site, tape, memory = p.saved["program"]
         incoming, start = tape.array(g.shape, "input"), len(tape.ops)
         memory.hold(incoming, g.values)
         refs, arrays = [*site.inputs, *site.weights.values()], [*p.inputs, *p.weights.values()]

@@ -20,14 +20,14 @@ class CrossEntropy(Kernel):
 
     def forward(self, p: Pass) -> Array:
         shifted = p.x - p.x.max(1)
-        p.kept["log_softmax"] = shifted - np.log(np.exp(shifted).sum(1))
-        chosen = np.take_along_axis(p.kept["log_softmax"], p.inputs[1].values[:, None], 1)
+        p.saved["log_softmax"] = shifted - np.log(np.exp(shifted).sum(1))
+        chosen = np.take_along_axis(p.saved["log_softmax"], p.inputs[1].values[:, None], 1)
         return chosen.sum(None, keepdims=False) / -chosen.size
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         classes = np.arange(p.x.shape[1]).reshape(1, -1, *(1 for _ in p.x.shape[2:]))
         targets = (classes == p.inputs[1].values[:, None]).astype(float)
-        yield p.x, (np.exp(p.kept["log_softmax"]) - targets) * (1 / p.inputs[1].size)
+        yield p.x, (np.exp(p.saved["log_softmax"]) - targets) * (1 / p.inputs[1].size)
 
     def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
         likelihood = np.exp(x) / np.exp(x).sum(1, keepdims=True)
@@ -53,7 +53,7 @@ class FusedLinearCrossEntropy(Kernel):
 
     def forward(self, p: Pass) -> Array:
         x, targets = p.x.reshape(-1, p.x.shape[-1]), p.inputs[1].values.reshape(-1)
-        gradients = p.kept["gradients"] = {name: zeros(w.shape, p.tally) for name, w in p.weights.items()}
+        gradients = p.saved["gradients"] = {name: zeros(w.shape, p.tally) for name, w in p.weights.items()}
         dx = gradients["x"] = zeros(x.shape, p.tally)
         size = -(-len(targets) // p.kind.chunks)
         likelihoods = []
@@ -74,7 +74,7 @@ class FusedLinearCrossEntropy(Kernel):
     def add_gradients(self, p: Pass, log_softmax: Array, x: Array, dx: Array, targets: np.ndarray) -> None:
         hits = (np.arange(p.kind.features) == targets[:, None]).astype(float)
         g = (np.exp(log_softmax) - hits) * (1 / p.inputs[1].size)
-        gradients = p.kept["gradients"]
+        gradients = p.saved["gradients"]
         if p.input_needs_gradient:
             add_product(dx, g, p.weights["weight"])
         add_product(gradients["weight"], np.swapaxes(g, 0, 1), x)
@@ -82,7 +82,7 @@ class FusedLinearCrossEntropy(Kernel):
             gradients["bias"].values += accumulated(g, gradients["bias"].shape).values
 
     def backward(self, p: Pass, g: Array) -> Gradients:
-        gradients = p.kept["gradients"]
+        gradients = p.saved["gradients"]
         if p.input_needs_gradient:
             yield p.x, gradients["x"].reshape(*p.x.shape) * g
         for name, weight in p.weights.items():

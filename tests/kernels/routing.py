@@ -40,12 +40,12 @@ class GroupedTopK(Kernel):
         allowed = np.zeros((*rows, kind.groups), bool)
         np.put_along_axis(allowed, groups, True, -1)
         judged = np.where(np.repeat(allowed, n // kind.groups, axis=-1), judged, -np.inf)
-        _, p.kept["places"] = largest(judged, kind.chosen)
-        return np.take_along_axis(p.x, p.kept["places"], -1)
+        _, p.saved["places"] = largest(judged, kind.chosen)
+        return np.take_along_axis(p.x, p.saved["places"], -1)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         total = np.zeros(p.x.shape)
-        np.put_along_axis(total, p.kept["places"], g.values, -1)
+        np.put_along_axis(total, p.saved["places"], g.values, -1)
         yield p.x, Array(total, p.tally)
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
-from costmodel.layers.base import Work
+from costmodel.layers.base import LayerFlops
 from costmodel.layers.function import FUNCTIONS
 from costmodel.layers.loss import LOSSES, Loss
 from costmodel.layers.reduction import REDUCTIONS
@@ -63,16 +63,16 @@ def on_arrays(case: Case, call: Call, seed: int, input_needs_gradient: bool = Tr
     return Pass(case.kind, inputs, weights, buffers, call.run.training, tally, case.visible, input_needs_gradient, call)
 
 
-def taken(tally: Tally) -> Work:
+def taken(tally: Tally) -> LayerFlops:
     """What was counted since last asked."""
-    work = Work(tally.contractions, tally.pointwise)
+    work = LayerFlops(tally.contractions, tally.pointwise)
     tally.contractions = tally.pointwise = 0
     return work
 
 
-def certified(work: Work) -> Work:
+def certified(work: LayerFlops) -> LayerFlops:
     """Formulas as ints; what another counter reports is not arithmetic."""
-    return Work(int(work.contractions), int(work.pointwise))
+    return LayerFlops(int(work.contractions), int(work.pointwise))
 
 
 def operands_of(p: Pass | Call) -> list[Any]:
@@ -120,7 +120,7 @@ def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataOb
     taken(p.tally)
     g = np.ones(()) if isinstance(case.kind, Loss) else np.random.default_rng(seed).normal(size=p.y.shape)
     gradients: dict[int, np.ndarray] = {}
-    spent: list[tuple[int, Work]] = []
+    spent: list[tuple[int, LayerFlops]] = []
     for operand, gradient in kernel.backward(p, Array(g, p.tally)):
         place = next(i for i, x in enumerate(operands_of(p)) if x is operand)
         assert gradient.shape == operand.shape
@@ -130,7 +130,7 @@ def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataOb
     assert_is_gradient(kernel, p, g, gradients, seed)
 
 
-def stated(call: Call) -> Iterator[tuple[int, Work]]:
+def stated(call: Call) -> Iterator[tuple[int, LayerFlops]]:
     """The kind's formulas for the gradients that are needed, by place among the operands."""
     for gradient in call.kind.backward(call):
         if gradient.operand.requires_grad:
@@ -171,15 +171,15 @@ def test_the_array_counts_products_sums_and_elements() -> None:
     tally = Tally()
     a, b = Array(np.ones((5, 2, 3)), tally), Array(np.ones((5, 3, 4)), tally)
     add_product(zeros((5, 2, 4), tally), a, b)
-    assert taken(tally) == Work(2 * 5 * 2 * 3 * 4, 0)
+    assert taken(tally) == LayerFlops(2 * 5 * 2 * 3 * 4, 0)
     a.sum((0, 2))
-    assert taken(tally) == Work(0, 2 * 14)
+    assert taken(tally) == LayerFlops(0, 2 * 14)
     a.mean((0, 2))
-    assert taken(tally) == Work(0, 2 * 15)
+    assert taken(tally) == LayerFlops(0, 2 * 15)
     accumulated(a, (3,))
-    assert taken(tally) == Work(0, 30)
+    assert taken(tally) == LayerFlops(0, 30)
     np.where(-a > 1.0, a, np.exp(a)).reshape(-1)[3:]
-    assert taken(tally) == Work(0, 4 * 30)
+    assert taken(tally) == LayerFlops(0, 4 * 30)
 
 
 def test_the_array_refuses_what_it_cannot_count() -> None:

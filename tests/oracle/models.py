@@ -305,7 +305,7 @@ class Choice(nn.Module):
 
     def __init__(self, experts: Any) -> None:
         super().__init__()
-        self.groups, self.kept, self.chosen = experts.groups or 1, experts.chosen_groups or 1, experts.per_token
+        self.groups, self.saved, self.chosen = experts.groups or 1, experts.chosen_groups or 1, experts.per_token
         self.best = 2 if experts.choice_bias else 1
         self.register_buffer("bias", torch.zeros(experts.count) if experts.choice_bias else None)
 
@@ -313,7 +313,7 @@ class Choice(nn.Module):
         with torch.no_grad():
             judged = scores if self.bias is None else scores + self.bias
             apart = judged.unflatten(-1, (self.groups, -1))
-            best = apart.topk(self.best, -1)[0].sum(-1).topk(self.kept, -1)[1]
+            best = apart.topk(self.best, -1)[0].sum(-1).topk(self.saved, -1)[1]
             closed = torch.ones_like(apart[..., 0], dtype=torch.bool).scatter(-1, best, False)
             judged = apart.masked_fill(closed[..., None], float("-inf")).flatten(-2)
             chosen = judged.topk(self.chosen, -1)[1]

@@ -42,7 +42,7 @@ def chances(seed: int) -> Iterator[None]:
             if not self.training or self.p == 0:
                 return x
             shape = x.shape if axes is None else (*x.shape[:axes], *(1 for _ in x.shape[axes:]))
-            return x * chance.kept(self.p, *shape) / (1 - self.p)
+            return x * chance.saved(self.p, *shape) / (1 - self.p)
 
         return forward
 

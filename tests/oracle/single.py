@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from costmodel.cost.rows import rows_of
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Device, Role, contiguous_strides
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 
 from .measure import Cost, measure
 
@@ -45,7 +45,7 @@ class Given(NamedTuple):
 class Case(NamedTuple):
     """A layer, its inputs, and the PyTorch call that it stands for."""
 
-    kind: Kind
+    kind: Layer
     inputs: tuple[Given, ...]
     call: Callable[..., Tensor]
     flops_of: Callable[..., Tensor] | None = None
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     buffer_bytes: int
 
 
-def on_paper(case: Case, device: Device, *, training: bool, then: Kind | None = None) -> Found:
+def on_paper(case: Case, device: Device, *, training: bool, then: Layer | None = None) -> Found:
     """By the library's rules."""
     run = Run(training=training, device=device)
     y = case.kind(*(given.on_paper(run) for given in case.inputs))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import costmodel as cm
 from costmodel.layers.activation import Elu, LeakyRelu
 from costmodel.layers.arithmetic import Clamp, Scale
 from costmodel.layers.attention import FusedAttention
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 
 pytestmark = pytest.mark.oracle
 
@@ -23,7 +23,7 @@ def attention(scale: float | None) -> Any:
 
 
 ROOT = math.sqrt(0.7)
-CASES: list[tuple[Any, list[Kind]]] = [
+CASES: list[tuple[Any, list[Layer]]] = [
     (lambda x: x * 0.3, [Scale(0.3)]),
     (lambda x: x * 3, [Scale(3.0)]),
     (lambda x: x / 4, [Scale(0.25)]),
@@ -50,14 +50,14 @@ class Calling(torch.nn.Module):
         return self.function(x)
 
 
-def kinds(function: Any, *wanted: type[Kind], **settings: Any) -> list[Kind]:
+def kinds(function: Any, *wanted: type[Layer], **settings: Any) -> list[Layer]:
     model = cm.from_torch(Calling(function).train(), torch.zeros(2, 4, 5, 3))
     calls = cm.predict(model, batch=2, **settings).run.root.calls()
     return [call.kind for call in calls if isinstance(call.kind, wanted)]
 
 
 @pytest.mark.parametrize(("function", "held"), CASES)
-def test_constants_are_held(function: Any, held: list[Kind]) -> None:
+def test_constants_are_held(function: Any, held: list[Layer]) -> None:
     found = kinds(function, *{type(kind) for kind in held})
     assert [type(kind) for kind in found] == [type(kind) for kind in held]
     for kind, expected in zip(found, held, strict=True):

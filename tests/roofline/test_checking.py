@@ -85,9 +85,9 @@ def test_identical_programs_are_measured_once() -> None:
 def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[int] = []
 
-    def counting(standing: tuple[Buffer, ...], *calls: Any) -> Layout:
-        laid_out.append(id(standing))
-        return lay_out(standing, *calls)
+    def counting(persistent: tuple[Buffer, ...], *calls: Any) -> Layout:
+        laid_out.append(id(persistent))
+        return lay_out(persistent, *calls)
 
     monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
     found = check(MLP, batch=3, reuse=reuse, **SETTINGS)

@@ -87,7 +87,7 @@ def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) 
             memory.hold(ref, 0)
         forward.run(memory, after=lambda _: found.append(held()))
         if backward:
-            memory.free(memory.arrays.keys() - set(backward.standing))
+            memory.free(memory.arrays.keys() - set(backward.persistent))
             backward.run(memory, after=lambda _: found.append(held()))
     assert found == expected
 

@@ -148,7 +148,7 @@ def test_backward_reads_what_forward_keeps() -> None:
     for call in prediction.run.root.calls():
         forward, backward = forward_program(call), backward_program(call)
         assert len(backward.outputs) == len(call.gradients())
-        assert {ref.shape for ref in forward.kept} <= {ref.shape for ref in backward.inputs}
+        assert {ref.shape for ref in forward.saved} <= {ref.shape for ref in backward.inputs}
     inference = cm.predict(GPT, batch=2, seq=7, mode="inference")
     with pytest.raises(cm.CostModelError, match="embedding has no gradients: predict with mode='train'"):
         backward_program(next(inference.run.root.calls()))

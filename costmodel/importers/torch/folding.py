@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from costmodel.importers.torch.program import TENSOR, Program, Step, tensors_in
 
 
-class Fold(NamedTuple):
+class Loop(NamedTuple):
     """Blocks that do the same, each to what the one before made.
 
     scope, label: where they are, and what one of them is called; depth: parts of the path that this stands for.
@@ -28,7 +28,7 @@ class Fold(NamedTuple):
     outer: frozenset[str]
 
 
-Item = Step | Fold
+Item = Step | Loop
 
 
 class _Block(NamedTuple):
@@ -108,7 +108,7 @@ class _Folding:
                 yield found
                 first += len(found.blocks)
 
-    def _fold(self, stretches: list[tuple[int, int]], first: int, prefix: tuple[str, ...]) -> Fold | None:
+    def _fold(self, stretches: list[tuple[int, int]], first: int, prefix: tuple[str, ...]) -> Loop | None:
         """The longest fold that starts at a stretch, of two blocks at least."""
         handed = self._handed_on(stretches, first)
         if handed is None:
@@ -123,7 +123,7 @@ class _Folding:
 
     def _longest(
         self, stretches: list[tuple[int, int]], first: int, prefix: tuple[str, ...], entry: str
-    ) -> Fold | None:
+    ) -> Loop | None:
         blocks, entries, exits = [self._block(*stretches[first], entry, len(prefix) + 1)], [entry], []
         while handed := self._handed_on(stretches, first + len(exits)):
             block = self._block(*stretches[first + len(blocks)], handed, len(prefix) + 1)
@@ -145,7 +145,7 @@ class _Folding:
         own = tuple(block.own for block in blocks)
         stem = (stem_of(steps[0][0].path[len(prefix)]) or "").rstrip("_")
         scope, label = (prefix, stem) if stem or not prefix else (prefix[:-1], prefix[-1])
-        return Fold(scope, label or "block", len(prefix) + 1, steps, tuple(entries), tuple(exits), own, blocks[0].outer)
+        return Loop(scope, label or "block", len(prefix) + 1, steps, tuple(entries), tuple(exits), own, blocks[0].outer)
 
     def _handed_on(self, stretches: list[tuple[int, int]], number: int) -> str | None:
         """The one tensor of a stretch that is used after it, if the next stretch uses it, and no one else."""

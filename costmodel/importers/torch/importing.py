@@ -19,9 +19,9 @@ from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNam
 from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
 from costmodel.importers.torch.capture import Capture
 from costmodel.importers.torch.model import Imported
+from costmodel.importers.torch.op_call import NoRuleError
 from costmodel.importers.torch.program import Program
 from costmodel.importers.torch.rules import load_rules
-from costmodel.importers.torch.site import NoRuleError
 from costmodel.training.settings import Settings
 
 _DATA = ("DataDependent", "data-dependent", "u0", "Tensor.item()", "Cannot call")

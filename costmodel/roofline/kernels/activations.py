@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, spread
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, spread
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
@@ -54,7 +54,7 @@ def erf(t: Tape, x: Ref) -> Ref:
     return t.copysign(p, x, out=p)
 
 
-def gelu(t: Tape, s: Site) -> Ref:
+def gelu(t: Tape, s: KernelCall) -> Ref:
     """x/2·(1 + erf(x/√2))."""
     y = erf(t, t.multiply(s.x, 1 / math.sqrt(2)))
     t.add(y, 1.0, out=y)
@@ -62,7 +62,7 @@ def gelu(t: Tape, s: Site) -> Ref:
     return t.multiply(y, 1 / 2, out=y)
 
 
-def gelu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def gelu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(Φ(x) + x·φ(x))."""
     cumulative = erf(t, t.multiply(s.x, 1 / math.sqrt(2)))
     t.add(cumulative, 1.0, out=cumulative)
@@ -76,7 +76,7 @@ def gelu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, cumulative, out=cumulative)
 
 
-def _inner(t: Tape, s: Site, squares: Ref) -> Ref:
+def _inner(t: Tape, s: KernelCall, squares: Ref) -> Ref:
     """tanh(c·(x + a·x³)), in new memory."""
     u = t.multiply(squares, s.x)
     t.multiply(u, CUBE, out=u)
@@ -85,7 +85,7 @@ def _inner(t: Tape, s: Site, squares: Ref) -> Ref:
     return t.tanh(u, out=u)
 
 
-def gelu_tanh(t: Tape, s: Site) -> Ref:
+def gelu_tanh(t: Tape, s: KernelCall) -> Ref:
     """x/2·(1 + tanh u)."""
     y = _inner(t, s, t.multiply(s.x, s.x))
     t.add(y, 1.0, out=y)
@@ -93,7 +93,7 @@ def gelu_tanh(t: Tape, s: Site) -> Ref:
     return t.multiply(y, 1 / 2, out=y)
 
 
-def gelu_tanh_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def gelu_tanh_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²))."""
     slope = t.multiply(s.x, s.x)
     tanh = _inner(t, s, slope)
@@ -115,36 +115,36 @@ kernel("gelu", gelu, gelu_gradients, beside={"forward": ERF, "backward": ERF})
 kernel("gelu_tanh", gelu_tanh, gelu_tanh_gradients)
 
 
-def relu(t: Tape, s: Site) -> Ref:
+def relu(t: Tape, s: KernelCall) -> Ref:
     """max(x, 0)."""
     s.y = t.maximum(s.x, 0.0)
     return s.y
 
 
-def relu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def relu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·[y > 0]."""
     yield s.x, t.multiply(g, t.greater(s.y, 0.0))
 
 
-def _slopes(t: Tape, s: Site) -> Ref:
+def _slopes(t: Tape, s: KernelCall) -> Ref:
     """1 or `slope`."""
     slopes = t.full(s.x.shape, s.kind.slope)
     return t.copyto(slopes, 1.0, where=t.greater(s.x, 0.0))
 
 
-def leaky_relu(t: Tape, s: Site) -> Ref:
+def leaky_relu(t: Tape, s: KernelCall) -> Ref:
     """x·(x > 0 ? 1 : slope)."""
     slopes = _slopes(t, s)
     return t.multiply(s.x, slopes, out=slopes)
 
 
-def leaky_relu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def leaky_relu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(x > 0 ? 1 : slope)."""
     slopes = _slopes(t, s)
     yield s.x, t.multiply(g, slopes, out=slopes)
 
 
-def elu(t: Tape, s: Site) -> Ref:
+def elu(t: Tape, s: KernelCall) -> Ref:
     """x > 0 ? x : α(eˣ − 1)."""
     y = t.exp(s.x)
     t.subtract(y, 1.0, out=y)
@@ -152,7 +152,7 @@ def elu(t: Tape, s: Site) -> Ref:
     return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
 
 
-def elu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def elu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(x > 0 ? 1 : αeˣ)."""
     dx = t.exp(s.x)
     t.multiply(dx, s.kind.alpha, out=dx)
@@ -168,13 +168,13 @@ def _sigmoid(t: Tape, x: Ref) -> Ref:
     return t.reciprocal(y, out=y)
 
 
-def silu(t: Tape, s: Site) -> Ref:
+def silu(t: Tape, s: KernelCall) -> Ref:
     """x·σ(x)."""
     y = _sigmoid(t, s.x)
     return t.multiply(s.x, y, out=y)
 
 
-def silu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def silu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·s·(1 + x·(1 − s))."""
     sigmoid = _sigmoid(t, s.x)
     dx = t.subtract(1.0, sigmoid)
@@ -184,47 +184,47 @@ def silu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, dx, out=dx)
 
 
-def sigmoid(t: Tape, s: Site) -> Ref:
+def sigmoid(t: Tape, s: KernelCall) -> Ref:
     """1/(1 + e⁻ˣ)."""
     s.y = _sigmoid(t, s.x)
     return s.y
 
 
-def sigmoid_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def sigmoid_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·y·(1 − y)."""
     dx = t.subtract(1.0, s.y)
     t.multiply(dx, s.y, out=dx)
     yield s.x, t.multiply(g, dx, out=dx)
 
 
-def tanh(t: Tape, s: Site) -> Ref:
+def tanh(t: Tape, s: KernelCall) -> Ref:
     """Tanh x."""
     s.y = t.tanh(s.x)
     return s.y
 
 
-def tanh_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def tanh_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(1 − y²)."""
     dx = t.multiply(s.y, s.y)
     t.subtract(1.0, dx, out=dx)
     yield s.x, t.multiply(g, dx, out=dx)
 
 
-def _clipped(t: Tape, s: Site) -> Ref:
+def _clipped(t: Tape, s: KernelCall) -> Ref:
     """min(max(x + 3, 0), 6)."""
     y = t.add(s.x, 3.0)
     t.maximum(y, 0.0, out=y)
     return t.minimum(y, 6.0, out=y)
 
 
-def hard_swish(t: Tape, s: Site) -> Ref:
+def hard_swish(t: Tape, s: KernelCall) -> Ref:
     """x·min(max(x + 3, 0), 6)/6."""
     y = _clipped(t, s)
     t.multiply(s.x, y, out=y)
     return t.divide(y, 6.0, out=y)
 
 
-def hard_swish_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def hard_swish_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
     dx = t.divide(s.x, 3.0)
     t.add(dx, 1 / 2, out=dx)
@@ -233,7 +233,7 @@ def hard_swish_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, dx, out=dx)
 
 
-def hard_sigmoid(t: Tape, s: Site) -> Ref:
+def hard_sigmoid(t: Tape, s: KernelCall) -> Ref:
     """min(max(x + 3, 0), 6)/6."""
     y = _clipped(t, s)
     return t.divide(y, 6.0, out=y)
@@ -245,36 +245,36 @@ def _within(t: Tape, x: Ref, least: float, most: float) -> Ref:
     return t.logical_and(above, below, out=above)
 
 
-def hard_sigmoid_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def hard_sigmoid_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·1/6·[−3 < x < 3]."""
     dx = t.multiply(g, 1 / 6)
     yield s.x, t.multiply(dx, _within(t, s.x, -3.0, 3.0), out=dx)
 
 
-def relu6(t: Tape, s: Site) -> Ref:
+def relu6(t: Tape, s: KernelCall) -> Ref:
     """min(max(x, 0), 6)."""
     y = t.maximum(s.x, 0.0)
     return t.minimum(y, 6.0, out=y)
 
 
-def relu6_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def relu6_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·[0 < x < 6]."""
     yield s.x, t.multiply(g, _within(t, s.x, 0.0, 6.0))
 
 
-def _spread_slopes(s: Site) -> Ref:
+def _spread_slopes(s: KernelCall) -> Ref:
     """One slope for all, or one for each channel."""
     slopes = s.weights["weight"]
     return slopes if slopes.size == 1 else spread(slopes, s.x.shape)
 
 
-def prelu(t: Tape, s: Site) -> Ref:
+def prelu(t: Tape, s: KernelCall) -> Ref:
     """x where positive, a·x elsewhere."""
     y = t.multiply(s.x, _spread_slopes(s))
     return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
 
 
-def prelu_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def prelu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(x > 0 ? 1 : a), and the sum of x > 0 ? 0 : g·x."""
     positive, slopes = t.greater(s.x, 0.0), _spread_slopes(s)
     if s.wants(s.x):

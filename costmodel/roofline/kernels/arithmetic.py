@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import broadcast
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
 
@@ -13,24 +13,24 @@ def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
     return terms if terms.shape == operand.shape else t.accumulate(terms, operand.shape)
 
 
-def add(t: Tape, s: Site) -> Ref:
+def add(t: Tape, s: KernelCall) -> Ref:
     """a + b."""
     return t.add(*s.inputs)
 
 
-def add_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def add_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g, summed over broadcast axes."""
     for operand in s.inputs:
         if s.wants(operand):
             yield operand, _back(t, g, operand)
 
 
-def multiply(t: Tape, s: Site) -> Ref:
+def multiply(t: Tape, s: KernelCall) -> Ref:
     """a·b."""
     return t.multiply(*s.inputs)
 
 
-def multiply_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def multiply_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·b and g·a, summed over broadcast axes."""
     a, b = s.inputs
     for operand, other in ((a, b), (b, a)):
@@ -38,12 +38,12 @@ def multiply_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
             yield operand, _back(t, t.multiply(g, other), operand)
 
 
-def subtract(t: Tape, s: Site) -> Ref:
+def subtract(t: Tape, s: KernelCall) -> Ref:
     """a − b."""
     return t.subtract(*s.inputs)
 
 
-def subtract_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def subtract_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g and −g, summed over broadcast axes."""
     a, b = s.inputs
     if s.wants(a):
@@ -52,12 +52,12 @@ def subtract_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield b, _back(t, t.negative(g), b)
 
 
-def divide(t: Tape, s: Site) -> Ref:
+def divide(t: Tape, s: KernelCall) -> Ref:
     """a/b."""
     return t.divide(*s.inputs)
 
 
-def divide_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def divide_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g/b and −(g/b)·(a/b), summed over broadcast axes."""
     a, b = s.inputs
     share = t.divide(g, b)
@@ -68,14 +68,14 @@ def divide_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield b, _back(t, t.multiply(terms, t.divide(a, b), out=terms), b)
 
 
-def choose(t: Tape, s: Site) -> Ref:
+def choose(t: Tape, s: KernelCall) -> Ref:
     """a where the condition holds, b elsewhere."""
     condition, a, b = s.inputs
     shape = broadcast(condition.shape, broadcast(a.shape, b.shape, "choose"), "choose")
     return t.copyto(t.copyto(t.empty(*shape), b), a, where=condition.broadcast_to(*shape))
 
 
-def choose_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def choose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where the number came from, 0 elsewhere, summed over broadcast axes."""
     condition, a, b = s.inputs
     held = condition.broadcast_to(*g.shape)
@@ -85,27 +85,27 @@ def choose_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield b, _back(t, t.copyto(t.copy(g), 0.0, where=held), b)
 
 
-def scale(t: Tape, s: Site) -> Ref:
+def scale(t: Tape, s: KernelCall) -> Ref:
     """c·x."""
     return t.multiply(s.x, s.kind.factor)
 
 
-def scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """c·g."""
     yield s.x, t.multiply(g, s.kind.factor)
 
 
-def shift(t: Tape, s: Site) -> Ref:
+def shift(t: Tape, s: KernelCall) -> Ref:
     """x + c."""
     return t.add(s.x, s.kind.constant)
 
 
-def shift_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def shift_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The gradient itself."""
     yield s.x, g
 
 
-def clamp(t: Tape, s: Site) -> Ref:
+def clamp(t: Tape, s: KernelCall) -> Ref:
     """min(max(x, −bound), bound), or min(x, bound)."""
     if not s.kind.below:
         return t.minimum(s.x, s.kind.bound)
@@ -113,7 +113,7 @@ def clamp(t: Tape, s: Site) -> Ref:
     return t.minimum(y, s.kind.bound, out=y)
 
 
-def clamp_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def clamp_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where x is within."""
     within = t.less_equal(s.x, s.kind.bound)
     if s.kind.below:
@@ -121,23 +121,23 @@ def clamp_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(g, within)
 
 
-def identity(t: Tape, s: Site) -> Ref:
+def identity(t: Tape, s: KernelCall) -> Ref:
     """The input itself."""
     return s.x[...]
 
 
-def identity_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def identity_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The gradient itself."""
     if s.wants(s.x):
         yield s.x, g
 
 
-def layer_scale(t: Tape, s: Site) -> Ref:
+def layer_scale(t: Tape, s: KernelCall) -> Ref:
     """x·γ."""
     return t.multiply(s.x, s.weights["weight"])
 
 
-def layer_scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def layer_scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·γ, and Σ g·x."""
     weight = s.weights["weight"]
     if s.wants(s.x):
@@ -146,42 +146,42 @@ def layer_scale_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield weight, t.accumulate(t.multiply(g, s.x), weight.shape)
 
 
-def dropout(t: Tape, s: Site) -> Ref:
+def dropout(t: Tape, s: KernelCall) -> Ref:
     """x·m/(1 − p), the mask kept as bools."""
     if not (s.training and s.kind.p):
         return s.x[...]
-    mask = s.kept["mask"] = t.greater_equal(t.random(*s.x.shape), s.kind.p)
+    mask = s.saved["mask"] = t.greater_equal(t.random(*s.x.shape), s.kind.p)
     y = t.multiply(s.x, mask)
     return t.multiply(y, 1 / (1 - s.kind.p), out=y)
 
 
-def dropout_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def dropout_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·m/(1 − p)."""
-    if "mask" not in s.kept:
+    if "mask" not in s.saved:
         yield s.x, g
         return
-    dx = t.multiply(g, s.kept["mask"])
+    dx = t.multiply(g, s.saved["mask"])
     yield s.x, t.multiply(dx, 1 / (1 - s.kind.p), out=dx)
 
 
-def _mask_shape(s: Site) -> Shape:
+def _mask_shape(s: KernelCall) -> Shape:
     """That of the noise, spread over x."""
     own = 2 if s.kind.kind == "channel_dropout" else 1
     return (*s.x.shape[:own], *(1 for _ in s.x.shape[own:]))
 
 
-def noise(t: Tape, s: Site) -> Ref:
+def noise(t: Tape, s: KernelCall) -> Ref:
     """x·(m/(1 − p)), the noise kept as numbers."""
     if not (s.training and s.kind.p):
         return s.x[...]
     drawn = t.random(*_mask_shape(s))
-    kept = s.kept["noise"] = t.divide(t.greater_equal(drawn, s.kind.p), 1 - s.kind.p, out=drawn)
+    kept = s.saved["noise"] = t.divide(t.greater_equal(drawn, s.kind.p), 1 - s.kind.p, out=drawn)
     return t.multiply(s.x, kept)
 
 
-def noise_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def noise_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·(m/(1 − p))."""
-    yield s.x, t.multiply(g, s.kept["noise"]) if "noise" in s.kept else g
+    yield s.x, t.multiply(g, s.saved["noise"]) if "noise" in s.saved else g
 
 
 kernel("add", add, add_gradients)

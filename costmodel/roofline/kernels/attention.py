@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from costmodel.layers.attention import visible_pairs
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
@@ -14,7 +14,7 @@ TILE = 64
 """Queries that fused attention takes at a time where every query sees all keys."""
 
 
-def softmax(t: Tape, s: Site) -> Ref:
+def softmax(t: Tape, s: KernelCall) -> Ref:
     """exp(x − max x)/Σ exp(x − max x)."""
     y = t.empty(*s.x.shape)
     t.subtract(s.x, t.reduce("maximum", s.x, -1), out=y)
@@ -23,7 +23,7 @@ def softmax(t: Tape, s: Site) -> Ref:
     return y
 
 
-def softmax_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def softmax_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """y·(g − Σ g·y)."""
     terms = t.multiply(g, s.y)
     total = t.sum(terms, -1)
@@ -31,17 +31,17 @@ def softmax_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, t.multiply(s.y, dx, out=dx)
 
 
-def mask(t: Tape, s: Site) -> Ref:
+def mask(t: Tape, s: KernelCall) -> Ref:
     """x where allowed, −∞ elsewhere."""
     return t.copyto(t.full(s.x.shape, -math.inf), s.x, where=_seen(s))
 
 
-def mask_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def mask_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where allowed, 0 elsewhere."""
     yield s.x, t.copyto(t.full(s.x.shape, 0.0), g, where=_seen(s))
 
 
-def sink(t: Tape, s: Site) -> Ref:
+def sink(t: Tape, s: KernelCall) -> Ref:
     """The scores of a row, and its head's weight."""
     y, last = t.empty(*s.x.shape[:-1], s.x.shape[-1] + 1), s.x.shape[-1]
     t.copyto(y[..., :last], s.x)
@@ -49,7 +49,7 @@ def sink(t: Tape, s: Site) -> Ref:
     return y
 
 
-def sink_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def sink_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """A part of g, and the sum of the rest over the rows of each head."""
     last, weight = s.x.shape[-1], s.weights["weight"]
     if s.wants(s.x):
@@ -58,11 +58,11 @@ def sink_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield weight, t.accumulate(g[..., last:], (1, s.x.shape[1], 1, 1)).reshape(s.x.shape[1])
 
 
-def _seen(s: Site) -> Ref:
+def _seen(s: KernelCall) -> Ref:
     return s.inputs[1].broadcast_to(*s.x.shape)
 
 
-def _turn(t: Tape, s: Site, x: Ref, *, back: bool) -> Ref:
+def _turn(t: Tape, s: KernelCall, x: Ref, *, back: bool) -> Ref:
     """Features i and i + size/2 are a pair; the tables repeat each angle for both."""
     start, half = int(s.kind.start), int(s.kind.size) // 2
     middle, end = start + half, start + 2 * half
@@ -83,12 +83,12 @@ def _turn(t: Tape, s: Site, x: Ref, *, back: bool) -> Ref:
     return y
 
 
-def rotary(t: Tape, s: Site) -> Ref:
+def rotary(t: Tape, s: KernelCall) -> Ref:
     """x·cos + rotate(x)·sin."""
     return _turn(t, s, s.x, back=False)
 
 
-def rotary_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def rotary_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The inverse rotation."""
     yield s.x, _turn(t, s, g, back=True)
 
@@ -103,7 +103,7 @@ def keys_of(t: int, pairs: int) -> list[slice]:
     raise ValueError(f"no mask leaves {pairs} of {t}² pairs")
 
 
-def _tiles(s: Site) -> Iterator[tuple[slice, slice]]:
+def _tiles(s: KernelCall) -> Iterator[tuple[slice, slice]]:
     """Queries and the keys that they see."""
     count = s.x.shape[2]
     if s.kind.pairs is None:
@@ -114,32 +114,32 @@ def _tiles(s: Site) -> Iterator[tuple[slice, slice]]:
             yield slice(row, row + 1), keys
 
 
-def _by_key_head(t: Tape, s: Site, x: Ref) -> Ref:
+def _by_key_head(t: Tape, s: KernelCall, x: Ref) -> Ref:
     """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
     b, _, count, features = x.shape
     return t.reshape(x, b, s.inputs[1].shape[1], -1, count, features)
 
 
-def _scale(s: Site) -> float:
+def _scale(s: KernelCall) -> float:
     return 1 / math.sqrt(s.x.shape[-1]) if s.kind.scale is None else s.kind.scale
 
 
-def _scores(t: Tape, s: Site, q: Ref, k: Ref) -> Ref:
+def _scores(t: Tape, s: KernelCall, q: Ref, k: Ref) -> Ref:
     scores = t.matmul(q, k.swapaxes(-1, -2))
     return t.multiply(scores, _scale(s), out=scores)
 
 
-def _share(t: Tape, s: Site, scores: Ref, name: str) -> Ref | None:
+def _share(t: Tape, s: KernelCall, scores: Ref, name: str) -> Ref | None:
     """Dropout's mask over 1 − p; backward draws none anew but keeps it, as NumPy cannot seed one call."""
     if not (s.training and s.kind.dropout):
         return None
     drawn = t.random(*scores.shape)
     mask = t.greater_equal(drawn, s.kind.dropout)
-    s.kept[f"share{name}"] = t.multiply(mask, 1 / (1 - s.kind.dropout), out=drawn)
+    s.saved[f"share{name}"] = t.multiply(mask, 1 / (1 - s.kind.dropout), out=drawn)
     return drawn
 
 
-def fused(t: Tape, s: Site) -> Ref:
+def fused(t: Tape, s: KernelCall) -> Ref:
     """softmax(scale·q kᵀ) v, a tile of queries at a time; keeps a row's max + log Σ."""
     q, (k, v) = _by_key_head(t, s, s.x), (x[:, :, None] for x in s.inputs[1:])
     y = t.empty(*q.shape[:-1], v.shape[-1])
@@ -151,7 +151,7 @@ def fused(t: Tape, s: Site) -> Ref:
         total = t.sum(scores, -1)
         t.divide(scores, total, out=scores)
         if s.training:
-            s.kept[f"log{queries.start}"] = t.add(largest, t.log(total, out=total), out=total)
+            s.saved[f"log{queries.start}"] = t.add(largest, t.log(total, out=total), out=total)
         share = _share(t, s, scores, str(queries.start))
         if share is not None:
             t.multiply(scores, share, out=scores)
@@ -160,7 +160,7 @@ def fused(t: Tape, s: Site) -> Ref:
     return s.y
 
 
-def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The scores again, then dv, dweights, dq, dk, tile by tile."""
     q, g, y = (_by_key_head(t, s, x) for x in (s.x, g, s.y))
     k, v = (x[:, :, None] for x in s.inputs[1:])
@@ -170,9 +170,9 @@ def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     for queries, keys in _tiles(s):
         rows, seen = (..., queries, slice(None)), (..., keys, slice(None))
         weights = _scores(t, s, q[rows], k[seen])
-        t.subtract(weights, s.kept[f"log{queries.start}"], out=weights)
+        t.subtract(weights, s.saved[f"log{queries.start}"], out=weights)
         t.exp(weights, out=weights)
-        share = s.kept.get(f"share{queries.start}")
+        share = s.saved.get(f"share{queries.start}")
         _add_heads(t, dv[seen], weights if share is None else t.multiply(weights, share), g[rows])
         slopes = t.matmul(g[rows], v[seen].swapaxes(-1, -2))
         if share is not None:

@@ -7,47 +7,47 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
 
-def top_k(t: Tape, s: Site) -> Ref:
+def top_k(t: Tape, s: KernelCall) -> Ref:
     """The largest, then the largest of the rest, whose places are kept as bools."""
     rest = t.copy(s.x)
     y = t.empty(*s.x.shape[:-1], s.kind.chosen)
     for number in range(s.kind.chosen):
         best = t.reduce("maximum", rest, -1, out=y[..., number : number + 1])
-        place = s.kept[f"place{number}"] = t.equal(rest, best)
+        place = s.saved[f"place{number}"] = t.equal(rest, best)
         t.copyto(rest, -math.inf, where=place)
     return y
 
 
-def top_k_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def top_k_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where it came from."""
     dx = t.full(s.x.shape, 0.0)
     for number in range(s.kind.chosen):
-        t.copyto(dx, g[..., number : number + 1], where=s.kept[f"place{number}"])
+        t.copyto(dx, g[..., number : number + 1], where=s.saved[f"place{number}"])
     yield s.x, dx
 
 
-def pick(t: Tape, s: Site) -> Ref:
+def pick(t: Tape, s: KernelCall) -> Ref:
     """x[i]."""
     rows, times, taken = s.x.shape[0], s.kind.times, s.kind.rows
     if taken is None:
         index = t.constant((rows * times,), lambda: np.arange(rows * times) // times, dtype="int64")
     else:
         index = t.constant((taken,), lambda: np.arange(taken) % rows, dtype="int64")
-    s.kept["index"] = index
+    s.saved["index"] = index
     return t.take(s.x, index)
 
 
-def pick_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def pick_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx[i] += g."""
-    yield s.x, t.at("add", t.full(s.x.shape, 0.0), s.kept["index"], g)
+    yield s.x, t.at("add", t.full(s.x.shape, 0.0), s.saved["index"], g)
 
 
-def _shares(s: Site) -> Iterator[tuple[int, slice]]:
+def _shares(s: KernelCall) -> Iterator[tuple[int, slice]]:
     """Each expert that has rows, and which."""
     rows, experts = s.x.shape[0], s.kind.experts if s.kind.busy is None else int(s.kind.busy)
     start = 0
@@ -62,7 +62,7 @@ def _of(stacked: Ref, expert: int) -> Ref:
     return stacked[expert : expert + 1].reshape(*stacked.shape[1:])
 
 
-def expert_linear(t: Tape, s: Site) -> Ref:
+def expert_linear(t: Tape, s: KernelCall) -> Ref:
     """y = x Wₑᵀ + bₑ, a product for each expert."""
     y = t.empty(s.x.shape[0], s.kind.features)
     for expert, rows in _shares(s):
@@ -72,7 +72,7 @@ def expert_linear(t: Tape, s: Site) -> Ref:
     return y
 
 
-def expert_linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def expert_linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx = g Wₑ, dWₑ = gᵀ x, dbₑ = Σ g over the rows of each expert."""
     if s.wants(s.x):
         dx = t.empty(*s.x.shape)
@@ -91,12 +91,12 @@ def expert_linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield s.weights["bias"], total
 
 
-def total(t: Tape, s: Site) -> Ref:
+def total(t: Tape, s: KernelCall) -> Ref:
     """Σ over the middle axis."""
     return t.sum(s.x, 1, keepdims=False)
 
 
-def total_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def total_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g, once for each term."""
     yield s.x, t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
 

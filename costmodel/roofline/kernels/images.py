@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, spread
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, spread
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
 from costmodel.training.fields import pair
@@ -26,7 +26,7 @@ def _padded(t: Tape, x: Ref, sides: Shape) -> Ref:
     return wide
 
 
-def _columns(t: Tape, s: Site, wide: Ref, count: Shape) -> Ref:
+def _columns(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
     """(batch, groups, channels·k_h·k_w, windows), copied unless the image is that already."""
     size = pair(s.kind.kernel)
     windows = wide.windows(size, pair(s.kind.stride), pair(s.kind.dilation), count)
@@ -36,25 +36,25 @@ def _columns(t: Tape, s: Site, wide: Ref, count: Shape) -> Ref:
     return t.copy(windows).reshape(b, groups, -1, count[0] * count[1])
 
 
-def _matrix(t: Tape, s: Site) -> Ref:
+def _matrix(t: Tape, s: KernelCall) -> Ref:
     """The weight as (groups, narrow channels of a group, wide channels·k_h·k_w)."""
     weight = s.weights["weight"]
     return weight.reshape(s.kind.groups, weight.shape[0] // s.kind.groups, -1)
 
 
-def _grouped(t: Tape, s: Site, narrow: Ref) -> Ref:
+def _grouped(t: Tape, s: KernelCall, narrow: Ref) -> Ref:
     """(batch, groups, channels of a group, positions)."""
     b, c, h, w = narrow.shape
     return t.reshape(narrow, b, s.kind.groups, c // s.kind.groups, h * w)
 
 
-def _to_narrow(t: Tape, s: Site, wide: Ref, count: Shape) -> Ref:
+def _to_narrow(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
     """Every window with the weight."""
     y = t.matmul(_matrix(t, s), _columns(t, s, wide, count))
     return y.reshape(wide.shape[0], -1, *count)
 
 
-def _to_wide(t: Tape, s: Site, narrow: Ref, size: Shape) -> Ref:
+def _to_wide(t: Tape, s: KernelCall, narrow: Ref, size: Shape) -> Ref:
     """A window of the weight for every number of `narrow`, added up where they overlap."""
     columns = t.matmul(_matrix(t, s).swapaxes(-1, -2), _grouped(t, s, narrow))
     kernel_size, step, gaps, count = pair(s.kind.kernel), pair(s.kind.stride), pair(s.kind.dilation), narrow.shape[2:]
@@ -70,7 +70,7 @@ def _to_wide(t: Tape, s: Site, narrow: Ref, size: Shape) -> Ref:
     return wide
 
 
-def _weight_gradient(t: Tape, s: Site, narrow: Ref, wide: Ref) -> Ref:
+def _weight_gradient(t: Tape, s: KernelCall, narrow: Ref, wide: Ref) -> Ref:
     """Every number of `narrow` with its window, for each sample; then their sum."""
     columns = _columns(t, s, wide, narrow.shape[2:])
     each = t.matmul(_grouped(t, s, narrow), columns.swapaxes(-1, -2))
@@ -78,16 +78,16 @@ def _weight_gradient(t: Tape, s: Site, narrow: Ref, wide: Ref) -> Ref:
     return total.reshape(*s.weights["weight"].shape)
 
 
-def _biased(t: Tape, s: Site, y: Ref) -> Ref:
+def _biased(t: Tape, s: KernelCall, y: Ref) -> Ref:
     return t.add(y, spread(s.weights["bias"], y.shape), out=y) if s.kind.bias else y
 
 
-def _bias_gradient(t: Tape, s: Site, g: Ref) -> Gradients:
+def _bias_gradient(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     if "bias" in s.names:
         yield s.weights["bias"], t.accumulate(g, (g.shape[1], 1, 1)).reshape(-1)
 
 
-def conv(t: Tape, s: Site) -> Ref:
+def conv(t: Tape, s: KernelCall) -> Ref:
     """Windows of the padded image with the weight."""
     sides, gaps, step = pair(s.kind.padding), s.kind.span(), pair(s.kind.stride)
     wide = _padded(t, s.x, sides)
@@ -95,7 +95,7 @@ def conv(t: Tape, s: Site) -> Ref:
     return _biased(t, s, _to_narrow(t, s, wide, tuple((n - span) // stride + 1 for n, span, stride in axes)))
 
 
-def conv_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def conv_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx by col2im; dW from the windows, copied out again."""
     (top, left), (_, _, h, w) = pair(s.kind.padding), s.x.shape
     if s.wants(s.x):
@@ -106,7 +106,7 @@ def conv_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield from _bias_gradient(t, s, g)
 
 
-def conv_transpose(t: Tape, s: Site) -> Ref:
+def conv_transpose(t: Tape, s: KernelCall) -> Ref:
     """Windows of the weight added up, the padding cut off."""
     (top, left), more = pair(s.kind.padding), pair(s.kind.output_padding)
     axes = zip(s.x.shape[2:], s.kind.span(), pair(s.kind.stride), more, strict=True)
@@ -115,7 +115,7 @@ def conv_transpose(t: Tape, s: Site) -> Ref:
     return _biased(t, s, wide[:, :, top : size[0] - top, left : size[1] - left])
 
 
-def conv_transpose_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def conv_transpose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx is the convolution of g, padded again."""
     wide = _padded(t, g, pair(s.kind.padding))
     if s.wants(s.x):
@@ -134,7 +134,7 @@ kernel("conv_transpose", conv_transpose, conv_transpose_gradients, beside={"forw
 NO_GAPS = (1, 1)
 
 
-def _size(s: Site) -> Shape:
+def _size(s: KernelCall) -> Shape:
     """Windows (down, across)."""
     from costmodel.layers.spatial import slide, slide_beyond
 
@@ -143,13 +143,13 @@ def _size(s: Site) -> Shape:
     return tuple(int(count(*axis)) for axis in axes)
 
 
-def _reach(s: Site) -> Shape:
+def _reach(s: KernelCall) -> Shape:
     """Extent that all windows together need."""
     axes = zip(_size(s), pair(s.kind.kernel), s.kind.strides, strict=True)
     return tuple(step * (n - 1) + k for n, k, step in axes)
 
 
-def _framed(t: Tape, s: Site, outside: float) -> Ref:
+def _framed(t: Tape, s: KernelCall, outside: float) -> Ref:
     """x within as much of `outside` as windows reach."""
     (top, left), (b, c, h, w), reach = pair(s.kind.padding), s.x.shape, _reach(s)
     if (top, left) == (0, 0) and reach[0] <= h and reach[1] <= w:
@@ -159,7 +159,7 @@ def _framed(t: Tape, s: Site, outside: float) -> Ref:
     return wide
 
 
-def _places(s: Site, wide: Ref) -> Iterator[Ref]:
+def _places(s: KernelCall, wide: Ref) -> Iterator[Ref]:
     """Each place of the window in all windows: (batch, C, H', W'), views."""
     windows = wide.windows(pair(s.kind.kernel), s.kind.strides, NO_GAPS, _size(s))
     for i in range(windows.shape[2]):
@@ -167,7 +167,7 @@ def _places(s: Site, wide: Ref) -> Iterator[Ref]:
             yield windows[:, :, i, j]
 
 
-def max_pool(t: Tape, s: Site) -> Ref:
+def max_pool(t: Tape, s: KernelCall) -> Ref:
     """The largest of each window."""
     first, *rest = _places(s, _framed(t, s, -math.inf))
     y = s.y = t.copy(first)
@@ -176,7 +176,7 @@ def max_pool(t: Tape, s: Site) -> Ref:
     return y
 
 
-def max_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def max_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Each gradient at the first place that has the maximum."""
     wide = _framed(t, s, -math.inf)
     total = t.full(wide.shape, 0.0)
@@ -190,7 +190,7 @@ def max_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, _inner(s, total)
 
 
-def _inner(s: Site, wide: Ref) -> Ref:
+def _inner(s: KernelCall, wide: Ref) -> Ref:
     """Where x lies within its frame."""
     if wide.shape == s.x.shape:
         return wide
@@ -209,7 +209,7 @@ def _counts(size: Shape, kernel_size: Shape, step: Shape, ends: Shape) -> numpy.
     return down[:, None] * across
 
 
-def _members(t: Tape, s: Site) -> Ref | float:
+def _members(t: Tape, s: KernelCall) -> Ref | float:
     """What a mean divides by: a number, or an array where the last windows stick out."""
     kernel_size, ends = (
         pair(s.kind.kernel),
@@ -220,7 +220,7 @@ def _members(t: Tape, s: Site) -> Ref | float:
     return t.constant(_size(s), partial(_counts, _size(s), kernel_size, s.kind.strides, ends))
 
 
-def avg_pool(t: Tape, s: Site) -> Ref:
+def avg_pool(t: Tape, s: KernelCall) -> Ref:
     """The mean of each window."""
     first, *rest = _places(s, _framed(t, s, 0.0))
     y = t.copy(first)
@@ -229,7 +229,7 @@ def avg_pool(t: Tape, s: Site) -> Ref:
     return t.divide(y, _members(t, s), out=y)
 
 
-def avg_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def avg_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """A share of each gradient at every place of its window."""
     (top, left), (b, c, h, w), reach = pair(s.kind.padding), s.x.shape, _reach(s)
     share = t.divide(g, _members(t, s))
@@ -239,19 +239,19 @@ def avg_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, _inner(s, total)
 
 
-def global_avg_pool(t: Tape, s: Site) -> Ref:
+def global_avg_pool(t: Tape, s: KernelCall) -> Ref:
     """The mean of each channel."""
     y = t.mean(s.x, (2, 3))
     return y if s.kind.keepdims else y.reshape(*s.x.shape[:2])
 
 
-def whole_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def whole_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """A share of the gradient, seen at every place."""
     share = t.divide(g, float(s.x.shape[2] * s.x.shape[3]))
     yield s.x, share.reshape(*s.x.shape[:2], 1, 1).broadcast_to(*s.x.shape)
 
 
-def _adaptive(s: Site) -> Iterator[tuple[int, int, slice, slice]]:
+def _adaptive(s: KernelCall) -> Iterator[tuple[int, int, slice, slice]]:
     """Row and column of each window; the rows and columns of x that it covers."""
     rows, columns = (
         [slice(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
@@ -262,7 +262,7 @@ def _adaptive(s: Site) -> Iterator[tuple[int, int, slice, slice]]:
             yield r, c, down, across
 
 
-def adaptive_avg_pool(t: Tape, s: Site) -> Ref:
+def adaptive_avg_pool(t: Tape, s: KernelCall) -> Ref:
     """The mean of each of `size` windows."""
     y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
     for r, c, down, across in _adaptive(s):
@@ -272,7 +272,7 @@ def adaptive_avg_pool(t: Tape, s: Site) -> Ref:
     return y
 
 
-def adaptive_avg_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def adaptive_avg_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """A share of each gradient at every place of its window."""
     if pair(s.kind.size) == (1, 1):
         yield from whole_gradients(t, s, g)
@@ -285,7 +285,7 @@ def adaptive_avg_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, total
 
 
-def adaptive_max_pool(t: Tape, s: Site) -> Ref:
+def adaptive_max_pool(t: Tape, s: KernelCall) -> Ref:
     """The largest of each of `size` windows."""
     y = s.y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
     for r, c, down, across in _adaptive(s):
@@ -293,7 +293,7 @@ def adaptive_max_pool(t: Tape, s: Site) -> Ref:
     return y
 
 
-def adaptive_max_pool_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def adaptive_max_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Each gradient at the first place that has the maximum."""
     total = t.full(s.x.shape, 0.0)
     for r, c, down, across in _adaptive(s):
@@ -320,7 +320,7 @@ kernel("adaptive_avg_pool", adaptive_avg_pool, adaptive_avg_pool_gradients)
 kernel("adaptive_max_pool", adaptive_max_pool, adaptive_max_pool_gradients, beside={"backward": PLACES})
 
 
-def _apart(s: Site, large: Ref) -> Ref:
+def _apart(s: KernelCall, large: Ref) -> Ref:
     """(batch, C, up·H, across·W) as (batch, C, H, up, W, across)."""
     (up, across), (b, c, h, w) = pair(s.kind.scale), s.x.shape
     return large.reshape(b, c, h, up, w, across)
@@ -339,7 +339,7 @@ def _neighbour(size: Shape, scale: Shape, side: Shape, want: str) -> numpy.ndarr
     return (shares[0][:, None] * shares[1]).reshape(-1)
 
 
-def _neighbours(t: Tape, s: Site) -> list[tuple[Ref, Ref]]:
+def _neighbours(t: Tape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     """Places and shares of the four neighbours of each pixel."""
     size, scale = s.x.shape[2:], pair(s.kind.scale)
     count = size[0] * scale[0] * size[1] * scale[1]
@@ -350,7 +350,7 @@ def _neighbours(t: Tape, s: Site) -> list[tuple[Ref, Ref]]:
     ]
 
 
-def upsample(t: Tape, s: Site) -> Ref:
+def upsample(t: Tape, s: KernelCall) -> Ref:
     """Nearest copies; bilinear mixes four neighbours."""
     b, c, h, w = s.x.shape
     up, across = pair(s.kind.scale)
@@ -367,7 +367,7 @@ def upsample(t: Tape, s: Site) -> Ref:
     return y
 
 
-def upsample_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def upsample_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Summed over the copies of a pixel, or weighed and added to each pixel's four sources."""
     if s.kind.mode == "nearest":
         g = t.reshape(g, *g.shape)
@@ -381,14 +381,14 @@ def upsample_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
     yield s.x, total.reshape(b, c, h, w)
 
 
-def pixel_shuffle(t: Tape, s: Site) -> Ref:
+def pixel_shuffle(t: Tape, s: KernelCall) -> Ref:
     """(batch, C·r², H, W) → (batch, C, r·H, r·W)."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
     apart = t.reshape(s.x, b, c // r**2, r, r, h, w)
     return t.reshape(apart.transpose(0, 1, 4, 2, 5, 3), b, c // r**2, r * h, r * w)
 
 
-def pixel_shuffle_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def pixel_shuffle_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The way back."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
     apart = t.reshape(g, b, c // r**2, h, r, w, r)
@@ -401,22 +401,22 @@ def _dealt(t: Tape, x: Ref, first: int) -> Ref:
     return t.reshape(t.reshape(x, b, first, c // first, h, w).swapaxes(1, 2), b, c, h, w)
 
 
-def channel_shuffle(t: Tape, s: Site) -> Ref:
+def channel_shuffle(t: Tape, s: KernelCall) -> Ref:
     """Channels dealt out over `groups`."""
     return _dealt(t, s.x, s.kind.groups)
 
 
-def channel_shuffle_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def channel_shuffle_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Gathered again."""
     yield s.x, _dealt(t, g, g.shape[1] // s.kind.groups)
 
 
-def _sides(s: Site) -> tuple[int, ...]:
+def _sides(s: KernelCall) -> tuple[int, ...]:
     """(left, right, top, bottom)."""
     return s.kind.sides if isinstance(s.kind.sides, tuple) else (s.kind.sides,) * 4
 
 
-def pad(t: Tape, s: Site) -> Ref:
+def pad(t: Tape, s: KernelCall) -> Ref:
     """A rim of zeros."""
     left, right, top, bottom = _sides(s)
     b, c, h, w = s.x.shape
@@ -425,7 +425,7 @@ def pad(t: Tape, s: Site) -> Ref:
     return y
 
 
-def pad_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def pad_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Without the rim."""
     left, _, top, _ = _sides(s)
     yield s.x, g[:, :, top : top + s.x.shape[2], left : left + s.x.shape[3]]

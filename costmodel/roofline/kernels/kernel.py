@@ -14,7 +14,7 @@ EPSILON = 1e-5
 
 
 @dataclass(eq=False)
-class Site:
+class KernelCall:
     """One layer at work: its kind, its operands, what it made, and what its forward pass leaves for backward.
 
     wanted: the operands whose gradients are asked for.
@@ -26,7 +26,7 @@ class Site:
     buffers: dict[str, Ref]
     training: bool
     wanted: list[Ref]
-    kept: dict[str, Ref] = field(default_factory=dict)
+    saved: dict[str, Ref] = field(default_factory=dict)
     y: Any = None
 
     @property
@@ -45,8 +45,8 @@ class Site:
 
 
 Gradients = Iterator[tuple[Ref, Ref]]
-Forward = Callable[[Tape, Site], Ref]
-Backward = Callable[[Tape, Site, Ref], Gradients]
+Forward = Callable[[Tape, KernelCall], Ref]
+Backward = Callable[[Tape, KernelCall, Ref], Gradients]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, rows
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, rows
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
 
@@ -48,10 +48,10 @@ def _mean_at(t: Tape, likelihoods: Ref, places: Ref) -> Ref:
     return t.divide(total, float(-places.size), out=total)
 
 
-def cross_entropy(t: Tape, s: Site) -> Ref:
+def cross_entropy(t: Tape, s: KernelCall) -> Ref:
     """−mean(log softmax(x)[target])."""
-    places = s.kept["places"] = _places(t, s.x.shape, s.inputs[1])
-    likelihoods = s.kept["log_softmax"] = _log_softmax(t, s.x)
+    places = s.saved["places"] = _places(t, s.x.shape, s.inputs[1])
+    likelihoods = s.saved["log_softmax"] = _log_softmax(t, s.x)
     return _mean_at(t, likelihoods, places)
 
 
@@ -63,13 +63,13 @@ def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int) -> Ref:
     return t.multiply(dx, 1 / count, out=dx)
 
 
-def cross_entropy_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def cross_entropy_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """(softmax(x) − [target])/rows."""
-    places = s.kept["places"]
-    yield s.x, _less_hits(t, s.kept["log_softmax"], places, places.size)
+    places = s.saved["places"]
+    yield s.x, _less_hits(t, s.saved["log_softmax"], places, places.size)
 
 
-def mean_squared_error(t: Tape, s: Site) -> Ref:
+def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
     """mean((x − target)²)."""
     difference = t.subtract(*s.inputs)
     t.multiply(difference, difference, out=difference)
@@ -77,13 +77,13 @@ def mean_squared_error(t: Tape, s: Site) -> Ref:
     return t.divide(total, float(s.x.size), out=total)
 
 
-def mean_squared_error_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def mean_squared_error_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """2 (x − target)/n."""
     dx = t.subtract(*s.inputs)
     yield s.x, t.multiply(dx, 2 / s.x.size, out=dx)
 
 
-def fused(t: Tape, s: Site) -> Ref:
+def fused(t: Tape, s: KernelCall) -> Ref:
     """Logits, loss and gradients of one chunk of rows after another."""
     x, targets, weight = rows(t, s.x), t.reshape(s.inputs[1], -1), s.weights["weight"]
     count = targets.size
@@ -103,12 +103,12 @@ def fused(t: Tape, s: Site) -> Ref:
             _add_products(t, s, made, g, x[chunk])
             if dx is not None:
                 t.matmul(g, weight, out=dx[chunk])
-    s.kept.update(made if dx is None else {**made, "x": dx})
+    s.saved.update(made if dx is None else {**made, "x": dx})
     total = t.sum(chosen, 0, keepdims=False)
     return t.divide(total, float(-count), out=total)
 
 
-def _add_products(t: Tape, s: Site, made: dict[str, Ref], g: Ref, x: Ref) -> None:
+def _add_products(t: Tape, s: KernelCall, made: dict[str, Ref], g: Ref, x: Ref) -> None:
     """What a chunk of rows adds to the gradients of weight and bias."""
     if "weight" in made:
         t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x), out=made["weight"])
@@ -116,12 +116,12 @@ def _add_products(t: Tape, s: Site, made: dict[str, Ref], g: Ref, x: Ref) -> Non
         t.add(made["bias"], t.sum(g, 0, keepdims=False), out=made["bias"])
 
 
-def fused_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """Each gradient times that of the loss."""
     if s.wants(s.x):
-        yield s.x, t.multiply(s.kept["x"].reshape(*s.x.shape), g)
+        yield s.x, t.multiply(s.saved["x"].reshape(*s.x.shape), g)
     for name in s.names:
-        yield s.weights[name], t.multiply(s.kept[name], g)
+        yield s.weights[name], t.multiply(s.saved[name], g)
 
 
 HITS = "1 is taken from the scores of the targets alone, not [target] from every score"

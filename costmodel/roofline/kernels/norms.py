@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.roofline.kernels.kernel import EPSILON, Gradients, Site, kernel, spread
+from costmodel.roofline.kernels.kernel import EPSILON, Gradients, KernelCall, kernel, spread
 from costmodel.roofline.reference import Ref, Shape
 from costmodel.roofline.tape import Tape
 
@@ -21,7 +21,7 @@ class Grouping:
     along: int
 
     @classmethod
-    def of(cls, s: Site) -> Grouping:
+    def of(cls, s: KernelCall) -> Grouping:
         """That of a layer."""
         shape = s.x.shape
         if s.kind.kind in ("batchnorm", "batchnorm_untracked"):
@@ -33,7 +33,7 @@ class Grouping:
         return cls(shape, (len(shape) - 1,), len(shape) - 1)
 
 
-def _affine(t: Tape, s: Site, y: Ref, along: int) -> Ref:
+def _affine(t: Tape, s: KernelCall, y: Ref, along: int) -> Ref:
     """y·w + b, in place."""
     for name, function in (("weight", t.multiply), ("bias", t.add)):
         if name in s.weights:
@@ -53,21 +53,21 @@ def _inverse(t: Tape, variance: Ref, out: Ref) -> Ref:
     return t.reciprocal(out, out=out)
 
 
-def centred(t: Tape, s: Site) -> Ref:
+def centred(t: Tape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b, with μ and σ over groups."""
     grouping = Grouping.of(s)
     x = t.reshape(s.x, *grouping.shape)
-    mean = s.kept["mean"] = t.mean(x, grouping.axes)
+    mean = s.saved["mean"] = t.mean(x, grouping.axes)
     y = t.subtract(x, mean)
     variance = t.mean(t.multiply(y, y), grouping.axes)
     if s.kind.kind == "batchnorm":
         _follow(t, s, mean, variance)
-    inverse = s.kept["inverse"] = _inverse(t, variance, out=variance)
+    inverse = s.saved["inverse"] = _inverse(t, variance, out=variance)
     t.multiply(y, inverse, out=y)
     return _affine(t, s, t.reshape(y, *s.x.shape), grouping.along)
 
 
-def _follow(t: Tape, s: Site, mean: Ref, variance: Ref) -> None:
+def _follow(t: Tape, s: KernelCall, mean: Ref, variance: Ref) -> None:
     """Running mean and unbiased variance take a share of this batch's."""
     count = s.x.size // s.x.shape[1]
     unbiased = t.multiply(variance, count / (count - 1)) if count > 1 else variance
@@ -77,18 +77,18 @@ def _follow(t: Tape, s: Site, mean: Ref, variance: Ref) -> None:
         t.add(running, t.multiply(new.reshape(-1), MOMENTUM), out=running)
 
 
-def batchnorm(t: Tape, s: Site) -> Ref:
+def batchnorm(t: Tape, s: KernelCall) -> Ref:
     """As `centred` in training; by the running statistics in inference."""
     return centred(t, s) if s.training else fixed(t, s)
 
 
-def _running(t: Tape, s: Site) -> tuple[Ref, Ref]:
+def _running(t: Tape, s: KernelCall) -> tuple[Ref, Ref]:
     """Running mean, and the inverse root of the running variance, shaped to broadcast over x."""
     mean, variance = (spread(s.buffers[name], s.x.shape) for name in ("running_mean", "running_var"))
     return mean, _inverse(t, variance, out=t.empty(*variance.shape))
 
 
-def fixed(t: Tape, s: Site) -> Ref:
+def fixed(t: Tape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b by the running statistics."""
     mean, inverse = _running(t, s)
     y = t.subtract(s.x, mean)
@@ -96,7 +96,7 @@ def fixed(t: Tape, s: Site) -> Ref:
     return _affine(t, s, y, 1)
 
 
-def fixed_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def fixed_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g·w/√(σ² + ε), Σ g·x̂ and Σ g, the root and x̂ made again."""
     mean, inverse = _running(t, s)
     if s.wants(s.x):
@@ -112,12 +112,12 @@ def fixed_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
-def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
+def _gradients(t: Tape, s: KernelCall, g: Ref, *, centre: bool) -> Gradients:
     """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w, without mean(h) where x is not centred; dw = Σ g·x̂, db = Σ g."""
     grouping = Grouping.of(s)
     x = t.reshape(s.x, *grouping.shape)
-    normalised = t.subtract(x, s.kept["mean"]) if centre else x
-    normalised = t.multiply(normalised, s.kept["inverse"], out=normalised if centre else None)
+    normalised = t.subtract(x, s.saved["mean"]) if centre else x
+    normalised = t.multiply(normalised, s.saved["inverse"], out=normalised if centre else None)
     if s.wants(s.x):
         h = t.multiply(g, _spread(s.weights["weight"], g.shape, grouping.along)) if "weight" in s.weights else g
         h = t.reshape(h, *grouping.shape)
@@ -126,7 +126,7 @@ def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
         dx = t.subtract(h, t.mean(h, grouping.axes), out=None) if centre else h
         t.multiply(normalised, projection, out=terms)
         dx = t.subtract(dx, terms, out=terms)
-        t.multiply(dx, s.kept["inverse"], out=dx)
+        t.multiply(dx, s.saved["inverse"], out=dx)
         yield s.x, t.reshape(dx, *s.x.shape)
     for name in s.names:
         terms = t.multiply(g, t.reshape(normalised, *s.x.shape)) if name == "weight" else g
@@ -134,19 +134,19 @@ def _gradients(t: Tape, s: Site, g: Ref, *, centre: bool) -> Gradients:
         yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
-def centred_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def centred_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """See `_gradients`."""
     return _gradients(t, s, g, centre=True)
 
 
-def rmsnorm(t: Tape, s: Site) -> Ref:
+def rmsnorm(t: Tape, s: KernelCall) -> Ref:
     """x/√(mean(x²) + ε)·w over the last axis."""
     squares = t.mean(t.multiply(s.x, s.x), -1)
-    inverse = s.kept["inverse"] = _inverse(t, squares, out=squares)
+    inverse = s.saved["inverse"] = _inverse(t, squares, out=squares)
     return _affine(t, s, t.multiply(s.x, inverse), -1)
 
 
-def rmsnorm_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def rmsnorm_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx = (h − x̂·mean(h·x̂))/rms with h = g·w; dw = Σ g·x̂."""
     return _gradients(t, s, g, centre=False)
 

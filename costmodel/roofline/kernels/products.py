@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel, rows
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, rows
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
 
-def linear(t: Tape, s: Site) -> Ref:
+def linear(t: Tape, s: KernelCall) -> Ref:
     """y = x Wᵀ + b, one product over all rows."""
     y = t.matmul(rows(t, s.x), s.weights["weight"].swapaxes(0, 1))
     if s.kind.bias:
@@ -15,7 +15,7 @@ def linear(t: Tape, s: Site) -> Ref:
     return y.reshape(*s.x.shape[:-1], y.shape[-1])
 
 
-def linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx = g W, dW = gᵀ x, db = Σ g."""
     g = rows(t, g)
     if s.wants(s.x):
@@ -26,7 +26,7 @@ def linear_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
         yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
 
 
-def product(t: Tape, s: Site) -> Ref:
+def product(t: Tape, s: KernelCall) -> Ref:
     """y = a b (+ c), the rows of a as one matrix."""
     a, b = s.inputs[:2]
     y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[1])
@@ -35,7 +35,7 @@ def product(t: Tape, s: Site) -> Ref:
     return y
 
 
-def product_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def product_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """da = g bᵀ, db = aᵀ g; what was added sums over what it was broadcast along."""
     a, b = s.inputs[:2]
     if s.wants(a):
@@ -47,13 +47,13 @@ def product_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
             yield c, g if c.shape == g.shape else t.accumulate(g, c.shape)
 
 
-def matmul(t: Tape, s: Site) -> Ref:
+def matmul(t: Tape, s: KernelCall) -> Ref:
     """Whole products, whatever part of them is wanted: NumPy has no other."""
     a, b = s.inputs
     return t.matmul(a, b)
 
 
-def matmul_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def matmul_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """da = g bᵀ, db = aᵀ g."""
     a, b = s.inputs
     if s.wants(a):

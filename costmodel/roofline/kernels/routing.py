@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
@@ -23,7 +23,7 @@ def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
     return found, places
 
 
-def grouped_top_k(t: Tape, s: Site) -> Ref:
+def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
     """The scores of the chosen of the best groups, whose places are kept as bools."""
     kind, (*rows, n) = s.kind, s.x.shape
     judged = t.add(s.x, s.buffers["bias"]) if kind.biased else t.copy(s.x)
@@ -40,29 +40,29 @@ def grouped_top_k(t: Tape, s: Site) -> Ref:
     _, places = _largest(t, judged, kind.chosen)
     y = t.empty(*rows, kind.chosen)
     for number, place in enumerate(places):
-        s.kept[f"place{number}"] = place
+        s.saved[f"place{number}"] = place
         t.copyto(y[..., number : number + 1], t.sum(t.multiply(s.x, place), -1))
     return y
 
 
-def grouped_top_k_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def grouped_top_k_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where it came from."""
     dx = t.full(s.x.shape, 0.0)
     for number in range(s.kind.chosen):
-        t.copyto(dx, g[..., number : number + 1], where=s.kept[f"place{number}"])
+        t.copyto(dx, g[..., number : number + 1], where=s.saved[f"place{number}"])
     yield s.x, dx
 
 
-def shares(t: Tape, s: Site) -> Ref:
+def shares(t: Tape, s: KernelCall) -> Ref:
     """x/(Σ x + ε)."""
     total = t.sum(s.x, -1)
-    s.kept["sum"] = t.add(total, EPSILON, out=total)
+    s.saved["sum"] = t.add(total, EPSILON, out=total)
     return t.divide(s.x, total)
 
 
-def shares_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def shares_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g/s − Σ(g·x)/s²."""
-    total = s.kept["sum"]
+    total = s.saved["sum"]
     drawn = t.sum(t.multiply(g, s.x), -1)
     t.divide(drawn, t.multiply(total, total), out=drawn)
     dx = t.divide(g, total)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from costmodel.roofline.kernels.kernel import Gradients, Site, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
 
 
-def prepend(t: Tape, s: Site) -> Ref:
+def prepend(t: Tape, s: KernelCall) -> Ref:
     """The vectors, then x."""
     b, count, d = s.x.shape
     n = len(s.weights)
@@ -18,7 +18,7 @@ def prepend(t: Tape, s: Site) -> Ref:
     return y
 
 
-def prepend_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def prepend_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """A slice, and sums over the batch."""
     if s.wants(s.x):
         yield s.x, g[:, len(s.weights) :]
@@ -27,12 +27,12 @@ def prepend_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
             yield weight, t.accumulate(g[:, place : place + 1], (1, *weight.shape[1:]))
 
 
-def positions(t: Tape, s: Site) -> Ref:
+def positions(t: Tape, s: KernelCall) -> Ref:
     """x + W."""
     return t.add(s.x, s.weights["weight"])
 
 
-def positions_gradients(t: Tape, s: Site, g: Ref) -> Gradients:
+def positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g, and its sum over the batch."""
     if s.wants(s.x):
         yield s.x, g

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from costmodel.importers.torch.site import RULES, Rule
+from costmodel.importers.torch.op_call import RULES, Rule
 
 
 def load_rules() -> dict[str, Rule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from costmodel.graph.tensor import Tensor, broadcast, dense_strides
-from costmodel.importers.torch.site import Site, rule
+from costmodel.importers.torch.op_call import OpCall, rule
 from costmodel.layers.activation import (
     Elu,
     Gelu,
@@ -51,208 +51,208 @@ ACTIVATIONS = {
 
 
 @rule(*ACTIVATIONS)
-def activation(site: Site) -> Tensor:
+def activation(op: OpCall) -> Tensor:
     """A layer of its own."""
-    return site.layer(ACTIVATIONS[site.step.op](), site.tensor("self"))
+    return op.layer(ACTIVATIONS[op.step.op](), op.tensor("self"))
 
 
 @rule("leaky_relu")
-def leaky_relu(site: Site) -> Tensor:
+def leaky_relu(op: OpCall) -> Tensor:
     """With a slope for what is negative."""
-    kind = _from_result(site) or LeakyRelu(site.constant("negative_slope", 0.01))
-    return site.layer(kind, site.tensor("self"))
+    kind = _from_result(op) or LeakyRelu(op.constant("negative_slope", 0.01))
+    return op.layer(kind, op.tensor("self"))
 
 
 @rule("elu")
-def elu(site: Site) -> Tensor:
+def elu(op: OpCall) -> Tensor:
     """With the limit that it falls to."""
-    return site.layer(_from_result(site) or Elu(site.constant("alpha", 1.0)), site.tensor("self"))
+    return op.layer(_from_result(op) or Elu(op.constant("alpha", 1.0)), op.tensor("self"))
 
 
 @rule("gelu")
-def gelu(site: Site) -> Tensor:
+def gelu(op: OpCall) -> Tensor:
     """With erf, or approximated."""
-    return site.layer(GeluTanh() if site.value("approximate") == "tanh" else Gelu(), site.tensor("self"))
+    return op.layer(GeluTanh() if op.value("approximate") == "tanh" else Gelu(), op.tensor("self"))
 
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
-def clamp(site: Site) -> Tensor:
+def clamp(op: OpCall) -> Tensor:
     """Within bounds, which are numbers; where they are not one number and its negative, as PyTorch's hardtanh."""
-    if any(site.is_tensor(name) for name in ("min", "max")):
-        raise site.fail("within bounds that are tensors has no rule")
-    low, high = site.constant("min"), site.constant("max")
-    return site.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), site.tensor("self"))
+    if any(op.is_tensor(name) for name in ("min", "max")):
+        raise op.fail("within bounds that are tensors has no rule")
+    low, high = op.constant("min"), op.constant("max")
+    return op.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), op.tensor("self"))
 
 
 FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
 """Activations whose backward works from the result where they are computed in place."""
 
 
-def _from_result(site: Site) -> Pointwise | None:
+def _from_result(op: OpCall) -> Pointwise | None:
     """The activation as it is in place, if this is one whose backward then works from the result."""
-    in_place = site.step.changes is not None and site.step.op in FROM_RESULT
-    return Pointwise(site.step.op, in_place=True) if in_place else None
+    in_place = op.step.changes is not None and op.step.op in FROM_RESULT
+    return Pointwise(op.step.op, in_place=True) if in_place else None
 
 
 @rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential", "elu", "leaky_relu", *ACTIVATIONS)))
-def function(site: Site) -> Tensor:
+def function(op: OpCall) -> Tensor:
     """A function of one tensor."""
-    x, op = site.tensor("self"), site.step.op
-    kind = _from_result(site) or Pointwise(op)
+    x, name = op.tensor("self"), op.step.op
+    kind = _from_result(op) or Pointwise(name)
     if x.storage.role in ("index", "mask"):
-        return made(site, x)
-    y = site.layer(kind, x)
-    return y.view(y.shape, None) if op in ("tril", "triu") else y
+        return made(op, x)
+    y = op.layer(kind, x)
+    return y.view(y.shape, None) if name in ("tril", "triu") else y
 
 
 @rule("add")
-def add(site: Site) -> Tensor:
+def add(op: OpCall) -> Tensor:
     """A sum with a tensor, or with a number."""
-    x = site.tensor("self")
-    if not site.is_tensor("other"):
-        return site.layer(Pointwise("add"), x) if site.role == "activation" else made(site, x)
-    return _two(site, Add(), x, site.tensor("other"))
+    x = op.tensor("self")
+    if not op.is_tensor("other"):
+        return op.layer(Pointwise("add"), x) if op.role == "activation" else made(op, x)
+    return _two(op, Add(), x, op.tensor("other"))
 
 
 @rule("sub", "subtract", "rsub")
-def sub(site: Site) -> Tensor:
+def sub(op: OpCall) -> Tensor:
     """A difference with a tensor, or with a number."""
-    x = site.tensor("self")
-    if not site.is_tensor("other"):
-        function = "neg" if site.step.op == "rsub" else "add"
-        return site.layer(Pointwise(function), x) if site.role == "activation" else made(site, x)
-    other = site.tensor("other")
-    return _two(site, Subtract(), *((other, x) if site.step.op == "rsub" else (x, other)))
+    x = op.tensor("self")
+    if not op.is_tensor("other"):
+        function = "neg" if op.step.op == "rsub" else "add"
+        return op.layer(Pointwise(function), x) if op.role == "activation" else made(op, x)
+    other = op.tensor("other")
+    return _two(op, Subtract(), *((other, x) if op.step.op == "rsub" else (x, other)))
 
 
 @rule("mul", "multiply")
-def mul(site: Site) -> Tensor:
+def mul(op: OpCall) -> Tensor:
     """A product with a tensor, or with a number."""
-    x = site.tensor("self")
-    if not site.is_tensor("other"):
-        return site.layer(Scale(site.constant("other")), x) if site.role == "activation" else made(site, x)
-    return _two(site, Multiply(), x, site.tensor("other"))
+    x = op.tensor("self")
+    if not op.is_tensor("other"):
+        return op.layer(Scale(op.constant("other")), x) if op.role == "activation" else made(op, x)
+    return _two(op, Multiply(), x, op.tensor("other"))
 
 
 @rule("div", "divide", "true_divide")
-def div(site: Site) -> Tensor:
+def div(op: OpCall) -> Tensor:
     """A quotient by a tensor, or by a number."""
-    x = site.tensor("self")
-    if not site.is_tensor("other"):
-        return site.layer(Scale(_inverse(site)), x) if site.role == "activation" else made(site, x)
-    return _two(site, Divide(), x, site.tensor("other"))
+    x = op.tensor("self")
+    if not op.is_tensor("other"):
+        return op.layer(Scale(_inverse(op)), x) if op.role == "activation" else made(op, x)
+    return _two(op, Divide(), x, op.tensor("other"))
 
 
-def _inverse(site: Site) -> float:
+def _inverse(op: OpCall) -> float:
     """One over the number that is divided by; NaN if the quotient is rounded, as no factor does that."""
-    other = site.constant("other")
-    if site.has("rounding_mode"):
+    other = op.constant("other")
+    if op.has("rounding_mode"):
         return math.nan
     return 1 / other if other else math.inf
 
 
 @rule("addcmul")
-def addcmul(site: Site) -> Tensor:
+def addcmul(op: OpCall) -> Tensor:
     """A sum with a product."""
-    y = site.layer(Multiply(), site.tensor("tensor1"), site.tensor("tensor2"), name=f"{site.step.name}.term")
-    return site.layer(Add(), site.tensor("self"), y)
+    y = op.layer(Multiply(), op.tensor("tensor1"), op.tensor("tensor2"), name=f"{op.step.name}.term")
+    return op.layer(Add(), op.tensor("self"), y)
 
 
 @rule("addcdiv")
-def addcdiv(site: Site) -> Tensor:
+def addcdiv(op: OpCall) -> Tensor:
     """A sum with a quotient."""
-    return site.layer(AddQuotient(), *(site.tensor(name) for name in ("self", "tensor1", "tensor2")))
+    return op.layer(AddQuotient(), *(op.tensor(name) for name in ("self", "tensor1", "tensor2")))
 
 
 @rule("lerp")
-def lerp(site: Site) -> Tensor:
+def lerp(op: OpCall) -> Tensor:
     """Between two tensors."""
-    a, b = site.tensor("self"), site.tensor("end")
-    if site.is_tensor("weight"):
-        raise site.fail("by a tensor has no rule")
-    name, share = site.step.name, site.constant("weight")
-    start = site.layer(Scale(1 - share), a, name=f"{name}.start")
-    return site.layer(Add(), start, site.layer(Scale(share), b, name=f"{name}.end"))
+    a, b = op.tensor("self"), op.tensor("end")
+    if op.is_tensor("weight"):
+        raise op.fail("by a tensor has no rule")
+    name, share = op.step.name, op.constant("weight")
+    start = op.layer(Scale(1 - share), a, name=f"{name}.start")
+    return op.layer(Add(), start, op.layer(Scale(share), b, name=f"{name}.end"))
 
 
 @rule("prelu")
-def prelu(site: Site) -> Tensor:
+def prelu(op: OpCall) -> Tensor:
     """With a trained slope."""
-    weight = site.weight("weight")
-    return site.layer(ParametricRelu(weight.shape), site.tensor("self"), tied={"weight": weight})
+    weight = op.weight("weight")
+    return op.layer(ParametricRelu(weight.shape), op.tensor("self"), tied={"weight": weight})
 
 
 @rule("maximum", "minimum")
-def extreme(site: Site) -> Tensor:
+def extreme(op: OpCall) -> Tensor:
     """The larger or smaller of two."""
-    return _two(site, Extreme(), site.tensor("self"), site.tensor("other"))
+    return _two(op, Extreme(), op.tensor("self"), op.tensor("other"))
 
 
 @rule("pow")
-def power(site: Site) -> Tensor:
+def power(op: OpCall) -> Tensor:
     """With a number as exponent, a tensor, or a number as base."""
-    if not site.is_tensor("self"):
-        return site.layer(Pointwise("exponential"), site.tensor("exponent"))
-    x = site.tensor("self")
-    if not site.is_tensor("exponent"):
-        return site.layer(Pointwise("pow"), x) if site.role == "activation" else made(site, x)
-    return _two(site, Power(), x, site.tensor("exponent"))
+    if not op.is_tensor("self"):
+        return op.layer(Pointwise("exponential"), op.tensor("exponent"))
+    x = op.tensor("self")
+    if not op.is_tensor("exponent"):
+        return op.layer(Pointwise("pow"), x) if op.role == "activation" else made(op, x)
+    return _two(op, Power(), x, op.tensor("exponent"))
 
 
 @rule("where")
-def where(site: Site) -> Tensor:
+def where(op: OpCall) -> Tensor:
     """A choice; numbers stand for tensors of one element."""
-    if not site.has("other") and not site.has("self"):
-        raise site.fail("finds places, whose number depends on data")
-    parts = [site.tensor(name) if site.is_tensor(name) else number(site, name) for name in ("self", "other")]
-    return site.layer(Choose(), site.tensor("condition"), *parts)
+    if not op.has("other") and not op.has("self"):
+        raise op.fail("finds places, whose number depends on data")
+    parts = [op.tensor(name) if op.is_tensor(name) else number(op, name) for name in ("self", "other")]
+    return op.layer(Choose(), op.tensor("condition"), *parts)
 
 
 @rule("masked_fill")
-def masked_fill(site: Site) -> Tensor:
+def masked_fill(op: OpCall) -> Tensor:
     """A number wherever the mask holds."""
-    x, mask = site.tensor("self"), site.tensor("mask")
+    x, mask = op.tensor("self"), op.tensor("mask")
     if not x.requires_grad and x.storage.role != "activation":
-        return made(site, x, mask)
-    if site.is_tensor("value"):
-        return site.layer(Choose(), mask, site.tensor("value"), x)
-    if broadcast(x.shape, mask.shape, site.step.name) != x.shape:
-        return site.layer(Choose(), mask, number(site, "value"), x)
-    return site.layer(Mask(), x, mask)
+        return made(op, x, mask)
+    if op.is_tensor("value"):
+        return op.layer(Choose(), mask, op.tensor("value"), x)
+    if broadcast(x.shape, mask.shape, op.step.name) != x.shape:
+        return op.layer(Choose(), mask, number(op, "value"), x)
+    return op.layer(Mask(), x, mask)
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout")
-def dropout(site: Site) -> Tensor:
+def dropout(op: OpCall) -> Tensor:
     """As the module was in training or not, while it is; each element, or whole channels.
 
     Alpha dropout is composed of a product with noise, which is numbers, and of a sum.
     """
-    x = site.tensor("input" if site.has("input") else "self")
-    p = site.value("p", 0.5)
-    if not site.value("train", True) or p == 0:
-        return site.layer(Identity(), x)
-    name = site.step.name
+    x = op.tensor("input" if op.has("input") else "self")
+    p = op.value("p", 0.5)
+    if not op.value("train", True) or p == 0:
+        return op.layer(Identity(), x)
+    name = op.step.name
     if p >= 1:
-        return site.layer(Multiply(), x, site.layer(Made(()), name=f"{name}.zero"))
-    if site.step.op == "alpha_dropout":
-        noise, shift = (site.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
-        return site.layer(Add(), site.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
-    return site.layer(ChannelDropout(p) if site.step.op == "feature_dropout" else Dropout(p), x)
+        return op.layer(Multiply(), x, op.layer(Made(()), name=f"{name}.zero"))
+    if op.step.op == "alpha_dropout":
+        noise, shift = (op.layer(Made(x.shape), name=f"{name}.{part}") for part in ("noise", "shift"))
+        return op.layer(Add(), op.layer(Multiply(), x, noise, name=f"{name}.product"), shift)
+    return op.layer(ChannelDropout(p) if op.step.op == "feature_dropout" else Dropout(p), x)
 
 
-def _two(site: Site, kind: Add | Subtract | Multiply | Divide | Extreme | Power, a: Tensor, b: Tensor) -> Tensor:
+def _two(op: OpCall, kind: Add | Subtract | Multiply | Divide | Extreme | Power, a: Tensor, b: Tensor) -> Tensor:
     """An operation on two tensors; on whole numbers and truth values one that no gradient goes to."""
-    return site.layer(kind, a, b) if site.role == "activation" else made(site, a, b)
+    return op.layer(kind, a, b) if op.role == "activation" else made(op, a, b)
 
 
-def number(site: Site, name: str) -> Tensor:
+def number(op: OpCall, name: str) -> Tensor:
     """A number as a tensor of one element."""
-    return site.layer(Made((), site.role), name=f"{site.step.name}.{name}")
+    return op.layer(Made((), op.role), name=f"{op.step.name}.{name}")
 
 
-def made(site: Site, *inputs: Tensor) -> Tensor:
+def made(op: OpCall, *inputs: Tensor) -> Tensor:
     """Numbers that no gradient goes to, in the order of memory of what they are worked out from."""
-    y = site.layer(Made(site.shape, site.role, 1), *inputs)
+    y = op.layer(Made(op.shape, op.role, 1), *inputs)
     whole = next((x for x in inputs if x.has(y.shape)), y)
     return y.view(y.shape, dense_strides(whole.shape, whole.strides))
 
@@ -275,20 +275,20 @@ LOGIC = (
 
 
 @rule(*RANGES)
-def range_(site: Site) -> Tensor:
+def range_(op: OpCall) -> Tensor:
     """New numbers, without arithmetic; those like a tensor in its order of memory."""
-    if not site.is_tensor("self"):
-        return site.layer(Made(site.shape, site.role))
-    x = site.tensor("self")
-    y = site.layer(Made(site.shape, site.role), x)
-    alike = not site.step.op.startswith(("new_", "bernoulli")) and x.has(site.shape)
+    if not op.is_tensor("self"):
+        return op.layer(Made(op.shape, op.role))
+    x = op.tensor("self")
+    y = op.layer(Made(op.shape, op.role), x)
+    alike = not op.step.op.startswith(("new_", "bernoulli")) and x.has(op.shape)
     return y.view(y.shape, dense_strides(x.shape, x.strides)) if alike else y
 
 
 @rule(*LOGIC)
-def logic(site: Site) -> Tensor:
+def logic(op: OpCall) -> Tensor:
     """An operation per element."""
-    inputs = [site.tensor(name) for name in ("self", "other", "input") if site.is_tensor(name)]
-    if any(x.requires_grad for x in inputs) and site.role == "activation":
-        raise site.fail("of numbers that need gradients has no rule")
-    return made(site, *inputs)
+    inputs = [op.tensor(name) for name in ("self", "other", "input") if op.is_tensor(name)]
+    if any(x.requires_grad for x in inputs) and op.role == "activation":
+        raise op.fail("of numbers that need gradients has no rule")
+    return made(op, *inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.site import Site, rule, strides_of, tied
+from costmodel.importers.torch.op_call import OpCall, rule, strides_of, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
@@ -11,56 +11,56 @@ from costmodel.layers.resize import Columns, Padded, Resized
 
 
 @rule("conv2d")
-def conv(site: Site) -> Tensor:
+def conv(op: OpCall) -> Tensor:
     """A convolution over images."""
-    weights = tied(site)
+    weights = tied(op)
     shape = weights["weight"].shape
-    padding = site.value("padding", 0)
-    stride, dilation = (pair_of(site.value(name, 1)) for name in ("stride", "dilation"))
-    padding = _same(site, shape[2:], dilation) if padding == "same" else pair_of(0 if padding == "valid" else padding)
-    kind = Conv(shape[0], (shape[2], shape[3]), stride, padding, dilation, site.value("groups", 1), site.has("bias"))
-    return site.layer(kind, site.tensor("input"), tied=weights)
+    padding = op.value("padding", 0)
+    stride, dilation = (pair_of(op.value(name, 1)) for name in ("stride", "dilation"))
+    padding = _same(op, shape[2:], dilation) if padding == "same" else pair_of(0 if padding == "valid" else padding)
+    kind = Conv(shape[0], (shape[2], shape[3]), stride, padding, dilation, op.value("groups", 1), op.has("bias"))
+    return op.layer(kind, op.tensor("input"), tied=weights)
 
 
 @rule("conv_transpose2d")
-def conv_transpose(site: Site) -> Tensor:
+def conv_transpose(op: OpCall) -> Tensor:
     """A transposed convolution over images."""
-    weights, groups = tied(site), site.value("groups", 1)
+    weights, groups = tied(op), op.value("groups", 1)
     shape = weights["weight"].shape
     names = ("stride", "padding", "output_padding", "dilation")
-    stride, padding, beyond, dilation = (pair_of(site.value(name, 1)) for name in names)
+    stride, padding, beyond, dilation = (pair_of(op.value(name, 1)) for name in names)
     kernel = (shape[2], shape[3])
-    kind = ConvTranspose(shape[1] * groups, kernel, stride, padding, beyond, dilation, groups, site.has("bias"))
-    return site.layer(kind, site.tensor("input"), tied=weights)
+    kind = ConvTranspose(shape[1] * groups, kernel, stride, padding, beyond, dilation, groups, op.has("bias"))
+    return op.layer(kind, op.tensor("input"), tied=weights)
 
 
-def _same(site: Site, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int]:
+def _same(op: OpCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int]:
     """Padding that leaves sizes as they are, as much on one side as on the other."""
     spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     if any(span % 2 for span in spans):
-        raise site.fail("with unequal padding has no rule")
+        raise op.fail("with unequal padding has no rule")
     return spans[0] // 2, spans[1] // 2
 
 
 @rule("conv1d", "conv3d", "conv_transpose1d", "conv_transpose3d", "convolution")
-def convolve(site: Site) -> Tensor:
+def convolve(op: OpCall) -> Tensor:
     """A convolution over any number of axes."""
-    weights, transposed = tied(site), "transpose" in site.step.op or site.value("transposed", False)
-    if site.value("padding") == "same" and any(
-        d * (k - 1) % 2 for d, k in zip(site.value("dilation"), weights["weight"].shape[2:], strict=False)
+    weights, transposed = tied(op), "transpose" in op.step.op or op.value("transposed", False)
+    if op.value("padding") == "same" and any(
+        d * (k - 1) % 2 for d, k in zip(op.value("dilation"), weights["weight"].shape[2:], strict=False)
     ):
-        raise site.fail("with unequal padding has no rule")
+        raise op.fail("with unequal padding has no rule")
     shapes = {name: weight.shape for name, weight in weights.items()}
-    kind = Convolve(site.shape, shapes["weight"], site.has("bias"), site.value("groups", 1), transposed)
-    return site.layer(kind, site.tensor("input"), tied=weights)
+    kind = Convolve(op.shape, shapes["weight"], op.has("bias"), op.value("groups", 1), transposed)
+    return op.layer(kind, op.tensor("input"), tied=weights)
 
 
 @rule("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
-def pad(site: Site) -> Tensor:
+def pad(op: OpCall) -> Tensor:
     """A rim of one number, or of the image's own."""
-    mode = "constant" if site.step.op == "constant_pad_nd" else site.value("mode", site.step.op.split("_")[0])
-    kept = mode.startswith(("reflect", "replic"))
-    return site.layer(Padded(site.shape, kept), site.tensor("self"))
+    mode = "constant" if op.step.op == "constant_pad_nd" else op.value("mode", op.step.op.split("_")[0])
+    saved = mode.startswith(("reflect", "replic"))
+    return op.layer(Padded(op.shape, saved), op.tensor("self"))
 
 
 @rule(
@@ -68,57 +68,57 @@ def pad(site: Site) -> Tensor:
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
-def resize(site: Site) -> Tensor:
+def resize(op: OpCall) -> Tensor:
     """Another size, each pixel from some of the others."""
-    op = site.step.op
+    called = op.step.op
     among = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
-    return site.layer(
-        Resized(site.shape, next(n for name, n in among.items() if name in op)),
-        site.tensor("input" if site.is_tensor("input") else "self"),
+    return op.layer(
+        Resized(op.shape, next(n for name, n in among.items() if name in called)),
+        op.tensor("input" if op.is_tensor("input") else "self"),
     )
 
 
 @rule("im2col", "col2im")
-def columns(site: Site) -> Tensor:
+def columns(op: OpCall) -> Tensor:
     """Windows as columns, or columns as windows."""
-    return site.layer(Columns(site.shape, site.step.op == "col2im"), site.tensor("self"))
+    return op.layer(Columns(op.shape, op.step.op == "col2im"), op.tensor("self"))
 
 
 @rule("glu")
-def glu(site: Site) -> Tensor:
+def glu(op: OpCall) -> Tensor:
     """One half times the sigmoid of the other."""
-    return site.layer(Gated(site.shape), site.tensor("self"))
+    return op.layer(Gated(op.shape), op.tensor("self"))
 
 
 @rule("max_pool2d")
-def max_pool(site: Site) -> Tensor:
+def max_pool(op: OpCall) -> Tensor:
     """The largest of each window."""
-    if any(d != 1 for d in pair_of(site.value("dilation", 1))):
-        raise site.fail("with dilation has no rule")
-    return site.layer(MaxPool(*_window(site)), site.tensor("self"))
+    if any(d != 1 for d in pair_of(op.value("dilation", 1))):
+        raise op.fail("with dilation has no rule")
+    return op.layer(MaxPool(*_window(op)), op.tensor("self"))
 
 
 @rule("avg_pool2d")
-def avg_pool(site: Site) -> Tensor:
+def avg_pool(op: OpCall) -> Tensor:
     """The mean of each window."""
-    return site.layer(AvgPool(*_window(site)), site.tensor("self"))
+    return op.layer(AvgPool(*_window(op)), op.tensor("self"))
 
 
 @rule("adaptive_avg_pool2d", "adaptive_max_pool2d")
-def adaptive_pool(site: Site) -> Tensor | list[Tensor]:
+def adaptive_pool(op: OpCall) -> Tensor | list[Tensor]:
     """To a size that is given."""
-    kind = AdaptiveAvgPool if site.step.op == "adaptive_avg_pool2d" else AdaptiveMaxPool
-    return site.layer(kind(pair_of(site.value("output_size"))), site.tensor("self"))
+    kind = AdaptiveAvgPool if op.step.op == "adaptive_avg_pool2d" else AdaptiveMaxPool
+    return op.layer(kind(pair_of(op.value("output_size"))), op.tensor("self"))
 
 
-def _window(site: Site) -> tuple[tuple[int, int], tuple[int, int] | None, tuple[int, int], bool]:
-    stride = site.value("stride")
-    kernel = pair_of(site.value("kernel_size"))
+def _window(op: OpCall) -> tuple[tuple[int, int], tuple[int, int] | None, tuple[int, int], bool]:
+    stride = op.value("stride")
+    kernel = pair_of(op.value("kernel_size"))
     return (
         kernel,
         pair_of(stride) if stride else None,
-        pair_of(site.value("padding", 0)),
-        site.value("ceil_mode", False),
+        pair_of(op.value("padding", 0)),
+        op.value("ceil_mode", False),
     )
 
 
@@ -130,20 +130,20 @@ def pair_of(value: int | list[int]) -> tuple[int, int]:
 
 
 @rule("max_pool1d", "avg_pool1d", "adaptive_avg_pool1d")
-def pool_sequence(site: Site) -> Tensor:
+def pool_sequence(op: OpCall) -> Tensor:
     """As over an image of height one."""
-    x = site.tensor("self")
+    x = op.tensor("self")
     strides = strides_of(x)
     x = x.view((*x.shape[:-1], 1, x.shape[-1]), (*strides[:-1], x.shape[-1] * strides[-1], strides[-1]))
 
     def across(value: int | list[int], least: int) -> tuple[int, int]:
         return least, value if isinstance(value, int) else value[0]
 
-    if site.step.op == "adaptive_avg_pool1d":
-        y = site.layer(AdaptiveAvgPool(across(site.value("output_size"), 1)), x)
+    if op.step.op == "adaptive_avg_pool1d":
+        y = op.layer(AdaptiveAvgPool(across(op.value("output_size"), 1)), x)
     else:
-        kernel, stride = across(site.value("kernel_size"), 1), site.value("stride")
-        window = (kernel, across(stride, 1) if stride else None, across(site.value("padding", 0), 0))
-        kind = MaxPool if site.step.op == "max_pool1d" else AvgPool
-        y = site.layer(kind(*window, site.value("ceil_mode", False)), x)
-    return y.view(site.shape, None)
+        kernel, stride = across(op.value("kernel_size"), 1), op.value("stride")
+        window = (kernel, across(stride, 1) if stride else None, across(op.value("padding", 0), 0))
+        kind = MaxPool if op.step.op == "max_pool1d" else AvgPool
+        y = op.layer(kind(*window, op.value("ceil_mode", False)), x)
+    return y.view(op.shape, None)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from costmodel.errors import SettingError
 from costmodel.graph.tensor import Shape, Tensor, dense_strides, transposed
+from costmodel.importers.torch.op_call import OpCall, rule, strides_of, tied
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.rules.shapes import expanded
-from costmodel.importers.torch.site import Site, rule, strides_of, tied
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
 from costmodel.layers.attention import FusedAttention, Softmax, SoftmaxAlong
 from costmodel.layers.embedding import Embedding
@@ -26,52 +26,52 @@ from costmodel.symbolic.sizes import ceil_div, exact_div, product, value_of
 
 
 @rule("addmm", "mm", "matmul", "bmm", "mv", "dot", "baddbmm")
-def matmul(site: Site) -> Tensor:
+def matmul(op: OpCall) -> Tensor:
     """A product: of a matrix with rows, or of batches of matrices."""
-    added = site.step.op in ("addmm", "baddbmm")
+    added = op.step.op in ("addmm", "baddbmm")
     known = {"mat1", "mat2", "batch1", "batch2", "self", "vec", "tensor", "other"}
-    first, second = [name for name in site.step.args if name in known and not (name == "self" and added)]
-    a, b = site.tensor(first), site.tensor(second)
-    if site.step.op == "addmm":
-        return site.layer(Product(), a, b, site.tensor("self"))
-    if site.step.op == "baddbmm":
-        y = site.layer(Add(), site.tensor("self"), site.layer(Matmul(), a, b, name=f"{site.step.name}.product"))
+    first, second = [name for name in op.step.args if name in known and not (name == "self" and added)]
+    a, b = op.tensor(first), op.tensor(second)
+    if op.step.op == "addmm":
+        return op.layer(Product(), a, b, op.tensor("self"))
+    if op.step.op == "baddbmm":
+        y = op.layer(Add(), op.tensor("self"), op.layer(Matmul(), a, b, name=f"{op.step.name}.product"))
         return y.view(y.shape, None)
-    return multiplied(site, a, b)
+    return multiplied(op, a, b)
 
 
 @rule("inner")
-def inner(site: Site) -> Tensor:
+def inner(op: OpCall) -> Tensor:
     """Products along the last axes, as one of two matrices; of vectors ``torch.dot``."""
-    a, b = site.tensor("self"), site.tensor("other")
+    a, b = op.tensor("self"), op.tensor("other")
     if len(a.shape) == len(b.shape) == 1:
-        return multiplied(site, a, b)
+        return multiplied(op, a, b)
     axes, strides = (len(b.shape) - 1, *range(len(b.shape) - 1)), strides_of(b)
     b = b.view(tuple(b.shape[n] for n in axes), tuple(strides[n] for n in axes))
-    b = site.reshaped(b, (b.shape[0], product(b.shape[1:])))
+    b = op.reshaped(b, (b.shape[0], product(b.shape[1:])))
     a = a if len(a.shape) > 1 else a.view((1, *a.shape), (0, *strides_of(a)))
-    alone = product(site.shape) == 1  # a dot product, which FlopCounterMode does not count
-    return site.layer(Product(alone), a, b).view(site.shape, None)
+    alone = product(op.shape) == 1  # a dot product, which FlopCounterMode does not count
+    return op.layer(Product(alone), a, b).view(op.shape, None)
 
 
-def multiplied(site: Site, a: Tensor, b: Tensor) -> Tensor:
+def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
     """``torch.matmul``: vectors are matrices of one row or column, batches broadcast."""
     vector = len(b.shape) == 1
     if len(b.shape) > max(len(a.shape), 2) and _folds(a, b):
         turned = transposed(b, len(b.shape) - 2, len(b.shape) - 1)
         if len(a.shape) == 1:
-            return site.layer(Product(vector=True), turned, _column(a)).view(site.shape, None)
-        y = site.layer(Product(), turned, transposed(a, 0, 1), name=f"{site.step.name}.product")
-        return site.layer(Copied(site.shape), transposed(y, len(y.shape) - 2, len(y.shape) - 1))
+            return op.layer(Product(vector=True), turned, _column(a)).view(op.shape, None)
+        y = op.layer(Product(), turned, transposed(a, 0, 1), name=f"{op.step.name}.product")
+        return op.layer(Copied(op.shape), transposed(y, len(y.shape) - 2, len(y.shape) - 1))
     folds = len(b.shape) <= 2 and (len(a.shape) <= 2 or _folds(a, b))
     if len(a.shape) == 1:
         a = a.view((1, a.shape[0]), (a.shape[0] * strides_of(a)[0], strides_of(a)[0]))
     b = _column(b) if vector else b
     if folds:
-        return site.layer(Product(vector), a, b).view(site.shape, None)
-    batch = site.shape[: max(len(a.shape), len(b.shape)) - 2]
-    a, b = (expanded(site, x, (*batch, *x.shape[-2:])) for x in (a, b))
-    return site.layer(Matmul(), a, b).view(site.shape, None)
+        return op.layer(Product(vector), a, b).view(op.shape, None)
+    batch = op.shape[: max(len(a.shape), len(b.shape)) - 2]
+    a, b = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (a, b))
+    return op.layer(Matmul(), a, b).view(op.shape, None)
 
 
 def _column(x: Tensor) -> Tensor:
@@ -90,32 +90,32 @@ def _folds(a: Tensor, b: Tensor) -> bool:
 
 
 @rule("outer", "ger")
-def outer(site: Site) -> Tensor:
+def outer(op: OpCall) -> Tensor:
     """Each element of a vector times each of another."""
-    a, b = site.tensor("self"), site.tensor("vec2")
-    return site.layer(Multiply(), a.view((a.shape[0], 1), (*strides_of(a), 1)), b)
+    a, b = op.tensor("self"), op.tensor("vec2")
+    return op.layer(Multiply(), a.view((a.shape[0], 1), (*strides_of(a), 1)), b)
 
 
 @rule("einsum")
-def einsum(site: Site) -> Tensor:
+def einsum(op: OpCall) -> Tensor:
     """Operands are multiplied in pairs, each as one batched product of matrices (``at::einsum``)."""
-    left, arrow, result = site.value("equation").replace(" ", "").partition("->")
+    left, arrow, result = op.value("equation").replace(" ", "").partition("->")
     if "." in left:
-        raise site.fail("with ellipses has no rule")
-    names, operands = left.split(","), site.tensors("tensors")
+        raise op.fail("with ellipses has no rule")
+    names, operands = left.split(","), op.tensors("tensors")
     if any(len(set(letters)) != len(letters) for letters in names):
-        raise site.fail("of diagonals has no rule")
+        raise op.fail("of diagonals has no rule")
     every = sorted(set(left) - {","})
     result = result if arrow else "".join(n for n in every if left.count(n) == 1)
     order = result + "".join(n for n in every if n not in result)
     terms = [_Term("", x).ordered(letters, order) for letters, x in zip(names, operands, strict=True)]
-    sums = _Sums(site, order, {n: sum(n in term.spread for term in terms) for n in every if n not in result})
-    path = iter(site.value("path") or [0, 1] * len(terms))
+    sums = _Sums(op, order, {n: sum(n in term.spread for term in terms) for n in every if n not in result})
+    path = iter(op.value("path") or [0, 1] * len(terms))
     while len(terms) > 1:
         i, j = sorted((next(path), next(path)))
         b, a = terms.pop(j), terms.pop(i)
         made = sums.pair(a, b)
-        terms.insert(len(terms) if site.has("path") else 0, made)
+        terms.insert(len(terms) if op.has("path") else 0, made)
     return sums.summed(terms[0], [n for n in terms[0].letters if n not in result]).ordered(None, result).tensor
 
 
@@ -147,8 +147,8 @@ class _Term(NamedTuple):
 class _Sums:
     """Pairs of terms, with the letters to sum over and in how many terms each is left."""
 
-    def __init__(self, site: Site, order: str, left: dict[str, int]) -> None:
-        self.site = site
+    def __init__(self, op: OpCall, order: str, left: dict[str, int]) -> None:
+        self.op = op
         self.order = order
         self.left = left
 
@@ -157,8 +157,8 @@ class _Sums:
         rest = "".join(n for n in term.letters if n not in letters)
         shape = tuple(term.sizes[n] for n in rest)
         if not set(letters) & set(term.spread):
-            return _Term(rest, self.site.reshaped(term.tensor, shape))
-        return _Term(rest, self.site.layer(Reduce("sum", shape), term.tensor, name=f"{self.site.step.name}.sum"))
+            return _Term(rest, self.op.reshaped(term.tensor, shape))
+        return _Term(rest, self.op.layer(Reduce("sum", shape), term.tensor, name=f"{self.op.step.name}.sum"))
 
     def pair(self, a: _Term, b: _Term) -> _Term:
         """The product of two, summed over what no other term has."""
@@ -177,7 +177,7 @@ class _Sums:
     def _multiplied(self, a: _Term, b: _Term) -> _Term:
         letters = "".join(n for n in self.order if n in a.letters + b.letters)
         x, y = (term.tensor.view(*self._seen(term, letters)) for term in (a, b))
-        return _Term(letters, self.site.layer(Multiply(), x, y))
+        return _Term(letters, self.op.layer(Multiply(), x, y))
 
     def _seen(self, term: _Term, letters: str) -> tuple[Shape, Shape]:
         """Shape and strides with an axis of one for each letter that it lacks."""
@@ -187,10 +187,10 @@ class _Sums:
     def _product(self, a: _Term, b: _Term, both: str) -> _Term:
         """``at::sumproduct_pair``: one batched product of (batch, rows, summed) and (batch, summed, columns)."""
         sizes = {**b.sizes, **a.sizes, **{n: b.sizes[n] for n in b.spread}}
-        kept = "".join(n for n in self.order if n in sizes and n not in both)
-        batch = "".join(n for n in kept if n in a.spread and n in b.spread)
-        rows = "".join(n for n in kept if n in a.spread and n not in batch)
-        columns = "".join(n for n in kept if n not in batch + rows)
+        saved = "".join(n for n in self.order if n in sizes and n not in both)
+        batch = "".join(n for n in saved if n in a.spread and n in b.spread)
+        rows = "".join(n for n in saved if n in a.spread and n not in batch)
+        columns = "".join(n for n in saved if n not in batch + rows)
         others = [self.order.index(n) for n in self.order if n not in batch + rows + both]
         if rows and columns and max(others) < min(self.order.index(n) for n in rows):
             a, b, rows, columns = b, a, columns, rows  # so that the result comes in order
@@ -201,11 +201,11 @@ class _Sums:
         def matrices(term: _Term, *groups: str) -> Tensor:
             wanted = "".join(groups)
             flat = term.tensor.view(*self._seen(term, wanted))
-            return self.site.reshaped(flat, shape(*groups))
+            return self.op.reshaped(flat, shape(*groups))
 
         x = matrices(self._only(a, batch + rows + both), batch, rows, both)
         y = matrices(self._only(b, batch + both + columns), batch, both, columns)
-        made = self.site.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)), None)
+        made = self.op.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)), None)
         return _Term(batch + rows + columns, made).ordered(None, self.order)
 
     def _only(self, term: _Term, letters: str) -> _Term:
@@ -214,199 +214,199 @@ class _Sums:
 
 
 @rule("linear")
-def linear(site: Site) -> Tensor:
+def linear(op: OpCall) -> Tensor:
     """A linear layer."""
-    weights = tied(site)
-    return site.layer(Linear(weights["weight"].shape[0], site.has("bias")), site.tensor("input"), tied=weights)
+    weights = tied(op)
+    return op.layer(Linear(weights["weight"].shape[0], op.has("bias")), op.tensor("input"), tied=weights)
 
 
 @rule("embedding")
-def embedding(site: Site) -> Tensor:
+def embedding(op: OpCall) -> Tensor:
     """Rows of a table."""
-    table = site.weight("weight")
-    return site.layer(Embedding(*table.shape), site.tensor("indices"), tied={"weight": table})
+    table = op.weight("weight")
+    return op.layer(Embedding(*table.shape), op.tensor("indices"), tied={"weight": table})
 
 
 @rule("softmax", "log_softmax", "special_softmax")
-def softmax(site: Site) -> Tensor:
+def softmax(op: OpCall) -> Tensor:
     """Along any axis."""
-    x = site.tensor("self")
-    axis = site.axis(x)
-    if site.step.op == "softmax" and axis == len(x.shape) - 1:
-        return site.layer(Softmax(), x)
-    return site.layer(SoftmaxAlong(x.shape[axis], site.step.op == "log_softmax"), x)
+    x = op.tensor("self")
+    axis = op.axis(x)
+    if op.step.op == "softmax" and axis == len(x.shape) - 1:
+        return op.layer(Softmax(), x)
+    return op.layer(SoftmaxAlong(x.shape[axis], op.step.op == "log_softmax"), x)
 
 
 @rule("cumsum", "cumprod")
-def cumulate(site: Site) -> Tensor:
+def cumulate(op: OpCall) -> Tensor:
     """Running sums, or products."""
-    x = site.tensor("self")
-    kind = Cumulate() if site.step.op == "cumsum" else Cumprod()
-    return site.layer(kind, x) if site.role == "activation" else made(site, x)
+    x = op.tensor("self")
+    kind = Cumulate() if op.step.op == "cumsum" else Cumprod()
+    return op.layer(kind, x) if op.role == "activation" else made(op, x)
 
 
 @rule(*REDUCTIONS, "max", "min")
-def reduce(site: Site) -> Tensor | list[Tensor]:
+def reduce(op: OpCall) -> Tensor | list[Tensor]:
     """Over some axes, or all; largest and smallest along one come with their places."""
-    x = site.tensor("self")
-    if site.is_tensor("other"):
-        return extreme(site)
-    op = f"a{site.step.op}" if site.step.op in ("max", "min") and not site.has("dim") else site.step.op
-    if len(site.step.makes) == 2:
-        shape = site.replay.shape(site.step.makes[1].shape)
-        places = site.layer(Made(shape, "index", 1), x, name=f"{site.step.name}.places")
-        return [site.layer(Chosen(site.shape), x, places), places]
-    return made(site, x) if site.role != "activation" else site.layer(Reduce(op, site.shape), x)
+    x = op.tensor("self")
+    if op.is_tensor("other"):
+        return extreme(op)
+    function = f"a{op.step.op}" if op.step.op in ("max", "min") and not op.has("dim") else op.step.op
+    if len(op.step.makes) == 2:
+        shape = op.replay.shape(op.step.makes[1].shape)
+        places = op.layer(Made(shape, "index", 1), x, name=f"{op.step.name}.places")
+        return [op.layer(Chosen(op.shape), x, places), places]
+    return made(op, x) if op.role != "activation" else op.layer(Reduce(function, op.shape), x)
 
 
 @rule("scaled_dot_product_attention")
-def attention(site: Site) -> Tensor:
+def attention(op: OpCall) -> Tensor:
     """As the question's setting `attention` says; fused where all heads are of one size and there are four axes."""
-    query, key, value = (site.tensor(name) for name in ("query", "key", "value"))
-    with site.run.part("core"):
-        if len(query.shape) != 4 or key.shape != value.shape or not _fuses(site):
-            return _composed(site, query, key, value)
-        return _fused(site, query, key, value)
+    query, key, value = (op.tensor(name) for name in ("query", "key", "value"))
+    with op.run.part("core"):
+        if len(query.shape) != 4 or key.shape != value.shape or not _fuses(op):
+            return _composed(op, query, key, value)
+        return _fused(op, query, key, value)
 
 
-def _fuses(site: Site) -> bool:
+def _fuses(op: OpCall) -> bool:
     """Whether a kernel was asked for that can do it: the CPU's has no dropout, nor masks of three axes or trained."""
-    kernel = site.replay.attention.kernel
-    if kernel == "eager" or not site.has("attn_mask"):
-        return kernel != "eager" and not (site.run.device == "cpu" and _dropout(site))
-    mask = site.tensor("attn_mask")
-    if site.run.device == "cpu":
-        return len(mask.shape) in (2, 4) and not mask.requires_grad and not _dropout(site)
+    kernel = op.replay.attention.kernel
+    if kernel == "eager" or not op.has("attn_mask"):
+        return kernel != "eager" and not (op.run.device == "cpu" and _dropout(op))
+    mask = op.tensor("attn_mask")
+    if op.run.device == "cpu":
+        return len(mask.shape) in (2, 4) and not mask.requires_grad and not _dropout(op)
     if kernel == "flash":
-        where = ".".join((*site.step.path, site.step.name))
+        where = ".".join((*op.step.path, op.step.name))
         raise SettingError(f"attention='flash' takes no mask, as {where} has: use 'efficient' or 'eager'")
     return True
 
 
-def _dropout(site: Site) -> float:
-    return site.value("dropout_p", 0.0) if site.run.training else 0.0
+def _dropout(op: OpCall) -> float:
+    return op.value("dropout_p", 0.0) if op.run.training else 0.0
 
 
-def _fused(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    kernel = site.replay.attention.kernel
+def _fused(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    kernel = op.replay.attention.kernel
     assert kernel != "eager"
-    scale = site.constant("scale") if site.has("scale") else None
-    kind = FusedAttention("cpu" if site.run.device == "cpu" else kernel, _dropout(site), scale=scale)
-    mask = _mask(site, query, key) if site.has("attn_mask") else None
+    scale = op.constant("scale") if op.has("scale") else None
+    kind = FusedAttention("cpu" if op.run.device == "cpu" else kernel, _dropout(op), scale=scale)
+    mask = _mask(op, query, key) if op.has("attn_mask") else None
     if mask is None:
-        return site.layer(kind, query, key, value)
-    return site.layer(kind, query, key, value, mask if site.run.device == "cpu" else _aligned(site, mask))
+        return op.layer(kind, query, key, value)
+    return op.layer(kind, query, key, value, mask if op.run.device == "cpu" else _aligned(op, mask))
 
 
-def _aligned(site: Site, mask: Tensor) -> Tensor:
+def _aligned(op: OpCall, mask: Tensor) -> Tensor:
     """A mask as the efficient kernel takes it: rows of memory are multiples of eight long (``at::pad_bias``)."""
     *rest, keys = mask.shape
     padded = (*rest, 8 * ceil_div(keys, 8))
     if mask.has(padded):
         return mask
-    whole = site.layer(Padded(padded), mask, name=f"{site.step.name}.mask_padded")
-    return site.part(whole, mask.shape, strides_of(whole))
+    whole = op.layer(Padded(padded), mask, name=f"{op.step.name}.mask_padded")
+    return op.part(whole, mask.shape, strides_of(whole))
 
 
-def _composed(site: Site, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _composed(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """As ``aten::_scaled_dot_product_attention_math``: both sides are scaled by a root, the mask is added."""
-    mask = _mask(site, query, key)
-    if key.shape[-3:-2] != query.shape[-3:-2] and site.value("enable_gqa", False):
-        key, value = (_repeated(site, x, query.shape[-3]) for x in (key, value))
-    name = site.step.name
-    scale = site.constant("scale", 1 / math.sqrt(value_of(query.shape[-1])))
+    mask = _mask(op, query, key)
+    if key.shape[-3:-2] != query.shape[-3:-2] and op.value("enable_gqa", False):
+        key, value = (_repeated(op, x, query.shape[-3]) for x in (key, value))
+    name = op.step.name
+    scale = op.constant("scale", 1 / math.sqrt(value_of(query.shape[-1])))
     root = math.sqrt(abs(scale))
-    query = site.layer(Scale(math.copysign(root, scale)), query, name=f"{name}.scale_query")
-    key = site.layer(Scale(root), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
-    batch = site.shape[:-2]
-    query, key, value = (expanded(site, x, (*batch, *x.shape[-2:])) for x in (query, key, value))
-    scores = site.layer(Matmul(), query, key, name=f"{name}.scores")
+    query = op.layer(Scale(math.copysign(root, scale)), query, name=f"{name}.scale_query")
+    key = op.layer(Scale(root), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
+    batch = op.shape[:-2]
+    query, key, value = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (query, key, value))
+    scores = op.layer(Matmul(), query, key, name=f"{name}.scores")
     if mask is not None:
-        scores = site.layer(Add(), scores, mask, name=f"{name}.mask")
-    weights = site.layer(Softmax(), scores, name=f"{name}.softmax")
-    if p := _dropout(site):
-        weights = site.layer(Dropout(p), weights, name=f"{name}.dropout")
-    return site.layer(Matmul(), weights, value, name=f"{name}.mix")
+        scores = op.layer(Add(), scores, mask, name=f"{name}.mask")
+    weights = op.layer(Softmax(), scores, name=f"{name}.softmax")
+    if p := _dropout(op):
+        weights = op.layer(Dropout(p), weights, name=f"{name}.dropout")
+    return op.layer(Matmul(), weights, value, name=f"{name}.mix")
 
 
-def _mask(site: Site, query: Tensor, key: Tensor) -> Tensor | None:
+def _mask(op: OpCall, query: Tensor, key: Tensor) -> Tensor | None:
     """What is added to the scores: a mask of truth values becomes one of numbers."""
-    name = f"{site.step.name}.mask_numbers"
-    if site.value("is_causal", False):
-        return site.layer(Made((query.shape[-2], key.shape[-2])), name=name)
-    if not site.has("attn_mask"):
+    name = f"{op.step.name}.mask_numbers"
+    if op.value("is_causal", False):
+        return op.layer(Made((query.shape[-2], key.shape[-2])), name=name)
+    if not op.has("attn_mask"):
         return None
-    mask = site.tensor("attn_mask")
-    return site.layer(Made(mask.shape), mask, name=name) if mask.storage.role == "mask" else mask
+    mask = op.tensor("attn_mask")
+    return op.layer(Made(mask.shape), mask, name=name) if mask.storage.role == "mask" else mask
 
 
-def _repeated(site: Site, x: Tensor, heads: int) -> Tensor:
+def _repeated(op: OpCall, x: Tensor, heads: int) -> Tensor:
     shape = (*x.shape[:-3], exact_div(heads, x.shape[-3]) * x.shape[-3], *x.shape[-2:])
-    return site.layer(Copied(shape), x, name=f"{site.step.name}.repeat")
+    return op.layer(Copied(shape), x, name=f"{op.step.name}.repeat")
 
 
 @rule("batch_norm")
-def batch_norm(site: Site) -> Tensor:
+def batch_norm(op: OpCall) -> Tensor:
     """By the batch's statistics, or by running ones."""
-    if not site.has("running_mean"):
-        return site.layer(BatchnormUntracked(site.has("weight")), site.tensor("input"), tied=tied(site))
+    if not op.has("running_mean"):
+        return op.layer(BatchnormUntracked(op.has("weight")), op.tensor("input"), tied=tied(op))
     for name in ("running_mean", "running_var"):
-        site.replay.taken(site.step.args[name]["tensor"])
-    weights = tied(site)
-    fixed = site.run.training and not site.value("training", True)
+        op.replay.taken(op.step.args[name]["tensor"])
+    weights = tied(op)
+    fixed = op.run.training and not op.value("training", True)
     kind = BatchnormFixed(bool(weights)) if fixed else Batchnorm(bool(weights))
-    return site.layer(kind, site.tensor("input"), tied=weights)
+    return op.layer(kind, op.tensor("input"), tied=weights)
 
 
 @rule("layer_norm")
-def layer_norm(site: Site) -> Tensor:
+def layer_norm(op: OpCall) -> Tensor:
     """Over the last axes, which are seen as one."""
-    x, weights = _rows(site)
-    return site.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(site.shape, None)
+    x, weights = _rows(op)
+    return op.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(op.shape, None)
 
 
-def _rows(site: Site) -> tuple[Tensor, dict[str, Tensor]]:
+def _rows(op: OpCall) -> tuple[Tensor, dict[str, Tensor]]:
     """The input with the axes that are normalised as its last, and weights of one axis."""
-    x, weights = site.tensor("input"), tied(site)
-    axes = len(site.value("normalized_shape"))
+    x, weights = op.tensor("input"), tied(op)
+    axes = len(op.value("normalized_shape"))
     if axes == 1:
         return x, weights
     size = product(x.shape[len(x.shape) - axes :])
-    x = site.reshaped(x, (*x.shape[: len(x.shape) - axes], size))
+    x = op.reshaped(x, (*x.shape[: len(x.shape) - axes], size))
     return x, {name: weight.view((size,), None) for name, weight in weights.items()}
 
 
 @rule("rms_norm")
-def rms_norm(site: Site) -> Tensor:
+def rms_norm(op: OpCall) -> Tensor:
     """Over the last axes, which are seen as one."""
-    x, weights = _rows(site)
-    composed = site.run.device == "cpu" and x.has(site.shape)
-    y = site.layer(Rmsnorm("weight" in weights), x, tied=weights)
-    return y.view(site.shape, dense_strides(x.shape, x.strides) if composed else None)
+    x, weights = _rows(op)
+    composed = op.run.device == "cpu" and x.has(op.shape)
+    y = op.layer(Rmsnorm("weight" in weights), x, tied=weights)
+    return y.view(op.shape, dense_strides(x.shape, x.strides) if composed else None)
 
 
 @rule("group_norm")
-def group_norm(site: Site) -> Tensor:
+def group_norm(op: OpCall) -> Tensor:
     """Over groups of channels."""
-    weights = tied(site)
-    return site.layer(Groupnorm(site.value("num_groups"), bool(weights)), site.tensor("input"), tied=weights)
+    weights = tied(op)
+    return op.layer(Groupnorm(op.value("num_groups"), bool(weights)), op.tensor("input"), tied=weights)
 
 
 @rule("instance_norm")
-def instance_norm(site: Site) -> Tensor:
+def instance_norm(op: OpCall) -> Tensor:
     """Batch norm of a batch of one, whose channels are those of all samples; weights are repeated for each."""
-    if site.has("running_mean"):
-        raise site.fail("with running statistics has no rule")
-    x = site.tensor("input")
+    if op.has("running_mean"):
+        raise op.fail("with running statistics has no rule")
+    x = op.tensor("input")
     b, c, *rest = x.shape
-    x = site.reshaped(x, (1, b * c, *rest))
-    name = site.step.name
+    x = op.reshaped(x, (1, b * c, *rest))
+    name = op.step.name
     weights = {
-        part: site.layer(Copied((b * c,)), site.tensor(part), name=f"{name}.{part}_of_each")
+        part: op.layer(Copied((b * c,)), op.tensor(part), name=f"{name}.{part}_of_each")
         for part in ("weight", "bias")
-        if site.has(part)
+        if op.has(part)
     }
-    y = site.layer(BatchnormUntracked(bool(weights)), x, tied=weights)
+    y = op.layer(BatchnormUntracked(bool(weights)), x, tied=weights)
     return y.view((b, c, *rest), None)
 
 
@@ -415,55 +415,55 @@ REDUCED = ("none", "mean", "sum")
 
 
 @rule("cross_entropy_loss")
-def cross_entropy(site: Site) -> Tensor:
+def cross_entropy(op: OpCall) -> Tensor:
     """The mean over rows, of class indices; with weights of classes, or for each row, as its two parts."""
-    x, target = site.tensor("self"), site.tensor("target")
+    x, target = op.tensor("self"), op.tensor("target")
     if len(x.shape) < 2 or target.storage.role != "index":
-        raise site.fail("of one row, or with probabilities as targets, has no rule")
-    if site.value("label_smoothing", 0.0):
-        raise site.fail("with label smoothing has no rule")
-    if not site.has("weight") and site.value("reduction", 1) == 1:
-        return site.layer(CrossEntropy(), x, target)
-    logarithms = site.layer(SoftmaxAlong(x.shape[1], logarithm=True), x, name=f"{site.step.name}.log_softmax")
-    return site.layer(Picked(site.shape), logarithms, target, *weights(site, "weight"))
+        raise op.fail("of one row, or with probabilities as targets, has no rule")
+    if op.value("label_smoothing", 0.0):
+        raise op.fail("with label smoothing has no rule")
+    if not op.has("weight") and op.value("reduction", 1) == 1:
+        return op.layer(CrossEntropy(), x, target)
+    logarithms = op.layer(SoftmaxAlong(x.shape[1], logarithm=True), x, name=f"{op.step.name}.log_softmax")
+    return op.layer(Picked(op.shape), logarithms, target, *weights(op, "weight"))
 
 
 @rule("l1_loss")
-def l1_loss(site: Site) -> Tensor:
+def l1_loss(op: OpCall) -> Tensor:
     """The mean of absolute differences, as its parts."""
-    name = site.step.name
-    y = site.layer(Subtract(), site.tensor("self"), site.tensor("target"), name=f"{name}.difference")
-    y = site.layer(Pointwise("abs"), y, name=f"{name}.abs")
-    reduction = REDUCED[site.value("reduction", 1)]
-    return y if reduction == "none" else site.layer(Reduce(reduction, ()), y)
+    name = op.step.name
+    y = op.layer(Subtract(), op.tensor("self"), op.tensor("target"), name=f"{name}.difference")
+    y = op.layer(Pointwise("abs"), y, name=f"{name}.abs")
+    reduction = REDUCED[op.value("reduction", 1)]
+    return y if reduction == "none" else op.layer(Reduce(reduction, ()), y)
 
 
 @rule("mse_loss")
-def mse_loss(site: Site) -> Tensor | list[Tensor]:
+def mse_loss(op: OpCall) -> Tensor | list[Tensor]:
     """The mean over elements."""
-    if site.value("reduction", 1) != 1 or site.tensor("target").requires_grad:
-        return compared(site)
-    return site.layer(MeanSquaredError(), site.tensor("self"), site.tensor("target"))
+    if op.value("reduction", 1) != 1 or op.tensor("target").requires_grad:
+        return compared(op)
+    return op.layer(MeanSquaredError(), op.tensor("self"), op.tensor("target"))
 
 
 @rule(*(name for name in LOSSES if name != "mse_loss"))
-def compared(site: Site) -> Tensor:
+def compared(op: OpCall) -> Tensor:
     """A loss between two tensors of one shape."""
-    if site.value("log_target", False):
-        raise site.fail("of a target of logarithms has no rule")
-    kind = Compared(site.step.op, REDUCED[site.value("reduction", 1)])
-    x, target = site.tensor("self"), site.tensor("target")
-    y = site.layer(kind, x, target, *weights(site, "weight", "pos_weight"))
-    like = target if site.step.op == "kl_div" else x
+    if op.value("log_target", False):
+        raise op.fail("of a target of logarithms has no rule")
+    kind = Compared(op.step.op, REDUCED[op.value("reduction", 1)])
+    x, target = op.tensor("self"), op.tensor("target")
+    y = op.layer(kind, x, target, *weights(op, "weight", "pos_weight"))
+    like = target if op.step.op == "kl_div" else x
     return y.view(y.shape, dense_strides(like.shape, like.strides)) if like.has(y.shape) else y
 
 
-def weights(site: Site, *names: str) -> list[Tensor]:
+def weights(op: OpCall, *names: str) -> list[Tensor]:
     """Those of these tensors that are given."""
-    return [site.tensor(name) for name in names if site.has(name)]
+    return [op.tensor(name) for name in names if op.has(name)]
 
 
 @rule("nll_loss_nd", "nll_loss", "nll_loss2d")
-def nll_loss(site: Site) -> Tensor:
+def nll_loss(op: OpCall) -> Tensor:
     """The logarithm at the class of each row."""
-    return site.layer(Picked(site.shape), site.tensor("self"), site.tensor("target"), *weights(site, "weight"))
+    return op.layer(Picked(op.shape), op.tensor("self"), op.tensor("target"), *weights(op, "weight"))

@@ -11,13 +11,13 @@ from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, tran
 from costmodel.importers.torch.program import SIZE, TENSOR, Step
 from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.importers.torch.trees import evaluate, shape_of
-from costmodel.layers.base import Kind
+from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
 from costmodel.symbolic.sizes import value_of
 
 if TYPE_CHECKING:
-    from costmodel.importers.torch.replay import Replay
+    from costmodel.importers.torch.interpreter import Interpreter
 
 
 class NoRuleError(SpecError):
@@ -28,10 +28,10 @@ class NoRuleError(SpecError):
         self.op = op
 
 
-class Site:
+class OpCall:
     """One step at work. Rules read its arguments and record layers; they return the tensors that the step makes."""
 
-    def __init__(self, replay: Replay, step: Step) -> None:
+    def __init__(self, replay: Interpreter, step: Step) -> None:
         self.replay = replay
         self.step = step
         self.run = replay.run
@@ -105,7 +105,7 @@ class Site:
         """What it holds."""
         return role_of(self.makes.dtype)
 
-    def layer(self, kind: Kind, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
+    def layer(self, kind: Layer, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Record a layer under the step's name, or under one of its own."""
         y = self.run.record(kind, inputs, name or self.step.name, tied)
         if isinstance(kind, Made):
@@ -149,12 +149,12 @@ def role_of(dtype: str) -> Role:
     return ROLES.get(dtype, "index")
 
 
-def tied(site: Site) -> dict[str, Tensor]:
+def tied(op: OpCall) -> dict[str, Tensor]:
     """Weight and bias, as far as there are."""
-    return {name: site.weight(name) for name in ("weight", "bias") if site.has(name)}
+    return {name: op.weight(name) for name in ("weight", "bias") if op.has(name)}
 
 
-Rule = Callable[[Site], "Tensor | list[Tensor]"]
+Rule = Callable[[OpCall], "Tensor | list[Tensor]"]
 RULES: dict[str, Rule] = {}
 """Every rule defined so far, by the name of its operator."""
 

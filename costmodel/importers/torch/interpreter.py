@@ -10,16 +10,16 @@ from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, show_shape
-from costmodel.importers.torch.folding import Fold, Item
+from costmodel.importers.torch.folding import Item, Loop
+from costmodel.importers.torch.op_call import OpCall, role_of
 from costmodel.importers.torch.program import Program, Step, tensors_in
 from costmodel.importers.torch.rules import load_rules
-from costmodel.importers.torch.site import Site, role_of
 from costmodel.importers.torch.trees import Tree, shape_of
 from costmodel.layers.indexing import Parameter, Unknown
 from costmodel.symbolic.sizes import value_of
 
 
-class Replay:
+class Interpreter:
     """One run of a program at some sizes of the batch."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Replay:
         with ExitStack() as stack:
             stack.callback(self._enter, ())
             for item in self.items:
-                if isinstance(item, Fold):
+                if isinstance(item, Loop):
                     self._blocks(item)
                 else:
                     self._enter(item.path)
@@ -123,7 +123,7 @@ class Replay:
             scope.__enter__()
             self._open.append((name, scope))
 
-    def _blocks(self, found: Fold) -> None:
+    def _blocks(self, found: Loop) -> None:
         """Equal blocks: traced once, unless gradients go from them to what they share."""
         if any(self.tensor(name).requires_grad for name in found.outer):
             for step in (step for block in found.blocks for step in block):
@@ -153,15 +153,15 @@ class Replay:
 
     def _step(self, step: Step) -> None:
         self._here = step
-        site = Site(self, step)
+        op = OpCall(self, step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)
         try:
-            made = self._unknown(site) if step.op in self.left_out else self.rules[step.op](site)
+            made = self._unknown(op) if step.op in self.left_out else self.rules[step.op](op)
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise site.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
+            raise op.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
         for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
             self._check(step, tensor, self.shape(told.shape))
             if not step.grad:
@@ -170,12 +170,10 @@ class Replay:
         if step.changes is not None:
             self._made[step.changes] = self._made[step.makes[0].name]
 
-    def _unknown(self, site: Site) -> list[Tensor]:
-        step = site.step
+    def _unknown(self, op: OpCall) -> list[Tensor]:
+        step = op.step
         inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
-        return [
-            site.layer(Unknown(step.op, self.shape(told.shape), role_of(told.dtype)), *inputs) for told in step.makes
-        ]
+        return [op.layer(Unknown(step.op, self.shape(told.shape), role_of(told.dtype)), *inputs) for told in step.makes]
 
     def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
         """A rule makes what the operator made."""
