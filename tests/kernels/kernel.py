@@ -58,7 +58,7 @@ class Pass:
     visible: Any = None
     input_needs_gradient: bool = True
     call: Any = None
-    kept: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
     y: Any = None
 
     @property

@@ -14,7 +14,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.program import Program, program_of
-from costmodel.importers.torch.replay import Replay
+from costmodel.importers.torch.interpreter import Interpreter
 from costmodel.importers.torch.trees import extents_in
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
@@ -123,7 +123,7 @@ class Imported(Architecture):
         if attention.pairs != "full":
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         try:
-            outputs = Replay(self.program, self.items, self.unknown, run, sizes, attention)()
+            outputs = Interpreter(self.program, self.items, self.unknown, run, sizes, attention)()
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
