@@ -64,7 +64,7 @@ class Crossing:
     leads: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 

@@ -35,7 +35,7 @@ MOST = 64
 """More than this side by side is a sweep."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Predictions side by side, by label; the first is what the others are compared with.
 

@@ -212,7 +212,7 @@ class Counts(NamedTuple):
     fit: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recommendations(Answer):
     """What fits, the most useful first; true if anything does.
 

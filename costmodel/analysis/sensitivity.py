@@ -39,7 +39,7 @@ class Sensitivity:
     elasticity: Fraction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, argument, option, verb
+from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, Shown, argument, option, verb
 from costmodel.cli.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -13,19 +13,28 @@ if TYPE_CHECKING:
 
 @verb(
     MODEL,
+    option("--depth", type=int, metavar="N", help="Sum layers up by part, so many levels down."),
+    option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
     *SETTINGS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
+        "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
         "predict my-model.yaml --json",
     ),
 )
-def predict(model: str, settings: dict[str, Any]) -> Prediction:
+def predict(model: str, depth: int | None, shapes: bool, settings: dict[str, Any]) -> Prediction | Shown:
     """What a model costs: parameters, FLOPs and memory, in total and by layer."""
     from costmodel.cost.prediction import predict as predicted
 
-    return predicted(model, **settings)
+    found = predicted(model, **settings)
+    if depth is None and not shapes:
+        return found
+    data = found.to_dict()
+    if depth is not None:
+        data["parts"] = [row.to_dict() for row in found.by_part(depth)]
+    return Shown(data, found.report(depth=depth, shapes=shapes))
 
 
 @verb(

@@ -231,8 +231,23 @@ class Prediction(Data):
 
         return text(self)
 
-    def __repr__(self) -> str:
-        return f"<Prediction {self.model.title} {self.params:,} params>"
+    def report(self, *, depth: int | None = None, shapes: bool = False) -> str:
+        """The report as text, with layers summed up by part down to `depth` levels, and shapes of outputs if asked.
+
+        Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import text
+
+        return text(self, depth, shapes)
+
+    def by_part(self, depth: int = 1) -> list[Row]:
+        """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.
+
+        A repeated block is one part. Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import parts_of
+
+        return parts_of(self.layers, depth)
 
     def _repr_html_(self) -> str:
         from costmodel.cost.report import html

@@ -34,7 +34,7 @@ RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Two timings. speedup: how many times as fast the second is; interval: its 95 % bootstrap interval.
 
@@ -254,7 +254,7 @@ class Change:
     outcome: Outcome
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Changes(Answer):
     """A measurement held against a baseline."""
 
