@@ -61,7 +61,8 @@ def machines(search: str | None = None) -> list[Machine]:
     words = str(search).lower().split()
     found = [machine for machine in found if words and all(_has(machine, word) for word in words)]
     if not found:
-        raise _unknown(str(search), _key(str(search)), _known())
+        words_for = {w: w for m in _all().values() for w in (m.vendor.lower(), m.architecture, m.category)}
+        raise _unknown(str(search), _key(str(search)), words_for | _known())
     return found
 
 
