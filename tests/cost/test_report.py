@@ -353,7 +353,7 @@ def test_a_depth_is_a_number_of_levels(depth: Any) -> None:
 
 def test_shapes_are_those_of_the_outputs() -> None:
     rows = {row[0]: row for row in section(predict("resnet18", batch=2).report(shapes=True), "layer")}
-    assert rows["conv"][1] == "2 × 64 × 112 × 112"
+    assert rows["conv"][2] == "2 × 64 × 112 × 112"
 
 
 def test_the_report_is_what_a_prompt_shows() -> None:
