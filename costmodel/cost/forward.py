@@ -116,7 +116,8 @@ class Forward:
         self._walk(run.root)
         self._parts.leave_since(0)
         self._drop_cache()
-        self.ends = [(self._slots[x.storage], self._places[x.storage]) for x in run.outputs]
+        ends = (x.storage for x in run.outputs)
+        self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
@@ -227,7 +228,7 @@ class Forward:
         if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
         self.output = places.get(y.storage, self._given)
-        if y.requires_grad and not plan.same:
+        if call.differentiated and not plan.same:
             saved: list[Allocation] = []
             for storage, line in plan.saved if self._pass != "once" else ():
                 allocation = places[storage]
