@@ -218,9 +218,62 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
 }
 
 
+COMPOSED = ("BYOL",)
+"""Whose peak is in the gradient of a norm, which PyTorch composes of several kernels and is one on paper."""
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_only_what_the_results_need_has_a_gradient(name: str) -> None:
     make, inputs = MODULES[name]
     module = make().to("meta").train()
     model = cm.from_torch(module, inputs, dynamic={})
     assert found(model) == measured(module, *inputs)
+    on_paper = alive(cm.predict(model, device="cpu", optimizer="sgd"))
+    module.zero_grad(set_to_none=True)
+    with Tracker([*inputs, *module.parameters(), *module.buffers()]) as tracker:
+        results = [y for y in torch.utils._pytree.tree_leaves(module(*inputs)) if y.requires_grad]
+        gradients = [torch.empty_like(y) for y in results]
+        tracker.phase = "backward"
+        torch.autograd.backward(results, gradients)
+    assert on_paper["forward"].alive <= tracker.most["forward"].alive  # Python has names for more than what is used
+    assert name in COMPOSED or on_paper["backward"].alive == tracker.most["backward"].alive
+
+
+def test_weights_without_a_gradient_have_no_state() -> None:
+    model = cm.from_torch(Target().to("meta"), meta(3, 8))
+    prediction = cm.predict(model, optimizer="adam")
+    assert prediction.trainable_params == 2 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert prediction.memory.gradients == 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert prediction.memory.optimizer == 2 * prediction.memory.gradients
+    assert prediction.memory.counters == 4 * 4
+
+
+def test_a_norm_called_twice_has_one_set_of_statistics() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.norm(x))
+
+    module = Twice()
+    model = cm.from_torch(module, meta(3, 6))
+    assert cm.predict(model).memory.buffers == sum(b.nbytes for b in module.buffers())
+
+
+def test_what_goes_around_equal_blocks_is_itself() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.blocks = nn.Linear(4, 4), nn.ModuleList(nn.Tanh() for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = y = self.stem(x)
+            for block in self.blocks:
+                y = block(y).detach() * 1
+            return self.stem(first) * y
+
+    module = Around().to("meta")
+    model = cm.from_torch(module, meta(3, 4), dynamic={})
+    assert found(model) == measured(module, meta(3, 4))

@@ -89,10 +89,12 @@ class Interpreter:
             self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained)
         return self._weights[name]
 
-    def taken(self, name: str) -> None:
-        """Leave out a buffer that a layer has of its own, and its module's count of batches."""
+    def taken(self, name: str) -> bool:
+        """Leave out a buffer that a layer has of its own, and its module's count of batches; True if one had it."""
+        before = name in self._taken
         count = f"{self.program.buffers[name].path.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
         self._taken.update({name}, (other for other, given in self.program.buffers.items() if given.path == count))
+        return before
 
     def _parameter(self, name: str) -> Tensor:
         weight = self.weight(name)
