@@ -84,6 +84,8 @@ class Architecture(Description):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    DETACHES: ClassVar[bool] = False
+    """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}

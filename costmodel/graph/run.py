@@ -52,7 +52,9 @@ class Run:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
+    trained: weights that ask for a gradient. updated: those that get one.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
+    grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class Run:
         self.root = self.block = Block("", 1, None)
         self.weights: dict[Storage, Shape] = {}
         self.trained: dict[Storage, Shape] = {}
+        self.updated = self.trained
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self.outputs: tuple[Tensor, ...] = ()
         self.phase: Recorded = "forward"
+        self.grad = True
         self.cached: list[Storage] = []
         self._calls = 0
         self._path: list[str] = []
@@ -152,11 +156,41 @@ class Run:
         made = kind.output(call)
         call.y = made if isinstance(made, Tensor) else self.tensor(made)
         call.y.storage.name = call.y.storage.name or call.name
-        call.y.requires_grad = self.training and any(operand.requires_grad for operand in call.operands())
-        if call.y.requires_grad:
+        call.y.maker = call
+        call.y.requires_grad = call.differentiated = (
+            self.training and self.grad and any(operand.requires_grad for operand in call.operands())
+        )
+        if call.differentiated:
             call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
         self.block.entries.append(call)
         return call.y if self.adaptation is None else self.adaptation.adapt(call, inputs[0], [*self._path, name])
+
+    def settle(self, ends: Iterable[Tensor]) -> None:
+        """Once all is recorded: a gradient comes back only to calls that one of `ends` depends on.
+
+        Weights to which none comes have no gradient, and so no state of an optimizer (``Parameter.grad`` is None).
+        """
+        open_calls = [y.maker for y in ends if y.requires_grad]
+        reached: set[Call] = set()
+        updated: set[Storage] = set()
+        while open_calls:
+            call = open_calls.pop()
+            if call is None or call in reached:
+                continue
+            reached.add(call)
+            for operand, *_ in call.gradients():
+                updated.add(operand.storage)
+                open_calls.append(operand.maker)
+        for call in self.root.calls():
+            if call.differentiated and call not in reached:
+                call.differentiated = False
+                call.held, call.saved = call.saved, ()
+        for block in self.root.blocks():
+            if block.recomputed and not any(call.differentiated for call in block.calls()):
+                block.saved = ()
+                for call in block.calls():
+                    call.recomputed = False
+        self.updated = {storage: shape for storage, shape in self.trained.items() if storage in updated}
 
     def _take_weights(self, call: Call, tied: Mapping[str, Tensor]) -> None:
         kind = call.kind
@@ -304,7 +338,7 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     """The last round's output; `entry` comes to stand for every round's input: `x`, and all outputs but the last."""
     if y.storage is entry.storage:
         entry.storage.parts = (x.storage,)
-        return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides)
+        return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides, y.maker)
     made = y.storage
     if made.block is not block:  # made outside, the same in every round
         entry.storage.parts = (x.storage, made)
@@ -315,4 +349,4 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     )
     made.parts = (rest, last)
     entry.storage.parts = (x.storage, rest)
-    return Tensor(y.run, y.shape, last, y.requires_grad, y.strides)
+    return Tensor(y.run, y.shape, last, y.requires_grad, y.strides, y.maker)
