@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb
+from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb, writable
 from costmodel.cli.options import SETTINGS
 from costmodel.errors import SettingError, shown
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
-SAVE = option("--save", metavar="FILE", help="Keep the timings as a baseline.")
+SAVE = option("--save", metavar="FILE", callback=writable, help="Keep the timings as a baseline.")
 AGAINST = option(
     "--against", metavar="FILE", help="Hold against a baseline; exit 1 if anything is slower beyond noise."
 )
@@ -53,7 +53,7 @@ def validate() -> Any:
     ROUNDS,
     NO_CLASSES,
     option("--reuse", metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB)."),
-    option("--html", metavar="FILE", help="Also write a page with tables and pictures."),
+    option("--html", metavar="FILE", callback=writable, help="Also write a page with tables and pictures."),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
@@ -81,7 +81,7 @@ def check(
     from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
-    baseline = Baseline(save, against, html)
+    baseline = Baseline(save, against)
     found = checked(
         asked(model, settings),
         level=level,
@@ -168,15 +168,11 @@ def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]
 
 
 class Baseline:
-    """What timings are held against, and where they are kept; refused before minutes are spent on measuring."""
+    """What timings are held against, read before minutes are spent on measuring, and where they are kept."""
 
-    def __init__(self, save: str | None, against: str | None, *written: str | None) -> None:
-        from costmodel.display.figures import check_writable
+    def __init__(self, save: str | None, against: str | None) -> None:
         from costmodel.roofline.comparison import read
 
-        for path in (save, *written):
-            if path is not None:
-                check_writable(path)
         self.path = save
         self.then = None if against is None else read(against)
 

@@ -279,19 +279,29 @@ class NotStored(Exception):
 
 
 def read_stored(kind: type[Stored], path: Path, most: int) -> Stored:
-    """What a JSON file of at most so many bytes holds. Raises NotStored."""
+    """What a regular JSON file of at most so many bytes holds. Raises NotStored."""
     try:
-        if path.stat().st_size > most:
+        if path.exists() and not path.is_file():  # a device may never end, and a pipe never begin
+            raise NotStored("it is no regular file")
+        with open(path, "rb") as file:
+            text = file.read(most + 1)
+        if len(text) > most:
             raise NotStored(f"it is larger than {most:,} bytes")
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise NotStored(f"cannot be read: {error.strerror or error}", content=False) from None
+        return kind.model_validate_json(text)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValidationError):
+            raise NotStored(_first_of(error)) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise NotStored(f"cannot be read: {why}", content=False) from None
     except RecursionError:
         raise NotStored("nested too deep") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise NotStored(f"{where + ': ' if where else ''}{first['msg']}") from None
+
+
+def _first_of(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors()[0]
+    where = shown(".".join(map(str, first["loc"]))) if first["loc"] else ""
+    return f"{where + ': ' if where else ''}{first['msg']}"
 
 
 def calibrate(
