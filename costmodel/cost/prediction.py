@@ -12,7 +12,15 @@ from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
-from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.cost.timeline import (
+    Standing,
+    Timeline,
+    gradient_bytes,
+    lasting,
+    reserved_bytes,
+    standing_of,
+    timeline_of,
+)
 from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
@@ -26,8 +34,10 @@ if TYPE_CHECKING:
     from costmodel.cost.explanation import Explanation
 
 
-MOST_REPLAYED = 1_000_000
+MOST_REPLAYED = 40_000
 """Moments of a step, round by round, that are replayed."""
+MOST_STANDING = 400_000
+"""Tensors there throughout, which are taken before them."""
 
 
 class Prediction(Data):
@@ -101,6 +111,11 @@ class Prediction(Data):
             raise SettingError(
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
+            )
+        standing = sum(times for _, _, times in lasting(self.run, self.settings))
+        if standing > MOST_STANDING:
+            raise SettingError(
+                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
             )
         return reserved_bytes(self.run, self.settings)
 
