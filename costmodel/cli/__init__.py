@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from click import UsageError
 
 LONGEST_ERROR = 1_000
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, or turns its text round, written as JSON does; names from files may have it."""
 COMPLETION = "_COSTMODEL_COMPLETE"
 """Set by a shell that completes a command line; ``bash_source`` and the like ask for the script that does so."""
 
@@ -66,6 +69,7 @@ def _answered(arguments: Sequence[str]) -> int:
     except CostModelError as error:
         return _fail(str(error), 2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
 

@@ -28,13 +28,15 @@ AGAINST = option(
     option("--threads", metavar="N", type=int, default=1, help="How many BLAS may use."),
     examples=("roofline calibrate", "roofline calibrate --thorough --json"),
 )
-def calibrate(thorough: bool, threads: int) -> Shown:
-    """Measure this machine, and keep the result for the other commands."""
+def calibrate(thorough: bool, threads: int) -> tuple[Shown, int]:
+    """Measure this machine, and keep the result for the other commands: exit code 1 if it is mostly noise."""
+    from costmodel.roofline.calibration import MOST_NOISE, path_of
     from costmodel.roofline.calibration import calibrate as measured
-    from costmodel.roofline.calibration import path_of
 
     found = measured(thorough, threads=threads, progress=_watched())
-    return Shown(json.loads(found.model_dump_json()), f"{found}\n\nkept in {path_of(found.machine)}")
+    kept = found.noisy <= MOST_NOISE
+    said = f"kept in {path_of(found.machine)}" if kept else "not kept"
+    return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
 
 
 @verb(examples=("roofline validate", "roofline validate --json"))

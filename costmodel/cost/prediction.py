@@ -139,6 +139,10 @@ class Prediction(Data):
             cache=sum(s.bytes * s.times for s in run.cached),
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: formulas are found again when they are asked for."""
+        return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
+
     @cached_property
     def lettered(self) -> Prediction:
         """The same question with a letter for each size: its numbers come with formulas."""
@@ -256,7 +260,7 @@ class Prediction(Data):
 
 
 def _check_quantity(quantity: str) -> None:
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
 
 

@@ -90,6 +90,8 @@ def models(
 
     """
     names = list(_names().values())
+    if family is not None and not isinstance(family, str):
+        raise SettingError(f"family={shown(family)} is not the start of a name: use one such as 'llama'")
     if family is not None:
         start = _plain(family)
         names = [name for name in names if start and _plain(name).startswith(start)]
