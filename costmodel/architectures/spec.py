@@ -23,6 +23,7 @@ from costmodel.architectures.base import (
     nearest_divisor,
 )
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
+from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
 MOST_PATTERN = 1_000
@@ -468,13 +469,19 @@ class TransformerSpec(Architecture):
         return 32 if self.relative_buckets is None else self.relative_buckets
 
 
+MOST_VARIED = 10_000
+"""More blocks than these are not looked at one by one."""
+
+
 def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
     """The variants of the first blocks, by the pattern of each field, which those after them repeat.
 
-    Of all `layers` blocks, where the first `dense` ones have no experts.
+    Of all `layers` blocks, where the first `dense` ones have no experts. Raises SpecError for too many.
     """
     length = lcm(*map(len, patterns))
     if length > 1 or dense:  # only then does it matter how many blocks there are
+        if int(layers) > MOST_VARIED:
+            raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
     return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]

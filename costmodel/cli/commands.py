@@ -101,9 +101,18 @@ def epilog(*examples: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in examples)
 
 
+def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A path, refused before the work for it if no file can be written there. Raises CostModelError."""
+    if path is not None:
+        from costmodel.display.figures import check_writable
+
+        check_writable(path)
+    return path
+
+
 MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
 QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
-PLOT = option("--plot", metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf.")
+PLOT = option("--plot", metavar="FILE", callback=writable, help="Also draw it, as FILE.png, .svg or .pdf.")
 RESERVE = option("--reserve", metavar="SIZE", help="Memory to leave for what is not modelled.")
 
 

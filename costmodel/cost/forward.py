@@ -12,11 +12,14 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CASTS, Allocation, Lifetimes, Parts, Phase
+from costmodel.errors import SpecError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
-from costmodel.symbolic.sizes import decided
+from costmodel.symbolic.sizes import decided, value_of
 from costmodel.training.dtypes import Dtype, size_bytes
 
+MOST_VISITS = 10_000
+"""More rounds of calls than these are not looked at, those that are alike being one: a bound on what a walk takes."""
 _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS}
 """Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
 
@@ -138,6 +141,11 @@ class Forward:
         self._round_here = Round(1)
         self._detached: list[Detached] = []
         self._ungraded: dict[Call, Detached] = {}
+        if loops and (visits := _visits(run.root)) > MOST_VISITS:
+            raise SpecError(
+                f"repeats nest so that {shown(visits)} rounds of layers differ, of which at most {MOST_VISITS:,} are "
+                "looked at: nest fewer, or write what repeats as one block"
+            )
         self._walk(run.root)
         self._let_go()
         self._parts.leave_since(0)
@@ -315,6 +323,19 @@ class Forward:
                     self.weights.append((x.storage, self._rounds))
             return slot
         return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
+
+
+def _visits(block: Block) -> int:
+    """Calls that a walk of a block visits where rounds stand for others, those of a recomputed stretch twice."""
+    count = 0
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            count += 1
+        elif entry.recomputed:
+            count += 2 * _visits(entry)
+        else:
+            count += min(value_of(entry.count), 3) * _visits(entry)
+    return count
 
 
 def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:

@@ -12,7 +12,15 @@ from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
-from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.cost.timeline import (
+    Standing,
+    Timeline,
+    gradient_bytes,
+    lasting,
+    reserved_bytes,
+    standing_of,
+    timeline_of,
+)
 from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
@@ -26,8 +34,10 @@ if TYPE_CHECKING:
     from costmodel.cost.explanation import Explanation
 
 
-MOST_REPLAYED = 1_000_000
+MOST_REPLAYED = 40_000
 """Moments of a step, round by round, that are replayed."""
+MOST_STANDING = 400_000
+"""Tensors there throughout, which are taken before them."""
 
 
 class Prediction(Data):
@@ -102,6 +112,11 @@ class Prediction(Data):
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
+        standing = sum(times for _, _, times in lasting(self.run, self.settings))
+        if standing > MOST_STANDING:
+            raise SettingError(
+                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
+            )
         return reserved_bytes(self.run, self.settings)
 
     @cached_property
@@ -123,6 +138,10 @@ class Prediction(Data):
             peak=self.timeline.peak,
             cache=sum(s.bytes * s.times for s in run.cached),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: formulas are found again when they are asked for."""
+        return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
 
     @cached_property
     def lettered(self) -> Prediction:
@@ -256,7 +275,7 @@ class Prediction(Data):
 
 
 def _check_quantity(quantity: str) -> None:
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
 
 
