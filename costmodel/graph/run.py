@@ -172,7 +172,7 @@ class Run:
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
         kind, precision = call.kind.kind, self.precision
-        target = precision.cast_to(kind, self.device)
+        target = precision.cast_to(call.kind.cast_as, self.device)
         if target is None:
             self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,42 @@ ACTIVATIONS = {
     "hard_sigmoid": F.hardsigmoid,
     "relu6": F.relu6,
 }
+"""Those that are one layer."""
+COMPOSED = {
+    "gelu_composed": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu_squared": lambda x: torch.square(F.relu(x)),
+}
+
+
+class XieluFunction(torch.autograd.Function):
+    """One kernel each way, which saves its input and the two trained numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        ctx.save_for_backward(x, positive, negative)
+        return torch.empty_like(x, dtype=torch.promote_types(x.dtype, positive.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors)
+
+
+class Xielu(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positive, self.negative = (nn.Parameter(torch.empty(1)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return XieluFunction.apply(x, self.positive, self.negative)
+
+
+def activated(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation of a new place in a model."""
+    return Xielu() if name == "xielu" else (ACTIVATIONS | COMPOSED)[name]
+
+
+NAMES = sorted([*ACTIVATIONS, *COMPOSED, "xielu"])
 
 
 class Dropout(nn.Module):
@@ -91,7 +128,7 @@ class MLP(nn.Module):
 class Activation(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.function = ACTIVATIONS[name]
+        self.function = activated(name)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
@@ -326,6 +363,7 @@ class Experts(nn.Module):
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec, self.experts = spec, spec.experts
+        self.act = activated(spec.activation)
         experts = spec.experts
         n, d, f = experts.count, spec.width, experts.width or hidden
         bias = spec.mlp_bias if experts.bias is None else experts.bias
@@ -380,6 +418,7 @@ class FeedForward(nn.Module):
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec, self.dropout = spec, Dropout(spec.mlp_dropout, device)
+        self.act = activated(spec.activation)
         self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp != "plain" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
         self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
@@ -390,7 +429,7 @@ class FeedForward(nn.Module):
 
 def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     """The hidden features of an MLP or of experts."""
-    act = ACTIVATIONS[mlp.spec.activation]
+    act = mlp.act
     if mlp.spec.mlp == "plain":
         return act(mlp.up(x))
     if mlp.spec.mlp == "gated":
@@ -571,7 +610,7 @@ class Transform(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(width, width), norm_over(spec, width, device)
-        self.act = ACTIVATIONS[spec.head.transform]
+        self.act = activated(spec.head.transform)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.act(self.linear(x)))
@@ -583,7 +622,7 @@ class Summary(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         features = spec.value("pooler.width") or width
-        self.act = ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
+        self.act = activated(spec.pooler.activation) if spec.pooler else None
         self.pooler = nn.Linear(width, features) if spec.pooler else None
         self.classes = nn.Linear(features, spec.classes.count) if spec.classes else None
         self.before, self.between = (

@@ -62,7 +62,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
         mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
-        activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
+        activation=draw(st.sampled_from(models.NAMES)),
         norm=norm,
         norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         parallel=parallel,
@@ -84,7 +84,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
 
 @st.composite
 def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
-    names = st.sampled_from([None, *sorted(models.ACTIVATIONS)])
+    names = st.sampled_from([None, *models.NAMES])
     classes = draw(st.none() | st.integers(2, 5))
     pooler = draw(names) if classes or not head else None
     return {

@@ -70,7 +70,7 @@ HEADS = st.fixed_dictionaries(
     {
         **dict.fromkeys(("input_scale", "logit_scale", "logit_cap"), FACTOR),
         **{name: st.booleans() for name in ("bias", "spare_bias")},
-        "transform": st.sampled_from([None, *sorted(models.ACTIVATIONS)]),
+        "transform": st.sampled_from([None, *models.NAMES]),
     }
 )
 
