@@ -444,6 +444,7 @@ class Block(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
+        self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
         self.norm1 = norm(spec, device)
@@ -467,6 +468,7 @@ class Block(nn.Module):
             return scaled(self.mixed_dropout(x), self.spec.residual_scale)
 
         norm1, norm2 = self.norm1, self.norm2
+        bias = bias if self.relative is None else self.relative()
         if self.spec.parallel:
             normed = norm1(x)
             mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
@@ -496,12 +498,29 @@ class Relative(nn.Module):
         return self.biases(self.relative_buckets).permute(2, 0, 1)
 
 
+def features_of(spec: Any) -> int:
+    """Of what is made of each token."""
+    inner = spec.width if spec.embedding_factored else spec.embedding_width or spec.width
+    return spec.vocab if spec.head else inner
+
+
+def summary_of(spec: Any, batch: int, seq: int) -> list[tuple[int, int]]:
+    """Rows and scores of each result beside the tokens'."""
+    inner = spec.width if spec.embedding_factored else spec.embedding_width or spec.width
+    if spec.classes is None:
+        return [(batch, spec.value("pooler.width") or inner)]
+    count, told_by = spec.classes.count, spec.classes.told_by
+    if told_by == "spans":
+        return [(batch, seq)] * count
+    return [(batch * seq if told_by == "each" else batch, count)]
+
+
 class Body(nn.Module):
     """Blocks, and the norm and dropout after them."""
 
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, *, crosses: bool = False) -> None:
         super().__init__()
-        self.relative = Relative(spec, seq) if spec.positions == "relative" else None
+        self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
         made = (Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers))
         self.blocks = nn.ModuleList(made)
         last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
@@ -522,18 +541,22 @@ class Transformer(Body):
         outer = spec.embedding_width or spec.width
         self.tokens = nn.Embedding(spec.vocab, outer)
         rows = spec.position_rows or spec.context
-        self.positions = nn.Embedding(rows, spec.width) if spec.positions == "learned" else None
-        self.inward = nn.Linear(outer, spec.width, bias=False) if spec.embedding_width else None
-        self.outward = nn.Linear(spec.width, outer, bias=False) if spec.embedding_width else None
-        self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
-        self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
+        factored = spec.embedding_factored
+        inner = outer if factored else spec.width
+        self.positions = nn.Embedding(rows, inner) if spec.positions == "learned" else None
+        self.inward = nn.Linear(outer, spec.width, bias=factored) if spec.embedding_width else None
+        transformed = spec.head is not None and spec.head.transform is not None
+        outward = spec.embedding_width and not (factored and (transformed or spec.head is None))
+        self.outward = nn.Linear(spec.width, outer, bias=False) if outward else None
+        self.segments = nn.Embedding(spec.segments, inner) if spec.segments else None
+        self.embedding_norm = norm_over(spec, inner, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
         self.head = Head(spec, outer, self.tokens, device) if spec.head else None
-        self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
+        self.summary = Summary(spec, spec.width if factored else outer, device) if spec.pooler or spec.classes else None
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
         x = scaled(self.tokens(tokens), self.spec.embedding_scale)
-        if self.inward is not None:
+        if self.inward is not None and not self.spec.embedding_factored:
             x = self.inward(x)
         if self.segments is not None:
             x = x + self.segments(segments)
@@ -541,14 +564,19 @@ class Transformer(Body):
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        x = self.through(self.dropout(x))
-        if self.outward is not None:
+        x = self.dropout(x)
+        x = self.through(x if self.inward is None or not self.spec.embedding_factored else self.inward(x))
+        if self.outward is not None and not self.spec.embedding_factored:
             x = self.outward(x)
-        y = x if self.head is None else self.head(x)
+        projected = x if self.outward is None or not self.spec.embedding_factored else self.outward(x)
+        y = x if self.head is None else self.head(projected)
         rows = y.view(-1, y.shape[-1])
         if self.summary is None:
             return rows
-        return self.summary(x) if self.head is None else (rows, self.summary(x))
+        told = self.summary(x)
+        if self.head is None:
+            return told
+        return (rows, *told) if isinstance(told, tuple) else (rows, told)
 
 
 class Head(nn.Module):
@@ -609,7 +637,8 @@ class Transform(nn.Module):
 
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(width, width), norm_over(spec, width, device)
+        inner = spec.width if spec.embedding_factored else width
+        self.linear, self.norm = nn.Linear(inner, width), norm_over(spec, width, device)
         self.act = activated(spec.head.transform)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -624,12 +653,18 @@ class Summary(nn.Module):
         features = spec.value("pooler.width") or width
         self.act = activated(spec.pooler.activation) if spec.pooler else None
         self.pooler = nn.Linear(width, features) if spec.pooler else None
-        self.classes = nn.Linear(features, spec.classes.count) if spec.classes else None
+        self.classes = nn.Linear(features, spec.classes.count, bias=spec.classes.bias) if spec.classes else None
+        self.told_by = spec.classes.told_by if spec.classes else "first"
         self.before, self.between = (
             Dropout(spec.value(f"{part}.dropout") or 0.0, device) for part in ("pooler", "classes")
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
+        if self.classes is not None and self.told_by != "first":
+            scores = self.classes(self.between(x))
+            if self.told_by == "spans":
+                return scores.unbind(-1)
+            return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
         x = x[:, 0]
         if self.pooler is not None:
             x = self.act(self.pooler(self.before(x)))

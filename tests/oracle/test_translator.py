@@ -98,6 +98,7 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         head_size=head_size,
         positions=positions,  # pyright: ignore[reportArgumentType]
         relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
+        relative_shared=positions != "relative" or draw(st.booleans()),
         qkv_bias=biased,
         key_bias=not biased or draw(st.booleans()),
         score_scale=draw(FACTOR),
