@@ -28,6 +28,9 @@ def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]
 def _scored(classes: Classes, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     """Scores of all tokens, and those that count."""
     (b, t, _), c = x.shape, classes.count
+    if classes.transform is not None:
+        with x.run.scope("classes_transform"):
+            x = activation(classes.transform)(Linear(x.shape[-1])(x))
     scores = Linear(c, bias=classes.bias)(dropped(x, classes.dropout, "classes_dropout"), name="classes")
     if classes.told_by == "each":
         return scores.view((b * t, c), None)

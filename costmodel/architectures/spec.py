@@ -164,6 +164,9 @@ class Classes(Description):
 
     count: Size = Field(description="classes")
     dropout: Probability = Field(default=0.0, description="dropout before the classes")
+    transform: ActivationName | None = Field(
+        default=None, description="activation of a linear layer before the classes of every token (default: none)"
+    )
     bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     told_by: Literal["first", "last", "each", "spans"] = Field(
         default="first",
@@ -291,6 +294,7 @@ class TransformerSpec(Architecture):
     )
     parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
     shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
+    shared_blocks: bool = Field(default=False, description="all blocks have the same weights")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
     final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
 
@@ -334,6 +338,8 @@ class TransformerSpec(Architecture):
             raise ValueError(f"rotary.size {self.rotated} must be even and at most the head size {self.head_features}")
         if self.query_key_norm == "heads" and self.norm != "layernorm":
             raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
+        if self.shared_blocks and len({variant.routed for variant in self.pattern}) > 1:
+            raise ValueError("shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds")
         if self.embedding_factored and self.embedding_width is None:
             raise ValueError("embedding_factored needs an embedding_width")
         if self.shared_norm and not self.parallel:

@@ -515,13 +515,23 @@ def summary_of(spec: Any, batch: int, seq: int) -> list[tuple[int, int]]:
     return [(batch * seq if told_by == "each" else batch, count)]
 
 
+def share(one: nn.Module, other: nn.Module) -> None:
+    """Give a module the weights of another."""
+    for name, weight in list(one.named_parameters(remove_duplicate=False)):
+        parent, _, own = name.rpartition(".")
+        setattr(other.get_submodule(parent), own, weight)
+
+
 class Body(nn.Module):
     """Blocks, and the norm and dropout after them."""
 
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, *, crosses: bool = False) -> None:
         super().__init__()
         self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
-        made = (Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers))
+        made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
+        if spec.shared_blocks:
+            for block in made[1:]:
+                share(made[0], block)
         self.blocks = nn.ModuleList(made)
         last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
         self.final_norm = norm(spec, device) if last else None
@@ -654,6 +664,9 @@ class Summary(nn.Module):
         self.act = activated(spec.pooler.activation) if spec.pooler else None
         self.pooler = nn.Linear(width, features) if spec.pooler else None
         self.classes = nn.Linear(features, spec.classes.count, bias=spec.classes.bias) if spec.classes else None
+        transform = spec.classes.transform if spec.classes else None
+        self.inner = nn.Linear(features, features) if transform and self.classes is not None else None
+        self.inner_act = activated(transform) if transform else None
         self.told_by = spec.classes.told_by if spec.classes else "first"
         self.before, self.between = (
             Dropout(spec.value(f"{part}.dropout") or 0.0, device) for part in ("pooler", "classes")
@@ -661,7 +674,7 @@ class Summary(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         if self.classes is not None and self.told_by != "first":
-            scores = self.classes(self.between(x))
+            scores = self.classes(self.between(x if self.inner is None else self.inner_act(self.inner(x))))
             if self.told_by == "spans":
                 return scores.unbind(-1)
             return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
