@@ -10,9 +10,7 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 
 
-def attach_loss(
-    run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1
-) -> tuple[Tensor, ...]:
+def attach_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> tuple[Tensor, ...]:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
     Returns what backward starts from: the loss, or without one all outputs. All that this records, casts and sums too, is of the phase "loss". Raises SettingError.

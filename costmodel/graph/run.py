@@ -45,6 +45,15 @@ class Adaptation(Protocol):
         ...
 
 
+class Shared:
+    """Weights that every round of a part has: by their names in it, and the block that holds them."""
+
+    def __init__(self, run: Run) -> None:
+        self.block = run.block
+        self.weights: dict[str, Tensor] = {}
+        self.depth = 0
+
+
 class Run:
     """One forward pass on paper. Layers record themselves here as they are called.
 
@@ -87,6 +96,7 @@ class Run:
         self._path: list[str] = []
         self._scopes = ""
         self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
+        self._shared: Shared | None = None
         self._compute: Dtype = precision.weight
 
     def storage(self, elements: int, role: Role, origin: Origin, name: str, dtype: Dtype | None = None) -> Storage:
@@ -149,7 +159,7 @@ class Run:
         name = name or kind.kind
         call = Call(self, kind, inputs, ".".join([*self._path, name]))
         kind.check(call)
-        self._take_weights(call, tied or {})
+        self._take_weights(call, name, tied or {})
         for buffer, (shape, role) in kind.buffers(call).items():
             call.buffers[buffer] = self.buffer(shape, role, f"{call.name}.{buffer}")
         self._take_types(call, name)
@@ -192,13 +202,18 @@ class Run:
                     call.recomputed = False
         self.updated = {storage: shape for storage, shape in self.trained.items() if storage in updated}
 
-    def _take_weights(self, call: Call, tied: Mapping[str, Tensor]) -> None:
-        kind = call.kind
+    def _take_weights(self, call: Call, name: str, tied: Mapping[str, Tensor]) -> None:
+        kind, shared = call.kind, self._shared
         for weight, shape in kind.weights(call).items():
-            given = tied.get(weight)
+            within = ".".join([*self._path[shared.depth :], name, weight]) if shared else ""
+            given = tied.get(weight) or (shared.weights.get(within) if shared else None)
             if given is None:
                 stored = self.precision.stored(kind.kind, shape)
+                inner, self.block = self.block, shared.block if shared else self.block
                 given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=kind.fixed)
+                self.block = inner
+                if shared:
+                    shared.weights[within] = given
             elif given.shape != shape:
                 raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
             call.weights[weight] = given
@@ -206,7 +221,7 @@ class Run:
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
         kind, precision = call.kind.kind, self.precision
-        target = precision.cast_to(kind, self.device)
+        target = precision.cast_to(call.kind.cast_as, self.device)
         if target is None:
             self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return
@@ -223,10 +238,25 @@ class Run:
             return self._casts[key]
         if self.cast is None:
             raise AssertionError(f"a run under {self.precision.name} must know how to cast")
-        cast = self.cast(dtype)(x, name=f"{name}.cast")
+        shared = self._shared if x.storage.origin == "weight" else None
+        cast = self._cast_once(shared, dtype, x, name) if shared else self.cast(dtype)(x, name=f"{name}.cast")
         cast.storage.scales = self.precision.scales(dtype)
         if x.storage.origin == "weight":
             self._casts[key] = cast
+        return cast
+
+    def _cast_once(self, shared: Shared, dtype: Dtype, x: Tensor, name: str) -> Tensor:
+        """A cast that the first round makes for all: it is recorded before them."""
+        assert self.cast is not None
+        inner = child = self.block
+        while child is not shared.block and _parent(child) is not shared.block:
+            child = _parent(child)
+        self.block = shared.block
+        cast = self.cast(dtype)(x, name=f"{name}.cast")
+        self.block = inner
+        if inner is not shared.block:
+            made = shared.block.entries.pop()
+            shared.block.entries.insert(shared.block.entries.index(child), made)
         return cast
 
     @contextmanager
@@ -247,6 +277,15 @@ class Run:
         finally:
             self._path.pop()
             self._scopes = outer
+
+    @contextmanager
+    def sharing(self, shared: Shared) -> Iterator[None]:
+        """A part whose weights are those of every other round of it."""
+        outer, self._shared, shared.depth = self._shared, shared, len(self._path)
+        try:
+            yield
+        finally:
+            self._shared = outer
 
     @property
     def caller(self) -> str:

@@ -295,6 +295,11 @@ class AbstractLayer(ABC):
     fixed: ClassVar[bool] = False
     """Whether its weights are never trained."""
 
+    @property
+    def cast_as(self) -> str:
+        """The name by which a precision policy knows what autocast casts its operands to."""
+        return self.kind
+
     @abstractmethod
     def check(self, call: Call) -> None:
         """Raise ``call.fail(...)`` if the inputs do not fit."""

@@ -22,11 +22,20 @@ LOWERED = frozenset(
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
+_RAISED_FUNCTIONS = (
+    *("asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt"),
+    *("sinh", "softplus", "square", "tan"),
+)
 RAISED = {
-    "gpu": frozenset({"softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"}),
+    "gpu": frozenset(
+        {
+            *("softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"),
+            *(f"pointwise.{function}" for function in _RAISED_FUNCTIONS),
+        }
+    ),
     "cpu": frozenset({"cross_entropy", "mean_squared_error"}),
 }
-"""Kinds that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
+"""Kinds, and functions of a kind, that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
 
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""

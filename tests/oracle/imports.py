@@ -36,7 +36,11 @@ def measured(module: nn.Module, *inputs: Tensor, device: str = "meta", **named: 
     with torch.device(device), sdpa_kernel(SDPBackend.MATH), Saved(outside) as saved:
         leaves = torch.utils._pytree.tree_leaves(module(*inputs, **named))
     kept = saved.held
-    with torch.device(device), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # which holds on to graphs
+    with (
+        torch.device(device),
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+    ):  # which holds on to graphs
         leaves = torch.utils._pytree.tree_leaves(module(*inputs, **named))
         forward = counter.get_total_flops()
         outputs = list({id(y): y for y in leaves if isinstance(y, Tensor) and y.requires_grad}.values())
