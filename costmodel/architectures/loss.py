@@ -13,14 +13,15 @@ from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSqu
 def attach_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> tuple[Tensor, ...]:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
-    Returns what backward starts from: the loss, or without one all outputs. All that this records, casts and sums too, is of the phase "loss". Raises SettingError.
+    Returns what backward starts from: the loss, or without one all outputs. All that this records, casts and sums too,
+    is of the phase "loss". Raises SettingError.
     """
     run.phase = "forward" if loss is None else "loss"
     if loss is None:
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")
         run.outputs = output if isinstance(output, tuple) else run.outputs
-        return run.outputs or (output,)
+        return output if isinstance(output, tuple) else run.outputs or (output,)
     run.outputs = ()
     if isinstance(output, tuple):
         if chunks > 1:

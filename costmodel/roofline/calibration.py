@@ -320,8 +320,8 @@ def calibrate(
     """Measure this machine anew, at most 10 seconds (60 if thorough), and keep the result for later.
 
     threads: how many BLAS may use. progress: a bar on stderr, or a function that is told the share done. An interrupted
-    calibration, and one that is mostly noise, leave what was stored before. Raises CalibrationError if the result cannot
-    be kept or there is none, SettingError for a wrong number of threads.
+    calibration, and one that is mostly noise, leave what was stored before. Raises CalibrationError if the result
+    cannot be kept or there is none, SettingError for a wrong number of threads.
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")

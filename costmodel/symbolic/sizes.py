@@ -34,7 +34,7 @@ class Letter(int):
         letter.expression = expression
         return letter
 
-    def __getnewargs__(self) -> tuple[int, Any]:
+    def __getnewargs__(self) -> tuple[int, Any]:  # type: ignore[override]
         return self.value, self.expression
 
     def __floordiv__(self, other: int) -> Letter:

@@ -7,6 +7,7 @@ has gone by then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.oracle
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers with rectifiers between."""
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
