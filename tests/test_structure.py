@@ -23,6 +23,7 @@ PACKAGE = Path(cm.__file__).parent
 
 ORDER = (
     "errors",
+    "documents",
     "symbolic",
     "display",
     "training",
