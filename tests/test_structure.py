@@ -27,6 +27,7 @@ ORDER = (
     "symbolic",
     "display",
     "training",
+    "hardware",
     "graph",
     "layers",
     "architectures",
