@@ -114,7 +114,8 @@ class Link(Description):
 class Source(Description):
     """Where figures are from. confirmed: whether the sheet was at hand when they were written down."""
 
-    title: Text = Field(min_length=1, description="title or address of the sheet")
+    title: Text = Field(min_length=1, description="of the sheet")
+    url: Text = Field(default="", description="its address")
     date: Text = Field(default="", description="when it was read, such as 2026-11-22")
     confirmed: bool = Field(default=False, description="whether the sheet was at hand")
     figures: Items[Text] = Field(default=ALL, description="what it is the source of, such as peak.bf16; none: all")
