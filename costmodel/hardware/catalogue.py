@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from costmodel.documents.files import SPECS, is_path, shown_path
-from costmodel.errors import SpecError, UnknownNameError, shown, unknown
+from costmodel.errors import SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
 
 MACHINES = SPECS / "machines"
@@ -61,7 +61,7 @@ def machines(search: str | None = None) -> list[Machine]:
     words = str(search).lower().split()
     found = [machine for machine in found if words and all(_has(machine, word) for word in words)]
     if not found:
-        raise unknown("machine", search, _all())
+        raise _unknown(str(search), _key(str(search)), _known())
     return found
 
 
