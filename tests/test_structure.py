@@ -31,6 +31,7 @@ ORDER = (
     "architectures",
     "importers",
     "cost",
+    "performance",
     "analysis",
     "roofline",
     "cli",
