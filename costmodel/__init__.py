@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from costmodel.architectures.vision_transformer import VisionTransformer
     from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
+    from costmodel.hardware.catalogue import load_machine, machines
+    from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
 
@@ -49,6 +51,9 @@ _HOMES = {
     "predict": "costmodel.cost.prediction",
     "recommend": "costmodel.analysis.recommend",
     "match": "costmodel.analysis.match",
+    "Machine": "costmodel.hardware.machine",
+    "load_machine": "costmodel.hardware.catalogue",
+    "machines": "costmodel.hardware.catalogue",
     "from_torch": "costmodel.importers.torch.importing",
     "pareto": "costmodel.analysis.pareto",
     "sweep": "costmodel.analysis.sweep.sweeps",
@@ -67,6 +72,7 @@ __all__ = [
     "GPT2Large",
     "GPT2Medium",
     "GPT2Small",
+    "Machine",
     "Prediction",
     "Transformer",
     "VisionTransformer",
@@ -75,6 +81,8 @@ __all__ = [
     "compare",
     "from_torch",
     "load",
+    "load_machine",
+    "machines",
     "match",
     "max_batch",
     "max_layers",
