@@ -11,17 +11,18 @@ from costmodel.display.table import WIDTH, Table
 
 
 class Sheet(NamedTuple):
-    """What there is to read of an answer. head: the question and what it was asked of, a line each; may be empty."""
+    """What there is to read of an answer. head: the question and what it was asked of, a line each; may be empty. width: columns that notes are wrapped to."""
 
     head: Sequence[str]
     tables: Sequence[Table]
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
+    width: int = WIDTH
 
     def text(self) -> str:
         """Aligned plain text, without a final newline."""
         head = "\n".join([*self.head, *(f"warning: {warning}" for warning in self.warnings)])
-        notes = "\n".join(fill(note, WIDTH, subsequent_indent="  ") for note in self.notes)
+        notes = "\n".join(fill(note, self.width, subsequent_indent="  ") for note in self.notes)
         return "\n\n".join(filter(None, [head, *(table.text() for table in self.tables), notes]))
 
     def html(self) -> str:

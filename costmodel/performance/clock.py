@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import Constants
-from costmodel.performance.laws import Tier, product_peak, seconds
+from costmodel.performance.laws import Device, Tier
 
 Array = np.ndarray[Any, Any]
 
@@ -35,30 +35,32 @@ class Clock:
 
     def seconds(self, tier: Tier, constants: Constants | None) -> Array:
         """Of each kernel, with all its launches [s]."""
-        found = np.empty(self.count)
+        device, found = Device(self.machine, constants), np.empty(self.count)
         for places, kernel in self._groups:
-            found[places] = seconds(
-                kernel,
-                self.machine,
-                tier,
-                constants,
-                allow_tf32=self.allow_tf32,
-                channels_last=self.channels_last,
-            )
+            if tier == "ceiling":
+                found[places] = device.ceiling(kernel, allow_tf32=self.allow_tf32)
+            else:
+                found[places] = device.seconds(
+                    kernel, allow_tf32=self.allow_tf32, channels_last=self.channels_last
+                )
         return found
 
     def peaks(self) -> Array:
         """Peak of the units that each kernel's products run on [FLOP/s]; 0 of kernels that multiply nothing."""
-        found = np.zeros(self.count)
+        device, found = Device(self.machine), np.zeros(self.count)
         for places, kernel in self._groups:
             if kernel.sizes is not None:
-                found[places] = product_peak(kernel, self.machine, self.allow_tf32)
+                found[places] = device.units(kernel, self.allow_tf32).peak
         return found
+
+
+_WORDS = ("backward", "weight", "softmax", "cross_entropy")
+"""Words in names of kernels that laws tell apart."""
 
 
 def law_of(kernel: Kernel) -> tuple[Any, ...]:
     """What decides the law of a kernel beside its numbers: kernels that agree in it can be worked out together."""
-    return (kernel.sort, kernel.dtype, "backward" in kernel.name, "softmax" in kernel.name)
+    return (kernel.sort, kernel.dtype, *(word in kernel.name for word in _WORDS))
 
 
 def _stacked(kernels: list[Kernel]) -> Kernel:
