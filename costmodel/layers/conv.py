@@ -30,12 +30,15 @@ def convolved(call: Call, groups: int, *, transposed: bool) -> tuple[Product, Pr
 
 
 def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
-    """The convolution, and the bias by a kernel of its own, as cuDNN's has none."""
+    """The convolution, and the bias by a kernel of its own: cuDNN's has none, but PyTorch's own depthwise one does."""
     bias = call.weights.get("bias")
-    read = read_of(x for x in call.operands() if x is not bias) + scale_bytes(call)
-    yield Kernel(call.kind.kind, "convolution", sizes.flops, read, call.y.bytes, call.x.dtype, 1, sizes)
-    if bias is not None:
-        yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + bias.bytes, call.y.bytes)
+    depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
+    apart = None if depthwise else bias
+    read = read_of(x for x in call.operands() if x is not apart) + scale_bytes(call)
+    flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
+    yield Kernel(call.kind.kind, "convolution", flops, read, call.y.bytes, call.x.dtype, 1, sizes)
+    if apart is not None:
+        yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 
 
 class Convolution(Spatial):
