@@ -11,7 +11,10 @@ from costmodel.display.table import WIDTH, Table
 
 
 class Sheet(NamedTuple):
-    """What there is to read of an answer. head: the question and what it was asked of, a line each; may be empty. width: columns that notes are wrapped to."""
+    """What there is to read of an answer.
+
+    head: the question and what it was asked of, a line each; may be empty. width: columns that notes are wrapped to.
+    """
 
     head: Sequence[str]
     tables: Sequence[Table]

@@ -40,9 +40,7 @@ class Clock:
             if tier == "ceiling":
                 found[places] = device.ceiling(kernel, allow_tf32=self.allow_tf32)
             else:
-                found[places] = device.seconds(
-                    kernel, allow_tf32=self.allow_tf32, channels_last=self.channels_last
-                )
+                found[places] = device.seconds(kernel, allow_tf32=self.allow_tf32, channels_last=self.channels_last)
         return found
 
     def peaks(self) -> Array:

@@ -101,27 +101,41 @@ class Group:
         dtype = self.calls[-1].y.dtype
         return Kernel(name, "reduction" if reduces else "pointwise", flops, read, written, dtype, launches)
 
+    @cached_property
+    def _saved(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Launches and bytes saved forward, and backward."""
+        forward = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
+        trained = [call for call in self.calls if call.y.requires_grad]
+        backward = [kernel for call in trained for kernel in call.kind.backward_kernels(call)]
+        return _less(forward, self.forward), _less(backward, self.backward)
+
+    @cached_property
+    def pays(self) -> bool:
+        """Whether the joint kernels move no more, and are no more."""
+        return all(decided(launches) >= 0 and decided(moves) >= 0 for launches, moves in self._saved)
+
     @property
     def fusion(self) -> Fusion:
         """What it saves."""
-        apart = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
-        apart += [k for call in self.calls if call.y.requires_grad for k in call.kind.backward_kernels(call)]
-        joint = [*self.forward, *self.backward]
-        launches = sum(k.launches for k in apart) - sum(k.launches for k in joint)
-        moves = sum(k.read + k.written for k in apart) - sum(k.read + k.written for k in joint)
         names = tuple(call.name for call in self.calls if not is_view(call))
         times = self.calls[0].times
+        launches, moves = (forward + backward for forward, backward in zip(*self._saved, strict=True))
         return Fusion(names, times, times * launches, times * moves)
+
+
+def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
+    launches = sum(k.launches for k in apart) - sum(k.launches for k in joint)
+    return launches, sum(k.read + k.written for k in apart) - sum(k.read + k.written for k in joint)
 
 
 def groups_of(run: Run) -> dict[Call, Group]:
     """The group of each call that is fused with others."""
     groups: dict[Call, Group] = {}
-    order: dict[Storage, int] = {}
+    makers: dict[Storage, Maker] = {}
     for number, call in enumerate(run.root.calls()):
         if not is_view(call):
-            order[call.y.storage] = number
-    _fuse(run.root, groups, order)
+            makers[call.y.storage] = Maker(number, call)
+    _fuse(run.root, groups, makers)
     groups = {call: group for call, group in groups.items() if _kernels(group) > 1}
     read: dict[Storage, list[Call]] = {}
     for call in run.root.calls():
@@ -135,19 +149,26 @@ def groups_of(run: Run) -> dict[Call, Group]:
             readers = read.get(storage, [])
             if storage in handed or not readers or any(groups.get(reader) is not group for reader in readers):
                 group.outside.add(storage)
-    return groups
+    return {call: group for call, group in groups.items() if group.pays}
 
 
 def _kernels(group: Group) -> int:
     return sum(not is_view(call) for call in group.calls)
 
 
-def _fuse(block: Block, groups: dict[Call, Group], order: dict[Storage, int]) -> None:
-    """Join each call of a block to the group that made what it reads, if all else it reads was there before that."""
+class Maker(NamedTuple):
+    """The call that made a tensor, and its number in the order of the forward pass."""
+
+    number: int
+    call: Call
+
+
+def _fuse(block: Block, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> None:
+    """Join each call of a block to the group that made what it reads, unless something between needs that group."""
     made: dict[Storage, Group] = {}
     for entry in block.entries:
         if isinstance(entry, Block):
-            _fuse(entry, groups, order)
+            _fuse(entry, groups, makers)
             continue
         if is_view(entry):
             if (group := made.get(entry.y.storage)) is not None:
@@ -156,7 +177,11 @@ def _fuse(block: Block, groups: dict[Call, Group], order: dict[Storage, int]) ->
             continue
         if not _streams(entry):
             continue
-        group = _joined(entry, made, order) or Group()
+        near = {id(made[x.storage]): made[x.storage] for x in entry.inputs if x.storage in made}
+        fitting = (
+            group for group in near.values() if _fits(entry, group) and not _between(entry, group, groups, makers)
+        )
+        group = next(fitting, None) or Group()
         groups[entry] = group
         group.calls.append(entry)
         made[entry.y.storage] = group
@@ -169,14 +194,29 @@ def _streams(call: Call) -> bool:
     return call.y.storage.origin != "cast" and not windows and bool(kernels) and all(k.sort in STREAMS for k in kernels)
 
 
-def _joined(call: Call, made: dict[Storage, Group], order: dict[Storage, int]) -> Group | None:
-    candidates = {id(made[x.storage]): made[x.storage] for x in call.inputs if x.storage in made}
-    for group in candidates.values():
-        first = next(order[c.y.storage] for c in group.calls if not is_view(c))
-        others = [x for x in call.inputs if not group.takes(x.storage)]
-        largest = max(decided(c.y.size) for c in group.calls)
-        size = max([decided(call.y.size), *(decided(x.size) for x in call.inputs)])
-        reduced = decided(group.calls[-1].y.size) < largest
-        if size == largest and not reduced and all(order.get(x.storage, -1) < first for x in others):
-            return group
-    return None
+def _fits(call: Call, group: Group) -> bool:
+    """Whether it goes over as many elements as the group, which has not been reduced to fewer."""
+    largest = max(decided(c.y.size) for c in group.calls)
+    size = max([decided(call.y.size), *(decided(x.size) for x in call.inputs)])
+    return size == largest == decided(group.calls[-1].y.size)
+
+
+def _between(call: Call, group: Group, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> bool:
+    """Whether something else that a call reads is made from results of a group, which then must be done before."""
+    first = min(makers[c.y.storage].number for c in group.calls if c.y.storage in makers)
+    ahead = [x.storage for x in call.inputs if not group.takes(x.storage)]
+    seen: set[Storage] = set()
+    while ahead:
+        storage = ahead.pop()
+        maker = makers.get(storage)
+        if storage in seen or maker is None:
+            continue
+        seen.add(storage)
+        if group.takes(storage):
+            return True
+        joined = groups.get(maker.call)
+        if maker.number < first and joined is None:
+            continue  # made before the group began
+        for source in (maker.call,) if joined is None else joined.calls:
+            ahead += [x.storage for x in source.inputs]
+    return False

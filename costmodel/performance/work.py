@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.performance.fusion import Fusion, Group, groups_of
 from costmodel.performance.update import update_kernels, usual_update
 from costmodel.symbolic.sizes import decided
@@ -98,10 +98,10 @@ class _Walk:
 
     def _sums(self) -> None:
         """Adding up the gradients of a tensor that several layers read, and joining those of its slices."""
-        for storage, (whole, parts, x) in _contributions(self.run, self.groups).items():
+        for storage, (whole, parts) in _contributions(self.run, self.groups).items():
             weight = storage.origin == "weight"
-            dtype: Dtype = self.run.precision.gradient_dtype if weight else x.dtype
-            size = size_bytes(storage.elements if weight else x.size, dtype)
+            dtype: Dtype = self.run.precision.gradient_dtype if weight else storage.dtype
+            size = size_bytes(storage.elements, dtype)
             times = storage.times
             if parts:
                 self._sum("join", storage, times * self.micro_batches, dtype, size, size)
@@ -112,16 +112,16 @@ class _Walk:
 
     def _sum(self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int) -> None:
         kernel = Kernel(f"gradient {what}", "pointwise", written if what == "sum" else 0, read, written, dtype)
-        name = storage.name or storage.block.name or "gradient"
+        name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
 
 
-def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int, Tensor]]:
-    """How many gradients come to each tensor, as a whole and of slices, and the largest tensor that sees it.
+def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:
+    """How many gradients come to each tensor, as a whole and of slices.
 
     Views hand on what comes to them. Of calls that are fused only what comes from outside their group counts.
     """
-    found: dict[Storage, tuple[int, int, Tensor]] = {}
+    found: dict[Storage, tuple[int, int]] = {}
     for call in run.root.calls():
         if not call.y.requires_grad or any(x.storage is call.y.storage for x in call.inputs):
             continue
@@ -131,9 +131,8 @@ def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[i
                 continue
             if (group := groups.get(call)) is not None and group.takes(storage):
                 continue
-            whole, parts, largest = found.get(storage, (0, 0, x))
-            # The input of a repeated block stands for tensors of its own size, and has none itself.
-            part = bool(storage.elements) and decided(x.size) < decided(storage.elements)
-            largest = x if decided(x.size) > decided(largest.size) else largest
-            found[storage] = (whole + (not part), parts + part, largest)
+            for leaf in storage.leaves():  # the input of a repeated block stands for those of all its rounds
+                whole, parts = found.get(leaf, (0, 0))
+                part = decided(x.size) < decided(leaf.elements)
+                found[leaf] = (whole + (not part), parts + part)
     return found
