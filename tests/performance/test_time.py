@@ -185,7 +185,7 @@ def test_wrong_questions_are_refused_in_one_line(how: dict[str, Any], said: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "inference"])
-@pytest.mark.parametrize("name", cm.models())
+@pytest.mark.parametrize("name", [model.name for model in cm.models()])
 def test_every_ready_model_has_a_time(name: str, mode: Any) -> None:
     sizes: dict[str, Any] = {"seq": 16} if "seq" in cm.load(name).BATCH_SIZES else {}
     for stack in ("eager", "compiled"):
