@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from costmodel.cli.commands import Shown, Verbs, argument, epilog, verb
+from costmodel.cli.commands import Verbs, argument, epilog, verb
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -23,23 +23,38 @@ class Machines(Verbs):
         return super().parse_args(ctx, args)
 
 
+class Listing(NamedTuple):
+    """Machines as a table, a line each."""
+
+    machines: list[Machine]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Every figure of each, in SI units."""
+        return [machine.to_dict() for machine in self.machines]
+
+    def __str__(self) -> str:
+        from costmodel.display.sheet import Sheet
+        from costmodel.display.table import Table
+
+        header = ("machine", "memory", "bandwidth", "fp32", "16 bit", "TDP", "year", "confirmed")
+        notes = (
+            "fp32, 16 bit: products [FLOP/s], dense, accumulated in fp32; fp32 without TF32",
+            "confirmed: the vendor's sheet of these figures was at hand (part: of some)",
+        )
+        return Sheet(
+            [], [Table(header, [_row(machine) for machine in self.machines], spare=(6, 5))], notes=notes
+        ).text()
+
+
 @verb(
     click.Argument(["words"], nargs=-1, metavar="[SEARCH]..."),
     examples=("machines", "machines hopper", "machines rtx 40 --json"),
 )
-def search(words: Sequence[str]) -> Shown:
+def search(words: Sequence[str]) -> Listing:
     """The ready machines, or those with each word in a name, or as vendor, architecture, chip or category."""
-    from costmodel.display.table import Table
     from costmodel.hardware.catalogue import machines as ready
 
-    found = ready(" ".join(words) if words else None)
-    header = ("machine", "memory", "bandwidth", "fp32", "16 bit", "TDP", "year", "confirmed")
-    table = Table(header, [_row(machine) for machine in found])
-    notes = (
-        "fp32, 16 bit: products [FLOP/s], dense, accumulated in fp32; fp32 without TF32\n"
-        "confirmed: the vendor's sheet of these figures was at hand (part: of some)"
-    )
-    return Shown([machine.to_dict() for machine in found], f"{table.text()}\n\n{notes}")
+    return Listing(ready(" ".join(words) if words else None))
 
 
 def _row(machine: Machine) -> tuple[str, ...]:

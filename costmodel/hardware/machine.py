@@ -166,6 +166,13 @@ class Machine(Answer, Description):
     notes: Text = Field(default="", description="what else there is to know")
     sources: Items[Source] = Field(default=ALL, description="where the figures are from")
 
+    @model_validator(mode="after")
+    def _clocks_are_in_order(self) -> Self:
+        if self.base_clock is not None and self.boost_clock is not None and self.base_clock > self.boost_clock:
+            base, boost = (show_amount(clock, "Hz") for clock in (self.base_clock, self.boost_clock))
+            raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
+        return self
+
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]
 
@@ -271,7 +278,7 @@ class Machine(Answer, Description):
                 (f"{n} {printable(source.title)}", source.date, "yes" if source.confirmed else "no")
                 for n, source in enumerate(self.sources, 1)
             ]
-            tables.append(Table(("source", "date", "confirmed"), rows))
+            tables.append(Table(("source", "date", "confirmed"), rows, words=frozenset({0, 1, 2})))
             notes.append("confirmed: the sheet was at hand when its figures were written down")
         else:
             notes.append("the figures are as given: no source is named")
