@@ -39,6 +39,8 @@ HEAD_STEP = 32
 """Sizes of heads are rounded up to it in fused attention."""
 VECTOR_LOAD_BITS = 128
 """Bits that matrix units' operands are loaded by, where rows start at multiples of them."""
+NARROW = frozenset({"fp8", "int8", "fp6", "fp4", "int4"})
+"""Types of which products reach less of their peak."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -114,9 +116,12 @@ class Device:
         """Clock over the boost clock that the power limit leaves when all units multiply, never below the base clock.
 
         Power is static + dynamic · (clock / boost)^exponent; it may not exceed the board's. It goes by products of 16
-        bits, or by those of vector units: narrower types take as many watts for more products.
+        bits, or by those of vector units: narrower types take as many watts for more products. Figures that were
+        measured are at the clock that the machine sustains.
         """
         c, machine = self.constants, self.machine
+        if machine.measured:
+            return 1.0
         given = machine.peak.given
         peak = max(given.get("fp16") or 0.0, given.get("bf16") or 0.0) if matrix else 0.0
         watts = (c.product_watts if matrix else c.vector_watts) * (peak or self.vector_peak) / 1e12
@@ -137,9 +142,14 @@ class Device:
             runs_in = machine.runs_in(kernel.dtype) or kernel.dtype
             named = ("fp32_tensor", "tf32") if tf32 else ("fp32_tensor",)
             matrix = any(name in machine.peak.given for name in (named if runs_in == "fp32" else (runs_in,)))
-            peak = machine.product_peak(runs_in, tf32)
+            peak = attained = machine.product_peak(runs_in, tf32)
+            if runs_in in ("fp16", "bf16") and not matrix:
+                # Libraries accumulate in fp32, at whose rate vector units then work.
+                attained = min(peak, self.vector_peak)
             share = c.product_share if matrix else c.vector_share
-            self._units[key] = Units(peak, matrix, peak * share * self.clock(matrix=matrix))
+            if runs_in in NARROW:
+                share *= c.narrow_share
+            self._units[key] = Units(peak, matrix, attained * share * self.clock(matrix=matrix))
         return self._units[key]
 
     def _peak(self, kernel: Kernel, allow_tf32: bool | None) -> float:
@@ -166,13 +176,15 @@ class Device:
         c, sizes = self.constants, _sizes(kernel)
         rate = units.rate
         if kernel.sort == "convolution":
-            rate *= c.convolution_share * (1.0 if channels_last or BITS[kernel.dtype] > 16 else c.channels_first)
+            share = c.convolution_share if units.matrix else c.vector_convolution_share
+            rate *= share * (c.channels_first if units.matrix and not channels_last else 1.0)
         compute = kernel.launches * self._tiled(sizes, units.matrix, least, most) / rate
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
             compute = compute * (1 + (c.misaligned - 1) * (most(sizes.n % width, sizes.k % width) != 0))
         moved = kernel.read + kernel.written
-        memory = moved / (self.bandwidth * c.product_stream)
+        unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
+        memory = moved / (self.bandwidth * c.product_stream * unpacked)
         long, short = most(compute, memory), least(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / most(long, TINY)) ** c.overlap) ** (1 / c.overlap)
