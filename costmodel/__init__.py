@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
+    from costmodel.performance.stacks import Stack
+    from costmodel.performance.time import Time, time_on
 
     GPT = Transformer
     GPT2Small: Transformer
@@ -54,6 +56,9 @@ _HOMES = {
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
+    "Stack": "costmodel.performance.stacks",
+    "Time": "costmodel.performance.time",
+    "time_on": "costmodel.performance.time",
     "from_torch": "costmodel.importers.torch.importing",
     "pareto": "costmodel.analysis.pareto",
     "sweep": "costmodel.analysis.sweep.sweeps",
@@ -74,6 +79,8 @@ __all__ = [
     "GPT2Small",
     "Machine",
     "Prediction",
+    "Stack",
+    "Time",
     "Transformer",
     "VisionTransformer",
     "break_even",
@@ -96,6 +103,7 @@ __all__ = [
     "sensitivity",
     "solve",
     "sweep",
+    "time_on",
 ]
 
 

@@ -203,6 +203,6 @@ class Mixer:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale)(
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale, self.pairs)(
             query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

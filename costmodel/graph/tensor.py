@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
+from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.sizes import Letter, decided, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
@@ -323,6 +324,14 @@ class AbstractLayer(ABC):
     @abstractmethod
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
+
+    @abstractmethod
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """What the forward pass runs on a device, in order; nothing for a view."""
+
+    @abstractmethod
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """What backward runs for the operands that need a gradient (``call.gradients()``), in order."""
 
     @abstractmethod
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -6,6 +6,7 @@ import os
 import re
 from functools import cache
 
+from costmodel.display.units import show_bytes, show_tick
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
@@ -16,7 +17,7 @@ _FILLERS = frozenset(
     {
         *("amd", "apple", "google", "habana", "intel", "nvidia"),
         *("cloud", "geforce", "instinct", "radeon", "tesla"),
-        *("chip", "generation", "gpu", "per"),
+        *("chip", "dgx", "generation", "gpu", "hgx", "per"),
     }
 )
 """Words that say nothing that a name does not: vendors, their families, and what a figure is of."""
@@ -78,8 +79,9 @@ def _ready(name: str) -> Machine:
     if key in _stems():
         return _spec(_stems()[key])
     known = _known()
-    if key in known:
-        return _spec(known[key])
+    found = known.get(key) or _by_memory(name)
+    if found is not None:
+        return _spec(found)
     if os.path.isfile(name):
         raise SpecError(f"{shown(name)} is no ready machine, but a file: use {shown_path(os.path.join('.', name))}")
     several = sorted({stem for full, stem in known.items() if key and full.startswith(key)})
@@ -87,6 +89,20 @@ def _ready(name: str) -> Machine:
         nearest = ", ".join(map(repr, several[:6])) + (", ..." if len(several) > 6 else "")
         raise UnknownNameError(f"machine {shown(name)} could be {nearest}: say which")
     raise _unknown(name, key, known)
+
+
+def _by_memory(name: str) -> str | None:
+    """The name of what is written with an amount of memory that says nothing more, as in "RTX 3090 24GB".
+
+    Raises UnknownNameError if the machine has another amount.
+    """
+    words = _words(name)
+    sizes = [word for word in words if _SIZE.fullmatch(word)]
+    found = _known().get("".join(word for word in words if word not in sizes)) if len(sizes) == 1 else None
+    if found and int(sizes[0][:-2]) * 2**30 != _spec(found).memory:
+        has = show_tick(show_bytes(_spec(found).memory))
+        raise UnknownNameError(f"unknown machine {shown(name)}: {found!r} has {has}")
+    return found
 
 
 def _unknown(name: str, key: str, known: dict[str, str]) -> UnknownNameError:
@@ -131,5 +147,14 @@ def _spec(stem: str) -> Machine:
 
 
 def _key(name: str) -> str:
-    """The plain form of a name: small letters, digits and "+", without fillers."""
-    return "".join(word for word in re.findall(r"[a-z0-9+]+", name.lower()) if word not in _FILLERS)
+    """The plain form of a name: its words, one after another."""
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    """Small letters, digits and "+" of a name, without fillers; 80g is 80gb."""
+    words = re.findall(r"[a-z0-9+]+", name.lower())
+    return [f"{word}b" if _SIZE.fullmatch(f"{word}b") else word for word in words if word not in _FILLERS]
+
+
+_SIZE = re.compile("[1-9][0-9]{0,2}gb")

@@ -250,6 +250,13 @@ WRITTEN = {
     "TPUv4": "tpu-v4",
     "M2 Ultra GPU": "m2-ultra",
     "Apple M1 Max": "m1-max",
+    "RTX 3090 24GB": "rtx-3090",
+    "L40S-48GB": "l40s",
+    "TITAN V (12GB)": "titan-v",
+    "A100-80G": "a100-sxm-80gb",
+    "V100 16G": "v100-sxm2-16gb",
+    "DGX H100": "h100-sxm",
+    "HGX B200": "b200-sxm",
 }
 
 
@@ -280,6 +287,7 @@ def test_a_name_that_several_begin_with_is_refused_with_all_of_them() -> None:
         ("RTX 4090 Laptop GPU", "'rtx-4090'"),
         ("gtx-1080-tie", "'gtx-1080-ti'"),
         ("mi300z", "'mi300x'"),
+        ("RTX 3090 12GB", "'rtx-3090' has 24 GiB"),
         ("abacus", "costmodel machines"),
         ("", "costmodel machines"),
         (None, "is not a machine"),
