@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from costmodel.display.sheet import Sheet
@@ -52,8 +51,7 @@ def sheet(t: Time) -> Sheet:
         f"{_rates(t)}; {_LIMITS[t.bound]}",
         f"MFU {t.mfu:.1%}, HFU {t.hfu:.1%} of {show_rate(t.peak)}FLOP/s",
     ]
-    lines = [line for text in head for line in wrap(text, COLUMNS, subsequent_indent="  ")]
-    return Sheet(lines, _tables(t), _warnings(t), _notes(t), COLUMNS)
+    return Sheet(head, _tables(t), _warnings(t), _notes(t))
 
 
 def _rates(t: Time) -> str:
