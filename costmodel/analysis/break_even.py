@@ -145,7 +145,7 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
             "attention.scores:flops.forward", "mlp:params".
         b: likewise.
         for_: what to turn: batch, seq, image, or a size of the model such as layers or width.
-        **settings: all that `predict` takes but for_.
+        **settings: all that `predict` takes but `for_`.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.

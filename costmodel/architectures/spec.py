@@ -358,8 +358,8 @@ class TransformerSpec(Architecture):
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
         if not self.relative_shared and not self.by_distance:
             raise ValueError(
-                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets beside "
-                "'learned' ones"
+                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
+                "beside 'learned' ones"
             )
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
