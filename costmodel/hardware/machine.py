@@ -173,9 +173,6 @@ class Machine(Answer, Description):
             raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
         return self
 
-    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]
-
     def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
         """Of matrix products of operands of a type, accumulated as frameworks do [FLOP/s].
 

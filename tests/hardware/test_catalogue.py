@@ -309,3 +309,11 @@ def test_searching_finds_by_name_vendor_architecture_chip_and_category() -> None
     assert "'hopper'" in error_of(lambda: machines("hoper"))
     assert "costmodel machines" in error_of(lambda: machines(" "))
     assert cm.machines is machines
+
+
+def test_machines_show_themselves_as_a_table() -> None:
+    found = machines("a100 pcie")
+    assert repr(found) == str(found)
+    assert [line.split()[0] for line in str(found).splitlines()[:3]] == ["machine", "a100-pcie-40gb", "a100-pcie-80gb"]
+    assert found._repr_html_().count("<tr") == 3
+    assert found.to_dict() == [machine.to_dict() for machine in found]
