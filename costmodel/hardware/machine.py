@@ -389,7 +389,7 @@ _WIDER: dict[str, tuple[str, ...]] = {
     "int4": ("int8", "fp16", "bf16", "fp32"),
 }
 """What a kernel for each type computes in where the machine has no units for it, the first that there are units for."""
-_NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",)}
+_NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
 DTYPES = tuple(_PRODUCTS)
 """Data types that a machine can be asked about."""
