@@ -33,6 +33,7 @@ ORDER = (
     "architectures",
     "importers",
     "cost",
+    "performance",
     "analysis",
     "roofline",
     "cli",

@@ -1,0 +1,324 @@
+"""What a datasheet does not say: every constant of the laws of kernels, with its range, unit and source.
+
+None is fitted to the time of a whole model. A constant belongs to a family of chips, never to a product's name: "" is
+what holds where nothing more exact is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from costmodel.errors import SettingError, unknown
+
+if TYPE_CHECKING:
+    from costmodel.hardware.machine import Machine
+
+
+class Constant(NamedTuple):
+    """A measured value. low, high: an interval that holds about four of five machines and libraries of its family."""
+
+    low: float
+    typical: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """One value of each constant, for one machine."""
+
+    product_share: float
+    vector_share: float
+    product_watts: float
+    vector_watts: float
+    static_power: float
+    power_exponent: float
+    tile_intensity: float
+    vector_tile_intensity: float
+    tile_fill: float
+    split_share: float
+    misaligned: float
+    product_bandwidth: float
+    convolution_share: float
+    direct_share: float
+    direct_bandwidth: float
+    attention_share: float
+    attention_backward: float
+    softmax_depth: float
+    decode_bandwidth: float
+    pointwise_bandwidth: float
+    reduction_bandwidth: float
+    softmax_bandwidth: float
+    gather_bandwidth: float
+    cache_speedup: float
+    pointwise_rate: float
+    overlap: float
+    kernel_seconds: float
+    product_seconds: float
+    eager_seconds: float
+    compiled_seconds: float
+    graph_seconds: float
+    conditions: float
+
+    def changed(self, **values: float) -> Constants:
+        """The same with some of them replaced, as by a calibration. Raises SettingError for what is no constant."""
+        for name in values:
+            if name not in TABLE:
+                raise unknown("constant", name, TABLE)
+        return replace(self, **values)
+
+
+UNITS = {
+    "product_share": "share of the sustained peak that large products reach on matrix units",
+    "vector_share": "share of the sustained peak that large products reach on vector units",
+    "product_watts": "dynamic power of 16-bit products at the boost clock [W per TFLOP/s]",
+    "vector_watts": "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",
+    "static_power": "share of the board's power that does not follow the clock of the processors",
+    "power_exponent": "power grows as the clock to this power",
+    "tile_intensity": "m·n/(m+n) of the smallest tile that keeps matrix units busy [elements]",
+    "vector_tile_intensity": "m·n/(m+n) of the smallest tile that keeps vector units busy [elements]",
+    "tile_fill": "start and end of a tile, as so many more elements of k",
+    "split_share": "share of speed left when tiles are cut along k to fill the last wave",
+    "misaligned": "times as long where rows of operands do not start at multiples of 16 bytes",
+    "product_bandwidth": "share of bandwidth that products bound by memory reach",
+    "convolution_share": "share of a matrix product's speed that an implicit one reaches",
+    "direct_share": "share of vector peak that depthwise and grouped convolutions reach without matrix units",
+    "direct_bandwidth": "share of bandwidth that depthwise and grouped convolutions reach",
+    "attention_share": "share of the sustained peak that fused attention reaches with heads of unlimited size",
+    "attention_backward": "speed of its backward pass over that of its forward pass",
+    "softmax_depth": "cost of the exponential of a score, as so many more elements of the head",
+    "decode_bandwidth": "share of bandwidth that attention of a few queries reaches",
+    "pointwise_bandwidth": "share of bandwidth that pointwise kernels reach",
+    "reduction_bandwidth": "share of bandwidth that norms, pooling and sums reach",
+    "softmax_bandwidth": "share of bandwidth that softmax and cross-entropy reach",
+    "gather_bandwidth": "share of bandwidth that embeddings and indexing reach",
+    "cache_speedup": "bandwidth of the last cache over that of memory, where the machine does not give it",
+    "pointwise_rate": "share of vector peak that arithmetic outside products reaches",
+    "overlap": "exponent p of (compute^p + memory^p)^(1/p); infinite: perfect overlap",
+    "kernel_seconds": "from the start of one kernel to that of the next at least [s]",
+    "product_seconds": "what a product takes more: filling its pipeline [s]",
+    "eager_seconds": "time of the host for one kernel of an eager framework [s]",
+    "compiled_seconds": "time of the host for one kernel of compiled code [s]",
+    "graph_seconds": "time of the host for one kernel replayed from a recorded graph [s]",
+    "conditions": "time over that of a cool, idle machine with the libraries of the other constants",
+}
+"""What each constant is, with its unit."""
+
+_MAMF = "Bekman, Machine Learning Engineering, maximum achievable matmul FLOPS (bf16, torch 2.5-2.7)"
+_AMD = "AMD ROCm blog, Measuring Max-Achievable FLOPs part 2"
+_STREAM = "BabelStream triad over the datasheet's bandwidth"
+_LLMC = "LLMCompass (Zhang et al., ISCA 2024), measured operators"
+_FA = "Dao 2023, FlashAttention-2, figures 5-7"
+_FA3 = "Shah et al. 2024, FlashAttention-3, figures 5-6"
+_VOLTA = "Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking"
+_TURING = "Jia et al. 2019, Dissecting the NVidia Turing T4 GPU via Microbenchmarking; cuBLAS 24-41 of 65 TFLOP/s"
+_TILES = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
+_GRAPHS = "Gray 2019, Getting Started with CUDA Graphs: 3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"
+_POWER = "power of CMOS as f V^2, between linear (lowest voltage) and cubic; boards' TDP and measured products"
+
+TABLE: dict[str, dict[str, Constant]] = {
+    "product_share": {
+        "": Constant(0.65, 0.80, 0.93, "between the families below"),
+        "volta": Constant(0.78, 0.88, 0.95, f"{_VOLTA}; cuBLAS 95-107 of 125 TFLOP/s"),
+        "turing": Constant(0.75, 0.88, 0.95, _TURING),
+        "ampere": Constant(0.86, 0.92, 0.96, f"{_MAMF}: A100 271 of 312; {_LLMC}: up to 293"),
+        "ampere-graphics": Constant(0.82, 0.91, 0.97, "mma throughput of GA102 as GA100's; cuBLAS 120 of 150 on 300 W"),
+        "ada": Constant(0.84, 0.93, 0.98, "CUDA-Learn-Notes, HGEMM on L20: cuBLAS 105-115 of 119.5 TFLOP/s"),
+        "hopper": Constant(0.80, 0.87, 0.91, f"{_MAMF}: GH200 of 900 W 829 of 989, H100 794"),
+        "blackwell": Constant(0.78, 0.86, 0.92, "Bekman: B200 1,745 of 2,250 TFLOP/s"),
+        "blackwell-graphics": Constant(
+            0.90, 0.97, 1.0, "main-horse, 5090 perf: torch.matmul bf16 224 of 209.5 TFLOP/s"
+        ),
+        "cdna": Constant(0.55, 0.70, 0.80, "as cdna2"),
+        "cdna2": Constant(0.64, 0.70, 0.78, f"{_MAMF}: MI250X 147 of 191.5 a die; {_LLMC}: MI210 121 of 181"),
+        "cdna3": Constant(0.68, 0.80, 0.90, f"{_MAMF}: MI300X 668-782 of 1,307, MI325X 785; {_AMD}"),
+        "tpu": Constant(
+            0.80, 0.92, 0.97, "Google, Cloud TPU performance guide; JAX scaling book: 90-95 % of large products"
+        ),
+        "gaudi2": Constant(0.90, 0.97, 0.99, f"{_MAMF}: 429 of 432"),
+        "gaudi3": Constant(0.66, 0.72, 0.78, f"{_MAMF}: 1,289 of 1,677 (1,835 on the sheet)"),
+        "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32, 60-88 % of peak"),
+        "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
+    },
+    "vector_share": {
+        "": Constant(0.70, 0.82, 0.93, "between the families below"),
+        "pascal": Constant(0.84, 0.92, 0.96, "cuBLAS SGEMM: P100 8.6-9.0 of 9.3 TFLOP/s"),
+        "volta": Constant(0.84, 0.92, 0.96, f"{_VOLTA}; cuBLAS SGEMM 14.1-14.9 of 15.7 TFLOP/s"),
+        "turing": Constant(0.84, 0.92, 0.96, _TURING),
+        "ampere": Constant(0.86, 0.93, 0.97, "cuBLAS SGEMM: A100 17.5-19 of 19.5 TFLOP/s"),
+        "ampere-graphics": Constant(0.62, 0.72, 0.82, "two fp32 pipes, one shared with integers: SGEMM 22-29 of 35.6"),
+        "ada": Constant(0.62, 0.72, 0.82, "as GA102: SGEMM 52-64 of 82.6 TFLOP/s"),
+        "hopper": Constant(0.68, 0.76, 0.85, "two fp32 pipes: SGEMM 46-54 of 67 TFLOP/s"),
+        "blackwell": Constant(0.65, 0.75, 0.85, "as hopper"),
+        "blackwell-graphics": Constant(0.60, 0.70, 0.82, "as ada"),
+        "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32"),
+        "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN"),
+    },
+    "product_watts": {
+        "": Constant(0.6, 0.8, 1.1, "between the families below"),
+        "volta": Constant(1.6, 2.0, 2.5, f"{_POWER}: V100 of 300 W at 125 TFLOP/s"),
+        "turing": Constant(2.0, 2.8, 4.5, f"{_TURING}; T4 of 70 W"),
+        "ampere": Constant(0.75, 0.90, 1.05, f"{_MAMF}: A100 of 400 W 0.87, of 300 W 0.81"),
+        "ampere-graphics": Constant(1.4, 1.8, 2.2, f"{_POWER}: GA102 in 8 nm, 120 of 150 TFLOP/s on 300 W"),
+        "ada": Constant(0.8, 1.05, 1.4, f"{_POWER}: L40S of 350 W, L4 of 72 W"),
+        "hopper": Constant(0.50, 0.58, 0.68, f"{_MAMF}: GH200 of 900 W 0.84, H100 of 700 W 0.80"),
+        "blackwell": Constant(0.32, 0.38, 0.46, "B200 of 1,000 W 0.78"),
+        "blackwell-graphics": Constant(0.8, 1.0, 1.3, "process of ada"),
+        "cdna": Constant(0.8, 1.0, 1.2, "as cdna2"),
+        "cdna2": Constant(0.7, 0.9, 1.2, f"{_MAMF}: MI250X of 560 W"),
+        "cdna3": Constant(0.70, 0.85, 1.0, f"{_MAMF}: MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; {_AMD}"),
+        "tpu": Constant(0.2, 0.4, 0.6, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
+        "gaudi2": Constant(0.5, 0.8, 1.0, f"{_MAMF}: 0.99 of peak on 600 W"),
+        "gaudi3": Constant(0.2, 0.3, 0.4, f"{_MAMF}"),
+    },
+    "vector_watts": {
+        "": Constant(3.0, 4.5, 7.0, "between the families below"),
+        "pascal": Constant(14.0, 18.0, 24.0, f"{_POWER}: P100 of 250 W at 9.3 TFLOP/s, P4 of 75 W at 5.5"),
+        "volta": Constant(9.0, 12.0, 14.0, f"{_POWER}: V100 SGEMM at full clock on 300 W"),
+        "turing": Constant(9.0, 13.0, 17.0, _TURING),
+        "ampere": Constant(9.0, 12.0, 14.0, f"{_POWER}: A100 SGEMM at full clock on 400 W"),
+        "ampere-graphics": Constant(4.5, 6.0, 7.5, f"{_POWER}: GA102 in 8 nm"),
+        "ada": Constant(3.0, 4.2, 5.5, f"{_POWER}: AD104 at 2.6 GHz 285 W, L4 of 72 W at 1.2 GHz"),
+        "hopper": Constant(4.0, 5.5, 7.0, f"{_POWER}: H100"),
+        "cdna": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI100 of 300 W at 46 TFLOP/s"),
+        "cdna2": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI210 of 300 W at 45 TFLOP/s"),
+    },
+    "static_power": {"": Constant(0.20, 0.30, 0.40, "idle and memory: 80-130 of 400 W on A100, 20-25 of 70 W on T4")},
+    "power_exponent": {"": Constant(1.5, 2.0, 2.8, _POWER)},
+    "tile_intensity": {
+        "": Constant(48.0, 64.0, 80.0, f"{_TILES}: 128x128 and above at full speed"),
+        "volta": Constant(42.0, 52.0, 64.0, f"{_TILES}: half of ampere's products a clock"),
+        "turing": Constant(42.0, 52.0, 64.0, f"{_TILES}"),
+        "ampere-graphics": Constant(32.0, 42.0, 56.0, f"{_TILES}: half of GA100's products a clock"),
+        "ada": Constant(32.0, 42.0, 56.0, f"{_TILES}: as GA102"),
+        "blackwell-graphics": Constant(32.0, 42.0, 56.0, f"{_TILES}: as ada"),
+        "hopper": Constant(64.0, 80.0, 96.0, f"{_TILES}: twice ampere's products a clock; operands in shared memory"),
+        "blackwell": Constant(70.0, 85.0, 110.0, f"{_TILES}; tiles of 256x128 over two processors"),
+    },
+    "vector_tile_intensity": {"": Constant(24.0, 36.0, 48.0, "CUTLASS, Efficient GEMM in CUDA: 128x64 at full speed")},
+    "tile_fill": {"": Constant(0.0, 32.0, 96.0, f"{_TILES}; a pipeline of 2-4 stages of 32 elements")},
+    "split_share": {"": Constant(0.70, 0.85, 0.95, "Osama et al. 2023, Stream-K, figures 5-8")},
+    "misaligned": {"": Constant(1.1, 1.6, 2.5, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not")},
+    "product_bandwidth": {
+        "": Constant(0.70, 0.80, 0.90, f"{_LLMC}: A100 0.76-0.80 at 64 and 128 rows"),
+        "cdna": Constant(0.34, 0.50, 0.70, "as cdna2"),
+        "cdna2": Constant(0.34, 0.45, 0.70, f"{_LLMC}: MI210 0.34 at 32 and 64 rows"),
+        "cdna3": Constant(0.45, 0.60, 0.75, "hipBLASLt, skinny products"),
+        "apple": Constant(0.70, 0.82, 0.92, "MPS matrix-vector products"),
+        "cpu": Constant(0.55, 0.75, 0.90, f"{_STREAM}"),
+        "tpu": Constant(0.70, 0.85, 0.95, "JAX scaling book"),
+    },
+    "convolution_share": {"": Constant(0.60, 0.80, 0.95, "NVIDIA, Convolutional Layers User's Guide, figures 3-8")},
+    "direct_share": {"": Constant(0.10, 0.25, 0.45, "cuDNN and PyTorch kernels of depthwise convolutions")},
+    "direct_bandwidth": {"": Constant(0.30, 0.50, 0.75, "cuDNN and PyTorch kernels of depthwise convolutions")},
+    "attention_share": {
+        "": Constant(0.45, 0.65, 0.95, "between the families below"),
+        "volta": Constant(0.40, 0.55, 0.75, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
+        "turing": Constant(0.40, 0.55, 0.75, "CUTLASS memory-efficient attention"),
+        "ampere": Constant(0.80, 0.95, 1.05, f"{_FA}: A100 170-225 of 312 TFLOP/s"),
+        "ampere-graphics": Constant(0.75, 0.90, 1.0, f"{_FA}: as A100, twice the exponentials a product"),
+        "ada": Constant(0.75, 0.90, 1.0, f"{_FA}: as A100, twice the exponentials a product"),
+        "hopper": Constant(0.52, 0.66, 1.05, f"{_FA3}: FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
+        "blackwell": Constant(0.35, 0.60, 1.0, f"{_FA3}, scaled; cuDNN on B200"),
+        "cdna": Constant(0.20, 0.35, 0.50, "as cdna2"),
+        "cdna2": Constant(0.25, 0.40, 0.60, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
+        "cdna3": Constant(0.45, 0.65, 0.85, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
+        "tpu": Constant(0.50, 0.70, 0.95, "Pallas splash attention"),
+    },
+    "attention_backward": {"": Constant(0.65, 0.80, 0.95, f"{_FA}: 0.75-0.9 of forward; {_FA3}")},
+    "softmax_depth": {
+        "": Constant(24.0, 45.0, 64.0, f"{_FA}: heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
+        "ampere-graphics": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock, as many exponentials"),
+        "ada": Constant(12.0, 24.0, 40.0, "as GA102"),
+        "volta": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
+        "turing": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
+    },
+    "decode_bandwidth": {"": Constant(0.50, 0.70, 0.85, "FlashDecoding and paged attention kernels, 0.5-0.85")},
+    "pointwise_bandwidth": {
+        "": Constant(0.76, 0.84, 0.92, _STREAM),
+        "pascal": Constant(0.68, 0.75, 0.80, f"{_STREAM}: P100 0.74"),
+        "volta": Constant(0.84, 0.90, 0.93, f"{_STREAM}: V100 0.93"),
+        "turing": Constant(0.72, 0.78, 0.84, f"{_STREAM}: T4 0.75-0.84 (Jia et al. 2019)"),
+        "ampere": Constant(0.76, 0.82, 0.90, f"{_STREAM}: A100 0.87-0.90; {_LLMC}: GELU 0.79"),
+        "ampere-graphics": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 3090 0.93"),
+        "ada": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 4090 0.92"),
+        "hopper": Constant(0.80, 0.88, 0.93, f"{_STREAM}: H100 0.90-0.92"),
+        "cdna": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI100 0.78-0.82"),
+        "cdna2": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI250X 0.80-0.84"),
+        "cdna3": Constant(0.65, 0.75, 0.82, f"{_STREAM}: MI300X 0.76-0.81"),
+        "tpu": Constant(0.75, 0.88, 0.95, "JAX scaling book"),
+        "cpu": Constant(0.60, 0.75, 0.88, "STREAM triad"),
+    },
+    "reduction_bandwidth": {
+        "": Constant(0.62, 0.80, 0.90, f"{_LLMC}: A100 layer norm 0.88-0.91, at 16,384 columns 0.45")
+    },
+    "softmax_bandwidth": {
+        "": Constant(0.45, 0.58, 0.80, f"{_LLMC}: A100 softmax 0.47-0.63; rows above 1,024 are read thrice")
+    },
+    "gather_bandwidth": {"": Constant(0.35, 0.60, 0.80, "rows of an embedding, 0.5-0.8 of a copy")},
+    "cache_speedup": {
+        "": Constant(1.8, 2.5, 4.0, "Chips and Cheese, cache bandwidth of A100, H100, AD102: 2-5 x memory")
+    },
+    "pointwise_rate": {
+        "": Constant(0.15, 0.35, 0.70, "special functions and conversions: 1/4 to 1/8 of the rate of products")
+    },
+    "overlap": {"": Constant(2.5, 5.0, 12.0, f"{_LLMC}: A100 at 128 rows, where compute and memory take as long")},
+    "kernel_seconds": {
+        "": Constant(1.5e-6, 2.5e-6, 4.0e-6, _GRAPHS),
+        "cdna": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
+        "cdna2": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
+        "cdna3": Constant(2.5e-6, 4e-6, 8e-6, "rocprof, empty kernels"),
+        "tpu": Constant(0.2e-6, 1e-6, 3e-6, "one program, no launch a kernel"),
+        "apple": Constant(3e-6, 6e-6, 15e-6, "Metal command encoders"),
+        "cpu": Constant(0.3e-6, 1e-6, 5e-6, "fork and join of threads"),
+    },
+    "product_seconds": {"": Constant(0.5e-6, 2.0e-6, 4.0e-6, f"{_VOLTA}: latencies of memory and pipeline")},
+    "eager_seconds": {"": Constant(3.5e-6, 6.0e-6, 12.0e-6, "PyTorch dispatcher and launch: 5-10 us a kernel")},
+    "compiled_seconds": {"": Constant(2.0e-6, 3.5e-6, 7.0e-6, "cudaLaunchKernel 2-4 us from generated code")},
+    "graph_seconds": {"": Constant(0.1e-6, 0.4e-6, 1.0e-6, _GRAPHS)},
+    "conditions": {
+        "": Constant(0.95, 1.0, 1.12, "NVIDIA DeepLearningExamples: a recipe differs 6 % between containers")
+    },
+}
+"""Each constant by family; see `family`."""
+
+
+def family(machine: Machine) -> Iterator[str]:
+    """The families of a machine, the most exact first: of TABLE's keys.
+
+    NVIDIA's dies for graphics have another balance than those for data centres of the same name, whose number ends in
+    00 (GA100; GA102 is for graphics).
+    """
+    name = machine.architecture.lower()
+    if machine.chip and not machine.chip.endswith("00"):
+        yield f"{name}-graphics"
+    yield name
+    yield machine.category
+    yield ""
+
+
+def constant(name: str, machine: Machine) -> Constant:
+    """The constant of a machine, by the most exact family that the table has."""
+    if name not in TABLE:
+        raise unknown("constant", name, TABLE)
+    values = TABLE[name]
+    return next(values[key] for key in family(machine) if key in values)
+
+
+def typical(machine: Machine) -> Constants:
+    """The typical value of each constant for a machine."""
+    keys = tuple(family(machine))
+    return Constants(**{n: next(v[key].typical for key in keys if key in v) for n, v in TABLE.items()})
+
+
+def calibrated(machine: Machine, values: dict[str, float]) -> Constants:
+    """The typical constants with some measured on the machine itself."""
+    for name, value in values.items():
+        if not value > 0:
+            raise SettingError(f"{name}: {value!r} is no constant of a law: give a positive number")
+    return typical(machine).changed(**values)
+
+
+assert set(TABLE) == set(UNITS) == {field.name for field in fields(Constants)}

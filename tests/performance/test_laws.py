@@ -1,0 +1,216 @@
+"""The laws of kernels: what holds for every machine and every size, and what has been measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import SettingError
+from costmodel.graph.kernel import Kernel, Product, Sort
+from costmodel.hardware.machine import Machine
+from costmodel.performance.constants import TABLE, calibrated, constant, typical
+from costmodel.performance.interval import interval
+from costmodel.performance.laws import ceiling_seconds, host_seconds, seconds, sustained
+
+ARCHITECTURES = (
+    "",
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "cdna2",
+    "cdna3",
+    "unheard of",
+)
+SORTS: tuple[Sort, ...] = ("product", "convolution", "attention", "pointwise", "reduction", "gather")
+
+
+def machine(scale: float = 1.0, bandwidth: float = 2e12, **fields: object) -> Machine:
+    """About an A100, with its peaks times `scale`."""
+    peak = {"fp32": 19.5e12 * scale, "tf32": 156e12 * scale, "fp16": 312e12 * scale, "int8": 624e12 * scale}
+    given = {"architecture": "ampere", "category": "gpu", "processors": 108, **fields}
+    return Machine(name="one", peak=peak, bandwidth=bandwidth, memory=80 * 10**9, **given)  # type: ignore[arg-type]
+
+
+def kernel(sort: Sort, batch: float, m: float, n: float, k: float, dtype: str = "fp16", launches: int = 1) -> Kernel:
+    """A kernel with the work and the bytes of a product of these sizes, or of its output alone."""
+    size = 4 if dtype == "fp32" else 2
+    products = sort in ("product", "convolution", "attention")
+    flops = launches * (2 * batch * m * n * k if products else 8 * batch * m * n)
+    read = launches * size * batch * (m * k + k * n if products else m * n)
+    sizes = Product(batch, m, n, k) if products else None  # type: ignore[arg-type]
+    return Kernel("kernel", sort, flops, read, launches * size * batch * m * n, dtype, launches, sizes)  # type: ignore[arg-type]
+
+
+sizes = st.integers(0, 3000) | st.sampled_from([1, 2, 7, 8, 64, 128, 4096, 12288, 50257])
+sorts = st.sampled_from(SORTS)
+dtypes = st.sampled_from(["fp16", "bf16", "fp32"])
+machines = st.builds(
+    machine,
+    st.floats(1e-3, 1e3),
+    st.floats(1e9, 1e14),
+    architecture=st.sampled_from(ARCHITECTURES),
+    processors=st.none() | st.integers(1, 400),
+    chip=st.sampled_from(["", "GA100", "GA102"]),
+    tdp=st.none() | st.floats(10, 1500),
+    levels=st.sampled_from([(), [{"name": "L2", "size": 40 * 10**6}]]),
+)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, dtypes)
+def test_no_kernel_is_faster_than_the_datasheet(on, sort, batch, m, n, k, dtype) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    assert 0 <= seconds(one, on, "ceiling") <= seconds(one, on)
+
+
+@given(
+    st.floats(1e-2, 1e2), st.floats(1.0, 1e3), st.floats(1e10, 1e13), st.floats(1.0, 1e3), sorts, sizes, sizes, sizes,
+    dtypes, st.none() | st.floats(20, 1000), st.sampled_from(ARCHITECTURES),
+)  # fmt: skip
+def test_more_peak_or_bandwidth_is_never_slower(peak, more, bandwidth, wider, sort, m, n, k, dtype, tdp, name) -> None:
+    one = kernel(sort, 3, m, n, k, dtype)
+    slow = machine(peak, bandwidth, tdp=tdp, architecture=name)
+    fast = machine(peak * more, bandwidth * wider, tdp=tdp, architecture=name)
+    assert seconds(one, fast) <= seconds(one, slow) * (1 + 1e-9)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, dtypes, st.sampled_from(["batch", "m"]))
+def test_two_batches_take_at_most_twice_one(on, sort, batch, m, n, k, dtype, doubled) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    two = kernel(sort, 2 * batch if doubled == "batch" else batch, 2 * m if doubled == "m" else m, n, k, dtype)
+    assert seconds(two, on) <= 2 * seconds(one, on) * (1 + 1e-9)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, st.integers(0, 500), dtypes, st.sampled_from(["batch", "m"]))
+def test_more_work_is_never_faster(on, sort, batch, m, n, k, more, dtype, grown) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    two = kernel(sort, batch + more if grown == "batch" else batch, m + more if grown == "m" else m, n, k, dtype)
+    assert seconds(one, on) <= seconds(two, on) * (1 + 1e-9)
+
+
+@given(sorts, sizes, sizes, sizes, st.integers(1, 50))
+def test_without_limits_only_launches_are_left(sort, m, n, k, launches) -> None:
+    on = machine(1e12, 1e24)
+    one = kernel(sort, 2, m, n, k, launches=launches)
+    start = kernel(sort, 0, 0, 0, 0, launches=launches)
+    assert seconds(one, on) == pytest.approx(seconds(start, on), rel=1e-3)
+    assert seconds(start, on) >= launches * typical(on).kernel_seconds
+
+
+@given(machines, sorts, st.lists(st.tuples(sizes, sizes, sizes, sizes), min_size=1, max_size=5), dtypes)
+def test_arrays_are_the_same_as_numbers(on, sort, rows, dtype) -> None:
+    grid = [np.array(column, dtype=float) for column in zip(*rows, strict=True)]
+    together = seconds(kernel(sort, *grid, dtype=dtype), on)
+    assert together == pytest.approx([seconds(kernel(sort, *row, dtype=dtype), on) for row in rows], rel=1e-12)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_launches_of_equal_kernels_add_up(sort: Sort) -> None:
+    on = machine()
+    assert seconds(kernel(sort, 4, 100, 70, 64, launches=3), on) == pytest.approx(
+        3 * seconds(kernel(sort, 4, 100, 70, 64), on)
+    )
+
+
+# Measured by LLMCompass (Zhang et al., ISCA 2024) on an A100, in milliseconds.
+@pytest.mark.parametrize(
+    ("m", "n", "k", "milliseconds"),
+    [
+        (64, 12288, 12288, 0.19),
+        (256, 12288, 12288, 0.3185),
+        (1024, 12288, 12288, 1.199),
+        (8192, 12288, 12288, 8.6216),
+        (8192, 4096, 4096, 1.021),
+        (8192, 32768, 32768, 61.1346),
+    ],
+)
+def test_products_on_an_a100_are_within_a_tenth_of_measured(m: int, n: int, k: int, milliseconds: float) -> None:
+    on = machine(bandwidth=2.039e12, tdp=400, base_clock=1.275e9, boost_clock=1.41e9)
+    assert seconds(kernel("product", 1, m, n, k), on) == pytest.approx(milliseconds / 1e3, rel=0.1)
+
+
+def test_a_wave_that_is_not_full_costs_as_one_that_is() -> None:
+    on = machine()
+    full, beyond = (seconds(kernel("product", 1, 128 * tiles, 128, 65536), on) for tiles in (216, 220))
+    assert beyond > full * 1.02
+
+
+def test_small_boards_sustain_less_than_their_boost_clock() -> None:
+    small = Machine(name="small", peak={"fp16": 65e12, "fp32": 8.1e12}, bandwidth=320e9, memory=16 * 10**9, tdp=70,
+                    architecture="turing", base_clock=585e6, boost_clock=1590e6)  # fmt: skip
+    assert 585 / 1590 <= sustained(small, typical(small), matrix=True) < 0.65
+    assert sustained(machine(tdp=400), typical(machine(tdp=400)), matrix=True) > 0.95
+
+
+def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
+    on = machine()
+    assert seconds(kernel("product", 1, 4096, 4096, 4096), on) < seconds(kernel("product", 1, 4096, 4095, 4096), on)
+
+
+def test_depthwise_convolutions_are_not_padded_to_tiles() -> None:
+    depthwise = kernel("convolution", 512, 128 * 28 * 28, 1, 9)
+    assert seconds(depthwise, machine()) < 5 * ceiling_seconds(depthwise, machine())
+
+
+def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowed() -> None:
+    one = kernel("product", 1, 4096, 4096, 4096, "fp32")
+    assert seconds(one, machine()) > 5 * seconds(one, machine(), allow_tf32=True)
+    convolution = one._replace(sort="convolution")
+    assert seconds(convolution, machine()) == seconds(convolution, machine(), allow_tf32=True)
+
+
+def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_eager() -> None:
+    one = kernel("pointwise", 1, 8, 8, 8, launches=10)
+    times = [host_seconds(one, stack, typical(machine())) for stack in ("cuda-graphs", "compiled", "eager")]
+    assert times == sorted(times) and times[-1] == 10 * typical(machine()).eager_seconds
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_constant_has_a_range_and_a_source(name: str) -> None:
+    assert "" in TABLE[name]
+    for of in TABLE[name].values():
+        assert 0 <= of.low <= of.typical <= of.high
+        assert of.source
+
+
+@given(machines, sorts, sizes, sizes, sizes)
+def test_an_interval_holds_its_middle_and_each_effect(on, sort, m, n, k) -> None:
+    one = kernel(sort, 2, m, n, k)
+    found = interval(lambda c: seconds(one, on, "calibrated", c), on)
+    assert found.low <= found.typical <= found.high
+    for effect in found.effects:
+        assert found.low * (1 - 1e-9) <= effect.low <= effect.high <= found.high * (1 + 1e-9)
+
+
+def test_one_constant_moves_all_kernels_together() -> None:
+    """Ten equal products are as uncertain as one: their errors do not average out."""
+    one = kernel("product", 1, 8192, 8192, 8192)
+    a = interval(lambda c: seconds(one, machine(), "calibrated", c), machine())
+    ten = interval(lambda c: 10 * seconds(one, machine(), "calibrated", c), machine())
+    assert ten.high / ten.typical == pytest.approx(a.high / a.typical)
+    assert {effect.name for effect in a.effects[:2]} == {"conditions", "product_share"}
+
+
+def test_what_is_measured_narrows_an_interval() -> None:
+    one = kernel("product", 1, 8192, 8192, 8192)
+    on = machine()
+    wide = interval(lambda c: seconds(one, on, "calibrated", c), on)
+    measured = calibrated(on, {"product_share": 0.9, "conditions": 1.0})
+    narrow = interval(
+        lambda c: seconds(one, on, "calibrated", c), on, known=["product_share", "conditions"], at=measured
+    )
+    assert narrow.high / narrow.low < wide.high / wide.low
+
+
+def test_constants_that_there_are_not_are_refused() -> None:
+    with pytest.raises(SettingError, match="product_shar"):
+        calibrated(machine(), {"product_shar": 0.9})
+    with pytest.raises(SettingError, match="positive"):
+        calibrated(machine(), {"product_share": float("nan")})
+    with pytest.raises(SettingError, match="constant"):
+        constant("speed", machine())
