@@ -33,25 +33,28 @@ class Constants:
     vector_share: float
     product_watts: float
     vector_watts: float
+    static_watts: float
     static_power: float
     power_exponent: float
+    headroom: float
     tile_intensity: float
     vector_tile_intensity: float
     tile_fill: float
     split_share: float
     misaligned: float
-    product_bandwidth: float
+    product_stream: float
     convolution_share: float
+    channels_first: float
     direct_share: float
-    direct_bandwidth: float
+    direct_stream: float
     attention_share: float
     attention_backward: float
     softmax_depth: float
-    decode_bandwidth: float
-    pointwise_bandwidth: float
-    reduction_bandwidth: float
-    softmax_bandwidth: float
-    gather_bandwidth: float
+    attention_stream: float
+    bandwidth_share: float
+    reduction_stream: float
+    softmax_stream: float
+    gather_stream: float
     cache_speedup: float
     pointwise_rate: float
     overlap: float
@@ -75,25 +78,28 @@ UNITS = {
     "vector_share": "share of the sustained peak that large products reach on vector units",
     "product_watts": "dynamic power of 16-bit products at the boost clock [W per TFLOP/s]",
     "vector_watts": "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",
-    "static_power": "share of the board's power that does not follow the clock of the processors",
+    "static_watts": "power of any board that does not follow the clock of its processors [W]",
+    "static_power": "share of the board's power that does not follow the clock of the processors, on top",
     "power_exponent": "power grows as the clock to this power",
+    "headroom": "clock over the datasheet's boost clock where power allows",
     "tile_intensity": "m·n/(m+n) of the smallest tile that keeps matrix units busy [elements]",
     "vector_tile_intensity": "m·n/(m+n) of the smallest tile that keeps vector units busy [elements]",
     "tile_fill": "start and end of a tile, as so many more elements of k",
     "split_share": "share of speed left when tiles are cut along k to fill the last wave",
     "misaligned": "times as long where rows of operands do not start at multiples of 16 bytes",
-    "product_bandwidth": "share of bandwidth that products bound by memory reach",
+    "product_stream": "share of attained bandwidth that products bound by memory reach",
     "convolution_share": "share of a matrix product's speed that an implicit one reaches",
+    "channels_first": "speed of 16-bit convolutions with channels first over that with channels last",
     "direct_share": "share of vector peak that depthwise and grouped convolutions reach without matrix units",
-    "direct_bandwidth": "share of bandwidth that depthwise and grouped convolutions reach",
+    "direct_stream": "share of attained bandwidth that depthwise and grouped convolutions reach",
     "attention_share": "share of the sustained peak that fused attention reaches with heads of unlimited size",
     "attention_backward": "speed of its backward pass over that of its forward pass",
     "softmax_depth": "cost of the exponential of a score, as so many more elements of the head",
-    "decode_bandwidth": "share of bandwidth that attention of a few queries reaches",
-    "pointwise_bandwidth": "share of bandwidth that pointwise kernels reach",
-    "reduction_bandwidth": "share of bandwidth that norms, pooling and sums reach",
-    "softmax_bandwidth": "share of bandwidth that softmax and cross-entropy reach",
-    "gather_bandwidth": "share of bandwidth that embeddings and indexing reach",
+    "attention_stream": "share of attained bandwidth that attention of a few queries reaches",
+    "bandwidth_share": "share of the datasheet's bandwidth that pointwise kernels attain",
+    "reduction_stream": "share of attained bandwidth that norms, pooling and sums reach",
+    "softmax_stream": "share of attained bandwidth that softmax and cross-entropy reach",
+    "gather_stream": "share of attained bandwidth that embeddings and indexing reach",
     "cache_speedup": "bandwidth of the last cache over that of memory, where the machine does not give it",
     "pointwise_rate": "share of vector peak that arithmetic outside products reaches",
     "overlap": "exponent p of (compute^p + memory^p)^(1/p); infinite: perfect overlap",
@@ -107,6 +113,7 @@ UNITS = {
 """What each constant is, with its unit."""
 
 _MAMF = "Bekman, Machine Learning Engineering, maximum achievable matmul FLOPS (bf16, torch 2.5-2.7)"
+_SQUARE = "torch-performance-test-data, square products by torch.matmul"
 _AMD = "AMD ROCm blog, Measuring Max-Achievable FLOPs part 2"
 _STREAM = "BabelStream triad over the datasheet's bandwidth"
 _LLMC = "LLMCompass (Zhang et al., ISCA 2024), measured operators"
@@ -121,72 +128,81 @@ _POWER = "power of CMOS as f V^2, between linear (lowest voltage) and cubic; boa
 TABLE: dict[str, dict[str, Constant]] = {
     "product_share": {
         "": Constant(0.65, 0.80, 0.93, "between the families below"),
-        "volta": Constant(0.78, 0.88, 0.95, f"{_VOLTA}; cuBLAS 95-107 of 125 TFLOP/s"),
-        "turing": Constant(0.75, 0.88, 0.95, _TURING),
-        "ampere": Constant(0.86, 0.92, 0.96, f"{_MAMF}: A100 271 of 312; {_LLMC}: up to 293"),
-        "ampere-graphics": Constant(0.82, 0.91, 0.97, "mma throughput of GA102 as GA100's; cuBLAS 120 of 150 on 300 W"),
-        "ada": Constant(0.84, 0.93, 0.98, "CUDA-Learn-Notes, HGEMM on L20: cuBLAS 105-115 of 119.5 TFLOP/s"),
-        "hopper": Constant(0.80, 0.87, 0.91, f"{_MAMF}: GH200 of 900 W 829 of 989, H100 794"),
-        "blackwell": Constant(0.78, 0.86, 0.92, "Bekman: B200 1,745 of 2,250 TFLOP/s"),
-        "blackwell-graphics": Constant(
-            0.90, 0.97, 1.0, "main-horse, 5090 perf: torch.matmul bf16 224 of 209.5 TFLOP/s"
-        ),
+        "volta": Constant(0.80, 0.90, 0.95, f"{_SQUARE}: V100 97 of 125, V100S 89 of 130 TFLOP/s"),
+        "turing": Constant(0.78, 0.90, 0.96, f"{_SQUARE}: RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
+        "ampere": Constant(0.87, 0.93, 0.97, f"{_MAMF}: A100 271 of 312; {_LLMC}: up to 293"),
+        "ampere-graphics": Constant(0.90, 0.97, 1.0, f"{_SQUARE}: A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
+        "ada": Constant(0.90, 0.95, 1.0, f"{_SQUARE}: L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
+        "hopper": Constant(0.88, 0.95, 0.98, f"{_SQUARE}: H20, whose power allows its clock, 142 of 148 TFLOP/s"),
+        "blackwell": Constant(0.85, 0.93, 0.97, f"{_SQUARE}: B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
         "cdna": Constant(0.55, 0.70, 0.80, "as cdna2"),
-        "cdna2": Constant(0.64, 0.70, 0.78, f"{_MAMF}: MI250X 147 of 191.5 a die; {_LLMC}: MI210 121 of 181"),
+        "cdna2": Constant(0.64, 0.70, 0.78, f"{_SQUARE}: MI210 117-131 of 181; {_MAMF}: MI250X 147 of 191.5 a die"),
         "cdna3": Constant(0.68, 0.80, 0.90, f"{_MAMF}: MI300X 668-782 of 1,307, MI325X 785; {_AMD}"),
-        "tpu": Constant(
-            0.80, 0.92, 0.97, "Google, Cloud TPU performance guide; JAX scaling book: 90-95 % of large products"
-        ),
+        "tpu": Constant(0.80, 0.92, 0.97, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
         "gaudi2": Constant(0.90, 0.97, 0.99, f"{_MAMF}: 429 of 432"),
         "gaudi3": Constant(0.66, 0.72, 0.78, f"{_MAMF}: 1,289 of 1,677 (1,835 on the sheet)"),
         "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32, 60-88 % of peak"),
         "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
+        "blackwell-graphics": Constant(0.88, 0.97, 1.0, f"{_SQUARE}: RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
     },
     "vector_share": {
         "": Constant(0.70, 0.82, 0.93, "between the families below"),
-        "pascal": Constant(0.84, 0.92, 0.96, "cuBLAS SGEMM: P100 8.6-9.0 of 9.3 TFLOP/s"),
-        "volta": Constant(0.84, 0.92, 0.96, f"{_VOLTA}; cuBLAS SGEMM 14.1-14.9 of 15.7 TFLOP/s"),
-        "turing": Constant(0.84, 0.92, 0.96, _TURING),
-        "ampere": Constant(0.86, 0.93, 0.97, "cuBLAS SGEMM: A100 17.5-19 of 19.5 TFLOP/s"),
-        "ampere-graphics": Constant(0.62, 0.72, 0.82, "two fp32 pipes, one shared with integers: SGEMM 22-29 of 35.6"),
-        "ada": Constant(0.62, 0.72, 0.82, "as GA102: SGEMM 52-64 of 82.6 TFLOP/s"),
-        "hopper": Constant(0.68, 0.76, 0.85, "two fp32 pipes: SGEMM 46-54 of 67 TFLOP/s"),
-        "blackwell": Constant(0.65, 0.75, 0.85, "as hopper"),
-        "blackwell-graphics": Constant(0.60, 0.70, 0.82, "as ada"),
+        "pascal": Constant(0.86, 0.92, 0.95, f"{_SQUARE}: P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
+        "volta": Constant(0.86, 0.93, 0.96, f"{_SQUARE}: V100 14.4 of 15.7 TFLOP/s"),
+        "turing": Constant(0.84, 0.92, 0.96, f"{_SQUARE}: RTX 2080 9.2 of 10.1 TFLOP/s"),
+        "ampere": Constant(0.90, 0.97, 0.99, f"{_SQUARE}: A100 19.1 of 19.5 TFLOP/s"),
+        "ampere-graphics": Constant(
+            0.62, 0.70, 0.76, f"{_SQUARE}: RTX 3080 21.3 of 29.8: one pipe of two is for integers too"
+        ),
+        "ada": Constant(0.58, 0.64, 0.70, f"{_SQUARE}: RTX 4090 53-56 of 82.6, L20 36 of 59.8 TFLOP/s"),
+        "hopper": Constant(0.70, 0.77, 0.82, f"{_SQUARE}: H100 52 of 67, H20 32 of 44 TFLOP/s"),
+        "blackwell": Constant(0.75, 0.83, 0.88, f"{_SQUARE}: B200 66 of 80 TFLOP/s"),
+        "blackwell-graphics": Constant(0.54, 0.60, 0.66, f"{_SQUARE}: RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
         "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32"),
         "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN"),
     },
     "product_watts": {
         "": Constant(0.6, 0.8, 1.1, "between the families below"),
-        "volta": Constant(1.6, 2.0, 2.5, f"{_POWER}: V100 of 300 W at 125 TFLOP/s"),
-        "turing": Constant(2.0, 2.8, 4.5, f"{_TURING}; T4 of 70 W"),
-        "ampere": Constant(0.75, 0.90, 1.05, f"{_MAMF}: A100 of 400 W 0.87, of 300 W 0.81"),
-        "ampere-graphics": Constant(1.4, 1.8, 2.2, f"{_POWER}: GA102 in 8 nm, 120 of 150 TFLOP/s on 300 W"),
-        "ada": Constant(0.8, 1.05, 1.4, f"{_POWER}: L40S of 350 W, L4 of 72 W"),
-        "hopper": Constant(0.50, 0.58, 0.68, f"{_MAMF}: GH200 of 900 W 0.84, H100 of 700 W 0.80"),
-        "blackwell": Constant(0.32, 0.38, 0.46, "B200 of 1,000 W 0.78"),
-        "blackwell-graphics": Constant(0.8, 1.0, 1.3, "process of ada"),
+        "volta": Constant(2.0, 2.35, 2.7, f"{_SQUARE}: V100 of 300 W 0.78, V100S of 250 W 0.68 of peak"),
+        "turing": Constant(1.7, 2.6, 3.5, f"{_TURING}; {_SQUARE}: up to 42 of 65 TFLOP/s on 70 W"),
+        "ampere": Constant(0.95, 1.05, 1.15, f"{_SQUARE}: A100 of 400 W 0.85, of 250 W 0.63-0.77 of peak"),
+        "ampere-graphics": Constant(1.8, 2.05, 2.4, f"{_SQUARE}: A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
+        "ada": Constant(1.05, 1.2, 1.4, f"{_SQUARE}: L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
+        "hopper": Constant(0.70, 0.79, 0.90, f"{_SQUARE}: H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
+        "blackwell": Constant(0.45, 0.53, 0.60, f"{_SQUARE}: B200 of 1,000 W 0.75 of peak"),
+        "blackwell-graphics": Constant(1.15, 1.4, 1.7, f"{_SQUARE}: RTX PRO 6000 of 600 W 0.81 of peak"),
         "cdna": Constant(0.8, 1.0, 1.2, "as cdna2"),
         "cdna2": Constant(0.7, 0.9, 1.2, f"{_MAMF}: MI250X of 560 W"),
-        "cdna3": Constant(0.70, 0.85, 1.0, f"{_MAMF}: MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; {_AMD}"),
+        "cdna3": Constant(0.80, 0.95, 1.10, f"{_MAMF}: MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; {_AMD}"),
         "tpu": Constant(0.2, 0.4, 0.6, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
         "gaudi2": Constant(0.5, 0.8, 1.0, f"{_MAMF}: 0.99 of peak on 600 W"),
         "gaudi3": Constant(0.2, 0.3, 0.4, f"{_MAMF}"),
     },
     "vector_watts": {
         "": Constant(3.0, 4.5, 7.0, "between the families below"),
-        "pascal": Constant(14.0, 18.0, 24.0, f"{_POWER}: P100 of 250 W at 9.3 TFLOP/s, P4 of 75 W at 5.5"),
-        "volta": Constant(9.0, 12.0, 14.0, f"{_POWER}: V100 SGEMM at full clock on 300 W"),
-        "turing": Constant(9.0, 13.0, 17.0, _TURING),
-        "ampere": Constant(9.0, 12.0, 14.0, f"{_POWER}: A100 SGEMM at full clock on 400 W"),
-        "ampere-graphics": Constant(4.5, 6.0, 7.5, f"{_POWER}: GA102 in 8 nm"),
-        "ada": Constant(3.0, 4.2, 5.5, f"{_POWER}: AD104 at 2.6 GHz 285 W, L4 of 72 W at 1.2 GHz"),
-        "hopper": Constant(4.0, 5.5, 7.0, f"{_POWER}: H100"),
+        "pascal": Constant(10.0, 15.0, 19.0, f"{_SQUARE}: P100 of 250 W 0.93, P40 of 250 W 0.86 of peak"),
+        "volta": Constant(11.0, 13.0, 14.5, f"{_SQUARE}: V100 of 300 W 0.92, V100S of 250 W 0.83 of peak"),
+        "turing": Constant(
+            11.0, 13.4, 15.0, f"{_SQUARE}: T4 of 70 W 4.2-4.4 of 8.1, RTX 2080 Ti of 250 W 11.5 of 13.5"
+        ),
+        "ampere": Constant(9.0, 11.5, 13.0, f"{_SQUARE}: A100 of 400 W 0.98, of 250 W 0.85-0.90 of peak"),
+        "ampere-graphics": Constant(6.2, 7.4, 8.5, f"{_SQUARE}: A40 and A6000 of 300 W 0.62 of peak"),
+        "ada": Constant(3.6, 4.2, 4.9, f"{_SQUARE}: L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
+        "hopper": Constant(5.0, 5.9, 6.8, f"{_SQUARE}: H100 of 350 W 0.72 of peak"),
         "cdna": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI100 of 300 W at 46 TFLOP/s"),
         "cdna2": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI210 of 300 W at 45 TFLOP/s"),
     },
-    "static_power": {"": Constant(0.20, 0.30, 0.40, "idle and memory: 80-130 of 400 W on A100, 20-25 of 70 W on T4")},
+    "static_watts": {"": Constant(12.0, 20.0, 28.0, "memory and regulators of boards of 70-75 W, at 10 W idle")},
+    "static_power": {"": Constant(0.12, 0.20, 0.28, "memory and leakage: A100 60-80 of 400 W with idle processors")},
     "power_exponent": {"": Constant(1.5, 2.0, 2.8, _POWER)},
+    "headroom": {
+        "": Constant(0.98, 1.0, 1.0, "boards for data centres state their highest clock"),
+        "ampere-graphics": Constant(
+            1.0, 1.04, 1.10, "cards for games state an average: RTX 3090 1.75-1.9 of 1.695 GHz"
+        ),
+        "ada": Constant(1.0, 1.05, 1.10, "cards for games state an average: RTX 4090 2.7 of 2.52 GHz"),
+        "blackwell-graphics": Constant(1.02, 1.08, 1.12, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"),
+    },
     "tile_intensity": {
         "": Constant(48.0, 64.0, 80.0, f"{_TILES}: 128x128 and above at full speed"),
         "volta": Constant(42.0, 52.0, 64.0, f"{_TILES}: half of ampere's products a clock"),
@@ -201,18 +217,20 @@ TABLE: dict[str, dict[str, Constant]] = {
     "tile_fill": {"": Constant(0.0, 32.0, 96.0, f"{_TILES}; a pipeline of 2-4 stages of 32 elements")},
     "split_share": {"": Constant(0.70, 0.85, 0.95, "Osama et al. 2023, Stream-K, figures 5-8")},
     "misaligned": {"": Constant(1.1, 1.6, 2.5, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not")},
-    "product_bandwidth": {
-        "": Constant(0.70, 0.80, 0.90, f"{_LLMC}: A100 0.76-0.80 at 64 and 128 rows"),
-        "cdna": Constant(0.34, 0.50, 0.70, "as cdna2"),
-        "cdna2": Constant(0.34, 0.45, 0.70, f"{_LLMC}: MI210 0.34 at 32 and 64 rows"),
-        "cdna3": Constant(0.45, 0.60, 0.75, "hipBLASLt, skinny products"),
-        "apple": Constant(0.70, 0.82, 0.92, "MPS matrix-vector products"),
-        "cpu": Constant(0.55, 0.75, 0.90, f"{_STREAM}"),
-        "tpu": Constant(0.70, 0.85, 0.95, "JAX scaling book"),
+    "product_stream": {
+        "": Constant(0.85, 0.97, 1.05, f"{_LLMC}: A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
+        "cdna": Constant(0.42, 0.65, 0.90, "as cdna2"),
+        "cdna2": Constant(0.42, 0.60, 0.90, f"{_LLMC}: MI210 0.34 of the datasheet's at 32 and 64 rows"),
+        "cdna3": Constant(0.60, 0.80, 0.95, "hipBLASLt, products of few rows"),
     },
     "convolution_share": {"": Constant(0.60, 0.80, 0.95, "NVIDIA, Convolutional Layers User's Guide, figures 3-8")},
+    "channels_first": {
+        "": Constant(0.60, 0.82, 1.0, "PyTorch, Channels Last Memory Format: 22 % of ResNet-50 under AMP")
+    },
     "direct_share": {"": Constant(0.10, 0.25, 0.45, "cuDNN and PyTorch kernels of depthwise convolutions")},
-    "direct_bandwidth": {"": Constant(0.30, 0.50, 0.75, "cuDNN and PyTorch kernels of depthwise convolutions")},
+    "direct_stream": {
+        "": Constant(0.45, 0.70, 0.90, "a window is read again through caches: 0.4-0.8 of the datasheet's")
+    },
     "attention_share": {
         "": Constant(0.45, 0.65, 0.95, "between the families below"),
         "volta": Constant(0.40, 0.55, 0.75, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
@@ -235,8 +253,10 @@ TABLE: dict[str, dict[str, Constant]] = {
         "volta": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
         "turing": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
     },
-    "decode_bandwidth": {"": Constant(0.50, 0.70, 0.85, "FlashDecoding and paged attention kernels, 0.5-0.85")},
-    "pointwise_bandwidth": {
+    "attention_stream": {
+        "": Constant(0.60, 0.83, 0.97, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's")
+    },
+    "bandwidth_share": {
         "": Constant(0.76, 0.84, 0.92, _STREAM),
         "pascal": Constant(0.68, 0.75, 0.80, f"{_STREAM}: P100 0.74"),
         "volta": Constant(0.84, 0.90, 0.93, f"{_STREAM}: V100 0.93"),
@@ -251,19 +271,13 @@ TABLE: dict[str, dict[str, Constant]] = {
         "tpu": Constant(0.75, 0.88, 0.95, "JAX scaling book"),
         "cpu": Constant(0.60, 0.75, 0.88, "STREAM triad"),
     },
-    "reduction_bandwidth": {
-        "": Constant(0.62, 0.80, 0.90, f"{_LLMC}: A100 layer norm 0.88-0.91, at 16,384 columns 0.45")
+    "reduction_stream": {
+        "": Constant(0.75, 0.96, 1.08, f"{_LLMC}: A100 layer norm 0.88-0.91, above 8,192 columns 0.45")
     },
-    "softmax_bandwidth": {
-        "": Constant(0.45, 0.58, 0.80, f"{_LLMC}: A100 softmax 0.47-0.63; rows above 1,024 are read thrice")
-    },
-    "gather_bandwidth": {"": Constant(0.35, 0.60, 0.80, "rows of an embedding, 0.5-0.8 of a copy")},
-    "cache_speedup": {
-        "": Constant(1.8, 2.5, 4.0, "Chips and Cheese, cache bandwidth of A100, H100, AD102: 2-5 x memory")
-    },
-    "pointwise_rate": {
-        "": Constant(0.15, 0.35, 0.70, "special functions and conversions: 1/4 to 1/8 of the rate of products")
-    },
+    "softmax_stream": {"": Constant(0.58, 0.72, 0.95, f"{_LLMC}: A100 softmax 0.47-0.63; above 1,024 columns 3 reads")},
+    "gather_stream": {"": Constant(0.40, 0.72, 0.95, "rows of an embedding, 0.4-0.8 of the datasheet's")},
+    "cache_speedup": {"": Constant(1.8, 2.5, 4.0, "Chips and Cheese: last caches of A100, H100, AD102, 2-5 x memory")},
+    "pointwise_rate": {"": Constant(0.15, 0.35, 0.70, "special functions at 1/8 to 1/4 of the rate of products")},
     "overlap": {"": Constant(2.5, 5.0, 12.0, f"{_LLMC}: A100 at 128 rows, where compute and memory take as long")},
     "kernel_seconds": {
         "": Constant(1.5e-6, 2.5e-6, 4.0e-6, _GRAPHS),
@@ -278,9 +292,7 @@ TABLE: dict[str, dict[str, Constant]] = {
     "eager_seconds": {"": Constant(3.5e-6, 6.0e-6, 12.0e-6, "PyTorch dispatcher and launch: 5-10 us a kernel")},
     "compiled_seconds": {"": Constant(2.0e-6, 3.5e-6, 7.0e-6, "cudaLaunchKernel 2-4 us from generated code")},
     "graph_seconds": {"": Constant(0.1e-6, 0.4e-6, 1.0e-6, _GRAPHS)},
-    "conditions": {
-        "": Constant(0.95, 1.0, 1.12, "NVIDIA DeepLearningExamples: a recipe differs 6 % between containers")
-    },
+    "conditions": {"": Constant(0.95, 1.0, 1.12, "published recipes: 6 % between quarterly containers of one system")},
 }
 """Each constant by family; see `family`."""
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 Tier = Literal["ceiling", "typical", "calibrated"]
-"""ceiling: no kernel is faster, from the datasheet alone; typical: constants of the machine's family; calibrated: some of
-them measured on the machine."""
+"""ceiling: no kernel is faster, from the datasheet alone; typical: constants of the machine's family; calibrated: some
+of them measured on the machine."""
 Numbers = Any
 """A number, or an array of floats."""
 
@@ -62,11 +62,12 @@ def seconds(
     constants: Constants | None = None,
     *,
     allow_tf32: bool | None = None,
+    channels_last: bool = False,
 ) -> Numbers:
     """Time of the device for all launches of a kernel [s]; that of the host is `host_seconds`.
 
     constants: of the typical tier unless given. allow_tf32: whether fp32 operands may be rounded to tf32 on matrix
-    units; None: as PyTorch does by itself, in convolutions only.
+    units; None: as PyTorch does by itself, in convolutions only. channels_last: the layout of convolutions' operands.
     """
     tf32 = kernel.sort == "convolution" if allow_tf32 is None else allow_tf32
     bound = ceiling_seconds(kernel, machine, allow_tf32=tf32)
@@ -76,7 +77,7 @@ def seconds(
     if kernel.sort == "attention":
         attained = _attention(kernel, machine, c)
     elif kernel.sort in ("product", "convolution"):
-        attained = _product(kernel, machine, c, tf32)
+        attained = _product(kernel, machine, c, tf32, channels_last)
     else:
         attained = _streaming(kernel, machine, c)
     return larger(bound, c.conditions * attained)
@@ -89,7 +90,7 @@ def host_seconds(kernel: Kernel, stack: Literal["eager", "compiled", "cuda-graph
 
 
 def sustained(machine: Machine, c: Constants, *, matrix: bool) -> float:
-    """Share of the boost clock that the power limit leaves when all units multiply, never below the base clock.
+    """Clock over the boost clock that the power limit leaves when all units multiply, never below the base clock.
 
     Power is static + dynamic · (clock / boost)^exponent; it may not exceed the board's.
     """
@@ -97,7 +98,8 @@ def sustained(machine: Machine, c: Constants, *, matrix: bool) -> float:
     watts = (c.product_watts if matrix else c.vector_watts) * peak / 1e12
     share = 1.0
     if machine.tdp:
-        share = min(1.0, ((1 - c.static_power) * machine.tdp / watts) ** (1 / c.power_exponent))
+        left = max(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
+        share = min(c.headroom, (left / watts) ** (1 / c.power_exponent))
     if machine.base_clock and machine.boost_clock:
         share = max(share, min(1.0, machine.base_clock / machine.boost_clock))
     return share
@@ -131,7 +133,7 @@ def _rate(kernel: Kernel, machine: Machine, c: Constants, allow_tf32: bool, matr
     return _peak(kernel, machine, allow_tf32) * share * sustained(machine, c, matrix=matrix)
 
 
-def _product(kernel: Kernel, machine: Machine, c: Constants, allow_tf32: bool) -> Numbers:
+def _product(kernel: Kernel, machine: Machine, c: Constants, allow_tf32: bool, channels_last: bool) -> Numbers:
     """Products, and convolutions as implicit ones: the best of several tiles, against the bytes moved.
 
     NVIDIA, Matrix Multiplication Background User's Guide; Convolutional Layers User's Guide.
@@ -141,23 +143,23 @@ def _product(kernel: Kernel, machine: Machine, c: Constants, allow_tf32: bool) -
     matrix = _on_matrix_units(kernel, machine, allow_tf32)
     rate = _rate(kernel, machine, c, allow_tf32, matrix)
     if kernel.sort == "convolution":
-        rate *= c.convolution_share
+        rate *= c.convolution_share * (1.0 if channels_last or BITS[kernel.dtype] > 16 else c.channels_first)
     compute = kernel.launches * _tiled(kernel.sizes, rate, machine, c, matrix)
     if matrix:
         compute = compute * _alignment(kernel, c)
     bytes_moved = kernel.read + kernel.written
-    memory = bytes_moved / (machine.bandwidth * c.product_bandwidth)
+    memory = bytes_moved / (machine.bandwidth * c.bandwidth_share * c.product_stream)
     start = kernel.launches * (c.kernel_seconds + c.product_seconds)
     fused = start + _joined(compute, memory, c.overlap)
     if kernel.sort == "product":
         return fused
     direct = kernel.flops / (machine.vector_peak() * c.direct_share)
-    stream = bytes_moved / (machine.bandwidth * c.direct_bandwidth)
+    stream = bytes_moved / (machine.bandwidth * c.bandwidth_share * c.direct_stream)
     return smaller(fused, kernel.launches * c.kernel_seconds + larger(direct, stream))
 
 
 def _tiled(sizes: Product, rate: float, machine: Machine, c: Constants, matrix: bool) -> Numbers:
-    """Seconds of a product by the tile that takes the least: whole waves, or all processors busy with tiles cut along k."""
+    """Seconds of a product by the tile that takes the least: in whole waves, or with tiles cut along k to fill all."""
     batch, m, n, k = sizes
     processors = machine.processors or 1
     wanted = c.tile_intensity if matrix else c.vector_tile_intensity
@@ -208,7 +210,7 @@ def _attention(kernel: Kernel, machine: Machine, c: Constants) -> Numbers:
     spread = larger(blocks / processors, smaller(blocks, ATTENTION_STEP / larger(columns, 1)))
     waves = smaller(-(-blocks // processors), spread / c.split_share)
     compute = waves * processors * rows * columns * (_rounded(size, HEAD_STEP) + c.softmax_depth) * each / rate
-    memory = (kernel.read + kernel.written) / (machine.bandwidth * c.decode_bandwidth)
+    memory = (kernel.read + kernel.written) / (machine.bandwidth * c.bandwidth_share * c.attention_stream)
     return kernel.launches * (c.kernel_seconds + c.product_seconds) + larger(compute, memory)
 
 
@@ -223,13 +225,14 @@ def _streaming(kernel: Kernel, machine: Machine, c: Constants) -> Numbers:
     What fits the cache was just written by the kernel before and comes from there; what does not hides the start.
     """
     shares = {
-        "pointwise": c.pointwise_bandwidth,
-        "reduction": c.softmax_bandwidth if "softmax" in kernel.name else c.reduction_bandwidth,
-        "gather": c.gather_bandwidth,
+        "pointwise": 1.0,
+        "reduction": c.softmax_stream if "softmax" in kernel.name else c.reduction_stream,
+        "gather": c.gather_stream,
     }
     moved = kernel.read + kernel.written
-    bandwidth = machine.bandwidth * shares[kernel.sort]
-    cache = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * shares[kernel.sort]
+    share = c.bandwidth_share * shares[kernel.sort]
+    bandwidth = machine.bandwidth * share
+    cache = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * share
     if not cache > bandwidth:
         cache = bandwidth * (c.cache_speedup if machine.levels else 1.0)
     start = kernel.launches * c.kernel_seconds

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from costmodel.hardware.machine import Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import SettingError
+from costmodel.errors import SettingError, UnknownNameError
 from costmodel.graph.kernel import Kernel, Product, Sort
-from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, calibrated, constant, typical
 from costmodel.performance.interval import interval
 from costmodel.performance.laws import ceiling_seconds, host_seconds, seconds, sustained
@@ -208,9 +208,9 @@ def test_what_is_measured_narrows_an_interval() -> None:
 
 
 def test_constants_that_there_are_not_are_refused() -> None:
-    with pytest.raises(SettingError, match="product_shar"):
+    with pytest.raises(UnknownNameError, match="did you mean 'product_share'"):
         calibrated(machine(), {"product_shar": 0.9})
     with pytest.raises(SettingError, match="positive"):
         calibrated(machine(), {"product_share": float("nan")})
-    with pytest.raises(SettingError, match="constant"):
+    with pytest.raises(UnknownNameError, match="constant"):
         constant("speed", machine())
