@@ -135,15 +135,15 @@ TABLE: dict[str, dict[str, Constant]] = {
         "ada": Constant(0.90, 0.95, 1.0, f"{_SQUARE}: L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
         "hopper": Constant(0.88, 0.95, 0.98, f"{_SQUARE}: H20, whose power allows its clock, 142 of 148 TFLOP/s"),
         "blackwell": Constant(0.85, 0.93, 0.97, f"{_SQUARE}: B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
-        "cdna": Constant(0.55, 0.70, 0.80, "as cdna2"),
+        "blackwell-graphics": Constant(0.88, 0.97, 1.0, f"{_SQUARE}: RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
+        "cdna1": Constant(0.55, 0.70, 0.80, "as cdna2"),
         "cdna2": Constant(0.64, 0.70, 0.78, f"{_SQUARE}: MI210 117-131 of 181; {_MAMF}: MI250X 147 of 191.5 a die"),
         "cdna3": Constant(0.68, 0.80, 0.90, f"{_MAMF}: MI300X 668-782 of 1,307, MI325X 785; {_AMD}"),
         "tpu": Constant(0.80, 0.92, 0.97, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
         "gaudi2": Constant(0.90, 0.97, 0.99, f"{_MAMF}: 429 of 432"),
         "gaudi3": Constant(0.66, 0.72, 0.78, f"{_MAMF}: 1,289 of 1,677 (1,835 on the sheet)"),
-        "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32, 60-88 % of peak"),
+        "apple": Constant(0.55, 0.72, 0.85, f"{_SQUARE}: M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
         "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
-        "blackwell-graphics": Constant(0.88, 0.97, 1.0, f"{_SQUARE}: RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
     },
     "vector_share": {
         "": Constant(0.70, 0.82, 0.93, "between the families below"),
@@ -158,7 +158,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "hopper": Constant(0.70, 0.77, 0.82, f"{_SQUARE}: H100 52 of 67, H20 32 of 44 TFLOP/s"),
         "blackwell": Constant(0.75, 0.83, 0.88, f"{_SQUARE}: B200 66 of 80 TFLOP/s"),
         "blackwell-graphics": Constant(0.54, 0.60, 0.66, f"{_SQUARE}: RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
-        "apple": Constant(0.60, 0.75, 0.88, "MPS matrix products of fp32"),
+        "apple": Constant(0.55, 0.72, 0.85, f"{_SQUARE}: M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
         "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN"),
     },
     "product_watts": {
@@ -171,7 +171,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "hopper": Constant(0.70, 0.79, 0.90, f"{_SQUARE}: H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
         "blackwell": Constant(0.45, 0.53, 0.60, f"{_SQUARE}: B200 of 1,000 W 0.75 of peak"),
         "blackwell-graphics": Constant(1.15, 1.4, 1.7, f"{_SQUARE}: RTX PRO 6000 of 600 W 0.81 of peak"),
-        "cdna": Constant(0.8, 1.0, 1.2, "as cdna2"),
+        "cdna1": Constant(0.8, 1.0, 1.2, "as cdna2"),
         "cdna2": Constant(0.7, 0.9, 1.2, f"{_MAMF}: MI250X of 560 W"),
         "cdna3": Constant(0.80, 0.95, 1.10, f"{_MAMF}: MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; {_AMD}"),
         "tpu": Constant(0.2, 0.4, 0.6, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
@@ -189,7 +189,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "ampere-graphics": Constant(6.2, 7.4, 8.5, f"{_SQUARE}: A40 and A6000 of 300 W 0.62 of peak"),
         "ada": Constant(3.6, 4.2, 4.9, f"{_SQUARE}: L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
         "hopper": Constant(5.0, 5.9, 6.8, f"{_SQUARE}: H100 of 350 W 0.72 of peak"),
-        "cdna": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI100 of 300 W at 46 TFLOP/s"),
+        "cdna1": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI100 of 300 W at 46 TFLOP/s"),
         "cdna2": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI210 of 300 W at 45 TFLOP/s"),
     },
     "static_watts": {"": Constant(12.0, 20.0, 28.0, "memory and regulators of boards of 70-75 W, at 10 W idle")},
@@ -219,7 +219,7 @@ TABLE: dict[str, dict[str, Constant]] = {
     "misaligned": {"": Constant(1.1, 1.6, 2.5, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not")},
     "product_stream": {
         "": Constant(0.85, 0.97, 1.05, f"{_LLMC}: A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
-        "cdna": Constant(0.42, 0.65, 0.90, "as cdna2"),
+        "cdna1": Constant(0.42, 0.65, 0.90, "as cdna2"),
         "cdna2": Constant(0.42, 0.60, 0.90, f"{_LLMC}: MI210 0.34 of the datasheet's at 32 and 64 rows"),
         "cdna3": Constant(0.60, 0.80, 0.95, "hipBLASLt, products of few rows"),
     },
@@ -240,7 +240,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "ada": Constant(0.75, 0.90, 1.0, f"{_FA}: as A100, twice the exponentials a product"),
         "hopper": Constant(0.52, 0.66, 1.05, f"{_FA3}: FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
         "blackwell": Constant(0.35, 0.60, 1.0, f"{_FA3}, scaled; cuDNN on B200"),
-        "cdna": Constant(0.20, 0.35, 0.50, "as cdna2"),
+        "cdna1": Constant(0.20, 0.35, 0.50, "as cdna2"),
         "cdna2": Constant(0.25, 0.40, 0.60, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
         "cdna3": Constant(0.45, 0.65, 0.85, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
         "tpu": Constant(0.50, 0.70, 0.95, "Pallas splash attention"),
@@ -265,7 +265,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "ampere-graphics": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 3090 0.93"),
         "ada": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 4090 0.92"),
         "hopper": Constant(0.80, 0.88, 0.93, f"{_STREAM}: H100 0.90-0.92"),
-        "cdna": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI100 0.78-0.82"),
+        "cdna1": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI100 0.78-0.82"),
         "cdna2": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI250X 0.80-0.84"),
         "cdna3": Constant(0.65, 0.75, 0.82, f"{_STREAM}: MI300X 0.76-0.81"),
         "tpu": Constant(0.75, 0.88, 0.95, "JAX scaling book"),
@@ -281,7 +281,7 @@ TABLE: dict[str, dict[str, Constant]] = {
     "overlap": {"": Constant(2.5, 5.0, 12.0, f"{_LLMC}: A100 at 128 rows, where compute and memory take as long")},
     "kernel_seconds": {
         "": Constant(1.5e-6, 2.5e-6, 4.0e-6, _GRAPHS),
-        "cdna": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
+        "cdna1": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
         "cdna2": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
         "cdna3": Constant(2.5e-6, 4e-6, 8e-6, "rocprof, empty kernels"),
         "tpu": Constant(0.2e-6, 1e-6, 3e-6, "one program, no launch a kernel"),
@@ -300,11 +300,12 @@ TABLE: dict[str, dict[str, Constant]] = {
 def family(machine: Machine) -> Iterator[str]:
     """The families of a machine, the most exact first: of TABLE's keys.
 
-    NVIDIA's dies for graphics have another balance than those for data centres of the same name, whose number ends in
-    00 (GA100; GA102 is for graphics).
+    NVIDIA's dies for graphics have another balance than those for data centres of the same name, whose numbers are
+    round: GA100 and GB110 are for data centres, GA102 and GB202 for graphics.
     """
     name = machine.architecture.lower()
-    if machine.chip and not machine.chip.endswith("00"):
+    number = int("".join(filter(str.isdigit, machine.chip)) or 100)
+    if number % 10 or number < 100:
         yield f"{name}-graphics"
     yield name
     yield machine.category
