@@ -47,6 +47,7 @@ class Constants:
     channels_first: float
     direct_share: float
     direct_stream: float
+    direct_weight: float
     attention_share: float
     attention_backward: float
     softmax_depth: float
@@ -92,6 +93,7 @@ UNITS = {
     "channels_first": "speed of 16-bit convolutions with channels first over that with channels last",
     "direct_share": "share of vector peak that depthwise and grouped convolutions reach without matrix units",
     "direct_stream": "share of attained bandwidth that depthwise and grouped convolutions reach",
+    "direct_weight": "speed of their weights' gradients, sums over all images and places, over that of the rest",
     "attention_share": "share of the sustained peak that fused attention reaches with heads of unlimited size",
     "attention_backward": "speed of its backward pass over that of its forward pass",
     "softmax_depth": "cost of the exponential of a score, as so many more elements of the head",
@@ -230,6 +232,9 @@ TABLE: dict[str, dict[str, Constant]] = {
     "direct_share": {"": Constant(0.10, 0.25, 0.45, "cuDNN and PyTorch kernels of depthwise convolutions")},
     "direct_stream": {
         "": Constant(0.45, 0.70, 0.90, "a window is read again through caches: 0.4-0.8 of the datasheet's")
+    },
+    "direct_weight": {
+        "": Constant(0.15, 0.40, 0.80, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers")
     },
     "attention_share": {
         "": Constant(0.45, 0.65, 0.95, "between the families below"),

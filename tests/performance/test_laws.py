@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, calibrated, constant, typical
 from costmodel.performance.interval import interval
-from costmodel.performance.laws import ceiling_seconds, host_seconds, seconds, sustained
+from costmodel.performance.laws import Device, seconds
 
 ARCHITECTURES = (
     "",
@@ -37,7 +39,7 @@ def machine(scale: float = 1.0, bandwidth: float = 2e12, **fields: object) -> Ma
     return Machine(name="one", peak=peak, bandwidth=bandwidth, memory=80 * 10**9, **given)  # type: ignore[arg-type]
 
 
-def kernel(sort: Sort, batch: float, m: float, n: float, k: float, dtype: str = "fp16", launches: int = 1) -> Kernel:
+def kernel(sort: Sort, batch: Any, m: Any, n: Any, k: Any, dtype: str = "fp16", launches: int = 1) -> Kernel:
     """A kernel with the work and the bytes of a product of these sizes, or of its output alone."""
     size = 4 if dtype == "fp32" else 2
     products = sort in ("product", "convolution", "attention")
@@ -143,8 +145,8 @@ def test_a_wave_that_is_not_full_costs_as_one_that_is() -> None:
 def test_small_boards_sustain_less_than_their_boost_clock() -> None:
     small = Machine(name="small", peak={"fp16": 65e12, "fp32": 8.1e12}, bandwidth=320e9, memory=16 * 10**9, tdp=70,
                     architecture="turing", base_clock=585e6, boost_clock=1590e6)  # fmt: skip
-    assert 585 / 1590 <= sustained(small, typical(small), matrix=True) < 0.65
-    assert sustained(machine(tdp=400), typical(machine(tdp=400)), matrix=True) > 0.95
+    assert 585 / 1590 <= Device(small).clock(matrix=True) < 0.65
+    assert Device(machine(tdp=400)).clock(matrix=True) > 0.95
 
 
 def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
@@ -154,7 +156,7 @@ def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
 
 def test_depthwise_convolutions_are_not_padded_to_tiles() -> None:
     depthwise = kernel("convolution", 512, 128 * 28 * 28, 1, 9)
-    assert seconds(depthwise, machine()) < 5 * ceiling_seconds(depthwise, machine())
+    assert seconds(depthwise, machine()) < 5 * Device(machine()).ceiling(depthwise)
 
 
 def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowed() -> None:
@@ -166,7 +168,7 @@ def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowe
 
 def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_eager() -> None:
     one = kernel("pointwise", 1, 8, 8, 8, launches=10)
-    times = [host_seconds(one, stack, typical(machine())) for stack in ("cuda-graphs", "compiled", "eager")]
+    times = [Device(machine()).host_seconds(one, stack) for stack in ("cuda-graphs", "compiled", "eager")]
     assert times == sorted(times)
     assert times[-1] == 10 * typical(machine()).eager_seconds
 
