@@ -45,3 +45,5 @@ class Kernel(NamedTuple):
     dtype: Dtype
     launches: int = 1
     sizes: Product | None = None
+    stored: Dtype | None = None
+    """Type of weights that a product unpacks to `dtype` as it reads them; None: they are of that type."""

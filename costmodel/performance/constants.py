@@ -16,13 +16,21 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
+class Source(NamedTuple):
+    """Where values are from. confirmed: whether it was at hand when they were written down."""
+
+    title: str
+    confirmed: bool = False
+
+
 class Constant(NamedTuple):
     """A measured value. low, high: an interval that holds about four of five machines and libraries of its family."""
 
     low: float
     typical: float
     high: float
-    source: str
+    source: Source
+    found: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,10 @@ class Constants:
     split_share: float
     misaligned: float
     product_stream: float
+    unpack8: float
+    unpack4: float
     convolution_share: float
+    vector_convolution_share: float
     channels_first: float
     direct_share: float
     direct_stream: float
@@ -89,8 +100,11 @@ UNITS = {
     "split_share": "share of speed left when tiles are cut along k to fill the last wave",
     "misaligned": "times as long where rows of operands do not start at multiples of 16 bytes",
     "product_stream": "share of attained bandwidth that products bound by memory reach",
-    "convolution_share": "share of a matrix product's speed that an implicit one reaches",
-    "channels_first": "speed of 16-bit convolutions with channels first over that with channels last",
+    "unpack8": "share of that left where weights of 8 bits are unpacked as they are read",
+    "unpack4": "share of that left where weights of 4 bits are unpacked as they are read",
+    "convolution_share": "share of a matrix product's speed that an implicit one reaches on matrix units",
+    "vector_convolution_share": "share of a matrix product's speed that a convolution reaches on vector units",
+    "channels_first": "speed of convolutions on matrix units with channels first over that with channels last",
     "direct_share": "share of vector peak that depthwise and grouped convolutions reach without matrix units",
     "direct_stream": "share of attained bandwidth that depthwise and grouped convolutions reach",
     "direct_weight": "speed of their weights' gradients, sums over all images and places, over that of the rest",
@@ -114,190 +128,263 @@ UNITS = {
 }
 """What each constant is, with its unit."""
 
-_MAMF = "Bekman, Machine Learning Engineering, maximum achievable matmul FLOPS (bf16, torch 2.5-2.7)"
-_SQUARE = "torch-performance-test-data, square products by torch.matmul"
-_AMD = "AMD ROCm blog, Measuring Max-Achievable FLOPs part 2"
-_STREAM = "BabelStream triad over the datasheet's bandwidth"
-_LLMC = "LLMCompass (Zhang et al., ISCA 2024), measured operators"
-_FA = "Dao 2023, FlashAttention-2, figures 5-7"
-_FA3 = "Shah et al. 2024, FlashAttention-3, figures 5-6"
-_VOLTA = "Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking"
-_TURING = "Jia et al. 2019, Dissecting the NVidia Turing T4 GPU via Microbenchmarking; cuBLAS 24-41 of 65 TFLOP/s"
-_TILES = "NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization"
-_GRAPHS = "Gray 2019, Getting Started with CUDA Graphs: 3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"
-_POWER = "power of CMOS as f V^2, between linear (lowest voltage) and cubic; boards' TDP and measured products"
+SQUARE = Source(
+    "zzc0721/torch-performance-test-data: torch.matmul of 1024 to 10240 squared on 60 devices", confirmed=True
+)
+MAMF = Source("Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS", confirmed=True)
+LLMC = Source("LLMCompass (Zhang et al., ISCA 2024): measured operators", confirmed=True)
+FA3 = Source("Shah et al. 2024, FlashAttention-3, figure 5", confirmed=True)
+TF = Source("tensorflow/tensorflow pull request 58054", confirmed=True)
+P2P = Source("tinygrad/open-gpu-kernel-modules issue 6", confirmed=True)
+FA = Source("Dao 2023, FlashAttention-2, figures 5-7")
+STREAM = Source("BabelStream triad over the datasheet's bandwidth")
+TILES = Source("NVIDIA, Matrix Multiplication Background User's Guide")
+CONV = Source("NVIDIA, Convolutional Layers User's Guide")
+GRAPHS = Source("Gray 2019, Getting Started with CUDA Graphs")
+VOLTA = Source("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
+POWER = Source("power of CMOS: f·V², between linear and cubic in f")
+KNOWN = Source("general knowledge")
 
 TABLE: dict[str, dict[str, Constant]] = {
     "product_share": {
-        "": Constant(0.65, 0.80, 0.93, "between the families below"),
-        "volta": Constant(0.80, 0.90, 0.95, f"{_SQUARE}: V100 97 of 125, V100S 89 of 130 TFLOP/s"),
-        "turing": Constant(0.78, 0.90, 0.96, f"{_SQUARE}: RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
-        "ampere": Constant(0.87, 0.93, 0.97, f"{_MAMF}: A100 271 of 312; {_LLMC}: up to 293"),
-        "ampere-graphics": Constant(0.90, 0.97, 1.0, f"{_SQUARE}: A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
-        "ada": Constant(0.90, 0.95, 1.0, f"{_SQUARE}: L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
-        "hopper": Constant(0.88, 0.95, 0.98, f"{_SQUARE}: H20, whose power allows its clock, 142 of 148 TFLOP/s"),
-        "blackwell": Constant(0.85, 0.93, 0.97, f"{_SQUARE}: B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
-        "blackwell-graphics": Constant(0.88, 0.97, 1.0, f"{_SQUARE}: RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
-        "cdna1": Constant(0.55, 0.70, 0.80, "as cdna2"),
-        "cdna2": Constant(0.64, 0.70, 0.78, f"{_SQUARE}: MI210 117-131 of 181; {_MAMF}: MI250X 147 of 191.5 a die"),
-        "cdna3": Constant(0.68, 0.80, 0.90, f"{_MAMF}: MI300X 668-782 of 1,307, MI325X 785; {_AMD}"),
-        "tpu": Constant(0.80, 0.92, 0.97, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
-        "gaudi2": Constant(0.90, 0.97, 0.99, f"{_MAMF}: 429 of 432"),
-        "gaudi3": Constant(0.66, 0.72, 0.78, f"{_MAMF}: 1,289 of 1,677 (1,835 on the sheet)"),
-        "apple": Constant(0.55, 0.72, 0.85, f"{_SQUARE}: M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
-        "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
+        "": Constant(0.65, 0.8, 0.93, KNOWN, "between the families below"),
+        "volta": Constant(0.8, 0.9, 0.95, SQUARE, "V100 97 of 125, V100S 89 of 130 TFLOP/s"),
+        "turing": Constant(0.78, 0.9, 0.96, SQUARE, "RTX 2080 Ti 48-57 of 53.8 TFLOP/s"),
+        "ampere": Constant(0.87, 0.93, 0.97, MAMF, "A100 271 of 312; LLMCompass: up to 293"),
+        "ampere-graphics": Constant(0.9, 0.97, 1.0, SQUARE, "A10G 69 of 70, RTX 3060 25 of 25.5 TFLOP/s"),
+        "ada": Constant(0.9, 0.95, 1.0, SQUARE, "L20 107-114 of 119.5, RTX 4090 152-173 of 165 TFLOP/s"),
+        "hopper": Constant(0.88, 0.95, 0.98, SQUARE, "H20, whose power allows its clock, 142 of 148 TFLOP/s"),
+        "blackwell": Constant(0.85, 0.93, 0.97, SQUARE, "B200 1,696 of 2,250 TFLOP/s on 1,000 W"),
+        "blackwell-graphics": Constant(0.88, 0.97, 1.0, SQUARE, "RTX 5090 224-240 of 209.5, RTX 5080 102 of 112.6"),
+        "cdna1": Constant(0.55, 0.7, 0.8, KNOWN, "as cdna2"),
+        "cdna2": Constant(0.64, 0.7, 0.78, SQUARE, "MI210 117-131 of 181; Bekman: MI250X 147 of 191.5 a die"),
+        "cdna3": Constant(0.68, 0.8, 0.9, MAMF, "MI300X 668-782 of 1,307, MI325X 785; AMD ROCm blog"),
+        "tpu": Constant(0.8, 0.92, 0.97, KNOWN, "Google, Cloud TPU performance guide; JAX scaling book, 0.90-0.95"),
+        "gaudi2": Constant(0.9, 0.97, 0.99, MAMF, "429 of 432"),
+        "gaudi3": Constant(0.66, 0.72, 0.78, MAMF, "1,289 of 1,677 (1,835 on the sheet)"),
+        "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
+        "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
     },
     "vector_share": {
-        "": Constant(0.70, 0.82, 0.93, "between the families below"),
-        "pascal": Constant(0.86, 0.92, 0.95, f"{_SQUARE}: P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
-        "volta": Constant(0.86, 0.93, 0.96, f"{_SQUARE}: V100 14.4 of 15.7 TFLOP/s"),
-        "turing": Constant(0.84, 0.92, 0.96, f"{_SQUARE}: RTX 2080 9.2 of 10.1 TFLOP/s"),
-        "ampere": Constant(0.90, 0.97, 0.99, f"{_SQUARE}: A100 19.1 of 19.5 TFLOP/s"),
+        "": Constant(0.7, 0.82, 0.93, KNOWN, "between the families below"),
+        "pascal": Constant(0.86, 0.92, 0.95, SQUARE, "P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
+        "volta": Constant(0.86, 0.93, 0.96, SQUARE, "V100 14.4 of 15.7 TFLOP/s"),
+        "turing": Constant(0.84, 0.92, 0.96, SQUARE, "RTX 2080 9.2 of 10.1 TFLOP/s"),
+        "ampere": Constant(0.9, 0.97, 0.99, SQUARE, "A100 19.1 of 19.5 TFLOP/s"),
         "ampere-graphics": Constant(
-            0.62, 0.70, 0.76, f"{_SQUARE}: RTX 3080 21.3 of 29.8: one pipe of two is for integers too"
+            0.62, 0.7, 0.76, SQUARE, "RTX 3080 21.3 of 29.8: one pipe of two is for integers too"
         ),
-        "ada": Constant(0.58, 0.64, 0.70, f"{_SQUARE}: RTX 4090 53-56 of 82.6, L20 36 of 59.8 TFLOP/s"),
-        "hopper": Constant(0.70, 0.77, 0.82, f"{_SQUARE}: H100 52 of 67, H20 32 of 44 TFLOP/s"),
-        "blackwell": Constant(0.75, 0.83, 0.88, f"{_SQUARE}: B200 66 of 80 TFLOP/s"),
-        "blackwell-graphics": Constant(0.54, 0.60, 0.66, f"{_SQUARE}: RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
-        "apple": Constant(0.55, 0.72, 0.85, f"{_SQUARE}: M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
-        "cpu": Constant(0.50, 0.70, 0.90, "OpenBLAS and oneDNN"),
+        "ada": Constant(0.58, 0.64, 0.7, SQUARE, "RTX 4090 53-56 of 82.6, L20 36 of 59.8 TFLOP/s"),
+        "hopper": Constant(0.7, 0.77, 0.82, SQUARE, "H100 52 of 67, H20 32 of 44 TFLOP/s"),
+        "blackwell": Constant(0.75, 0.83, 0.88, SQUARE, "B200 66 of 80 TFLOP/s"),
+        "blackwell-graphics": Constant(0.54, 0.6, 0.66, SQUARE, "RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
+        "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
+        "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN"),
     },
     "product_watts": {
-        "": Constant(0.6, 0.8, 1.1, "between the families below"),
-        "volta": Constant(2.0, 2.35, 2.7, f"{_SQUARE}: V100 of 300 W 0.78, V100S of 250 W 0.68 of peak"),
-        "turing": Constant(1.7, 2.6, 3.5, f"{_TURING}; {_SQUARE}: up to 42 of 65 TFLOP/s on 70 W"),
-        "ampere": Constant(0.95, 1.05, 1.15, f"{_SQUARE}: A100 of 400 W 0.85, of 250 W 0.63-0.77 of peak"),
-        "ampere-graphics": Constant(1.8, 2.05, 2.4, f"{_SQUARE}: A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
-        "ada": Constant(1.05, 1.2, 1.4, f"{_SQUARE}: L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
-        "hopper": Constant(0.70, 0.79, 0.90, f"{_SQUARE}: H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
-        "blackwell": Constant(0.45, 0.53, 0.60, f"{_SQUARE}: B200 of 1,000 W 0.75 of peak"),
-        "blackwell-graphics": Constant(1.15, 1.4, 1.7, f"{_SQUARE}: RTX PRO 6000 of 600 W 0.81 of peak"),
-        "cdna1": Constant(0.8, 1.0, 1.2, "as cdna2"),
-        "cdna2": Constant(0.7, 0.9, 1.2, f"{_MAMF}: MI250X of 560 W"),
-        "cdna3": Constant(0.80, 0.95, 1.10, f"{_MAMF}: MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; {_AMD}"),
-        "tpu": Constant(0.2, 0.4, 0.6, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
-        "gaudi2": Constant(0.5, 0.8, 1.0, f"{_MAMF}: 0.99 of peak on 600 W"),
-        "gaudi3": Constant(0.2, 0.3, 0.4, f"{_MAMF}"),
+        "": Constant(0.6, 0.8, 1.1, KNOWN, "between the families below"),
+        "volta": Constant(2.0, 2.35, 2.7, SQUARE, "V100 of 300 W 0.78, V100S of 250 W 0.68 of peak"),
+        "turing": Constant(
+            1.7, 2.6, 3.5, SQUARE, "T4 of 70 W up to 42 of 65; NVIDIA forum 264462: 24 TFLOP/s sustained"
+        ),
+        "ampere": Constant(0.95, 1.05, 1.15, SQUARE, "A100 of 400 W 0.85, of 250 W 0.63-0.77 of peak"),
+        "ampere-graphics": Constant(1.8, 2.05, 2.4, SQUARE, "A40 and A6000 of 300 W 0.80, A4000 of 140 W 0.77"),
+        "ada": Constant(1.05, 1.2, 1.4, SQUARE, "L40S of 350 W 0.74, L4 of 72 W 0.44-0.57 of peak"),
+        "hopper": Constant(0.7, 0.79, 0.9, SQUARE, "H100 of 700 W 0.80, of 350 W 0.58-0.66 of peak"),
+        "blackwell": Constant(0.45, 0.53, 0.6, SQUARE, "B200 of 1,000 W 0.75 of peak"),
+        "blackwell-graphics": Constant(1.15, 1.4, 1.7, SQUARE, "RTX PRO 6000 of 600 W 0.81 of peak"),
+        "cdna1": Constant(0.8, 1.0, 1.2, KNOWN, "as cdna2"),
+        "cdna2": Constant(0.7, 0.9, 1.2, MAMF, "MI250X of 560 W"),
+        "cdna3": Constant(0.8, 0.95, 1.1, MAMF, "MI300X of 750 W 0.51-0.60, MI325X of 1,000 W 0.60; AMD ROCm blog"),
+        "tpu": Constant(0.2, 0.4, 0.6, KNOWN, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
+        "gaudi2": Constant(0.5, 0.8, 1.0, MAMF, "0.99 of peak on 600 W"),
+        "gaudi3": Constant(0.2, 0.3, 0.4, MAMF, "does not throttle"),
     },
     "vector_watts": {
-        "": Constant(3.0, 4.5, 7.0, "between the families below"),
-        "pascal": Constant(10.0, 15.0, 19.0, f"{_SQUARE}: P100 of 250 W 0.93, P40 of 250 W 0.86 of peak"),
-        "volta": Constant(11.0, 13.0, 14.5, f"{_SQUARE}: V100 of 300 W 0.92, V100S of 250 W 0.83 of peak"),
-        "turing": Constant(
-            11.0, 13.4, 15.0, f"{_SQUARE}: T4 of 70 W 4.2-4.4 of 8.1, RTX 2080 Ti of 250 W 11.5 of 13.5"
-        ),
-        "ampere": Constant(9.0, 11.5, 13.0, f"{_SQUARE}: A100 of 400 W 0.98, of 250 W 0.85-0.90 of peak"),
-        "ampere-graphics": Constant(6.2, 7.4, 8.5, f"{_SQUARE}: A40 and A6000 of 300 W 0.62 of peak"),
-        "ada": Constant(3.6, 4.2, 4.9, f"{_SQUARE}: L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
-        "hopper": Constant(5.0, 5.9, 6.8, f"{_SQUARE}: H100 of 350 W 0.72 of peak"),
-        "cdna1": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI100 of 300 W at 46 TFLOP/s"),
-        "cdna2": Constant(3.0, 4.5, 6.0, f"{_POWER}: MI210 of 300 W at 45 TFLOP/s"),
+        "": Constant(3.0, 4.5, 7.0, KNOWN, "between the families below"),
+        "pascal": Constant(8.0, 10.5, 16.0, SQUARE, "P4 of 75 W 5.0 of 5.5, P40 of 250 W 10.1 of 11.8 TFLOP/s"),
+        "volta": Constant(11.0, 13.0, 14.5, SQUARE, "V100 of 300 W 0.92, V100S of 250 W 0.83 of peak"),
+        "turing": Constant(11.0, 13.4, 15.0, SQUARE, "T4 of 70 W 4.2-4.4 of 8.1, RTX 2080 Ti of 250 W 11.5 of 13.5"),
+        "ampere": Constant(9.0, 11.5, 13.0, SQUARE, "A100 of 400 W 0.98, of 250 W 0.85-0.90 of peak"),
+        "ampere-graphics": Constant(6.2, 7.4, 8.5, SQUARE, "A40 and A6000 of 300 W 0.62 of peak"),
+        "ada": Constant(3.6, 4.2, 4.9, SQUARE, "L40S of 350 W 0.51, L4 of 72 W 0.35-0.41 of peak"),
+        "hopper": Constant(5.0, 5.9, 6.8, SQUARE, "H100 of 350 W 0.72 of peak"),
+        "cdna1": Constant(3.0, 4.5, 6.0, POWER, "MI100 of 300 W at 46 TFLOP/s"),
+        "cdna2": Constant(3.0, 4.5, 6.0, POWER, "MI210 of 300 W at 45 TFLOP/s"),
     },
-    "static_watts": {"": Constant(12.0, 20.0, 28.0, "memory and regulators of boards of 70-75 W, at 10 W idle")},
-    "static_power": {"": Constant(0.12, 0.20, 0.28, "memory and leakage: A100 60-80 of 400 W with idle processors")},
-    "power_exponent": {"": Constant(1.5, 2.0, 2.8, _POWER)},
+    "static_watts": {
+        "": Constant(12.0, 20.0, 28.0, KNOWN, "memory and regulators of boards of 70-75 W, at 10 W idle"),
+    },
+    "static_power": {
+        "": Constant(0.12, 0.2, 0.28, KNOWN, "memory and leakage: A100 60-80 of 400 W with idle processors"),
+    },
+    "power_exponent": {
+        "": Constant(1.5, 2.0, 2.8, POWER, "lowest voltage to highest clock"),
+    },
     "headroom": {
-        "": Constant(0.98, 1.0, 1.0, "boards for data centres state their highest clock"),
+        "": Constant(0.98, 1.0, 1.0, KNOWN, "boards for data centres state their highest clock"),
         "ampere-graphics": Constant(
-            1.0, 1.04, 1.10, "cards for games state an average: RTX 3090 1.75-1.9 of 1.695 GHz"
+            1.0, 1.04, 1.1, KNOWN, "cards for games state an average: RTX 3090 1.75-1.9 of 1.695 GHz"
         ),
-        "ada": Constant(1.0, 1.05, 1.10, "cards for games state an average: RTX 4090 2.7 of 2.52 GHz"),
-        "blackwell-graphics": Constant(1.02, 1.08, 1.12, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"),
+        "ada": Constant(1.0, 1.05, 1.1, KNOWN, "cards for games state an average: RTX 4090 2.7 of 2.52 GHz"),
+        "blackwell-graphics": Constant(
+            1.02, 1.08, 1.12, KNOWN, "RTX 5090: mma at 0.885 of an int8 peak that counts 838"
+        ),
     },
     "tile_intensity": {
-        "": Constant(48.0, 64.0, 80.0, f"{_TILES}: 128x128 and above at full speed"),
-        "volta": Constant(42.0, 52.0, 64.0, f"{_TILES}: half of ampere's products a clock"),
-        "turing": Constant(42.0, 52.0, 64.0, f"{_TILES}"),
-        "ampere-graphics": Constant(32.0, 42.0, 56.0, f"{_TILES}: half of GA100's products a clock"),
-        "ada": Constant(32.0, 42.0, 56.0, f"{_TILES}: as GA102"),
-        "blackwell-graphics": Constant(32.0, 42.0, 56.0, f"{_TILES}: as ada"),
-        "hopper": Constant(64.0, 80.0, 96.0, f"{_TILES}: twice ampere's products a clock; operands in shared memory"),
-        "blackwell": Constant(70.0, 85.0, 110.0, f"{_TILES}; tiles of 256x128 over two processors"),
+        "": Constant(48.0, 64.0, 80.0, TILES, "128x128 and above at full speed"),
+        "volta": Constant(42.0, 52.0, 64.0, TILES, "half of ampere's products a clock"),
+        "turing": Constant(42.0, 52.0, 64.0, TILES, "128x128 and above at full speed"),
+        "ampere-graphics": Constant(32.0, 42.0, 56.0, TILES, "half of GA100's products a clock"),
+        "ada": Constant(32.0, 42.0, 56.0, TILES, "as GA102"),
+        "blackwell-graphics": Constant(32.0, 42.0, 56.0, TILES, "as ada"),
+        "hopper": Constant(64.0, 80.0, 96.0, TILES, "twice ampere's products a clock; operands in shared memory"),
+        "blackwell": Constant(70.0, 85.0, 110.0, TILES, "tiles of 256x128 over two processors"),
     },
-    "vector_tile_intensity": {"": Constant(24.0, 36.0, 48.0, "CUTLASS, Efficient GEMM in CUDA: 128x64 at full speed")},
-    "tile_fill": {"": Constant(0.0, 32.0, 96.0, f"{_TILES}; a pipeline of 2-4 stages of 32 elements")},
-    "split_share": {"": Constant(0.70, 0.85, 0.95, "Osama et al. 2023, Stream-K, figures 5-8")},
-    "misaligned": {"": Constant(1.1, 1.6, 2.5, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not")},
+    "vector_tile_intensity": {
+        "": Constant(24.0, 36.0, 48.0, KNOWN, "CUTLASS, Efficient GEMM in CUDA: 128x64 at full speed"),
+    },
+    "tile_fill": {
+        "": Constant(0.0, 32.0, 96.0, TILES, "a pipeline of 2-4 stages of 32 elements"),
+    },
+    "split_share": {
+        "": Constant(0.7, 0.85, 0.95, KNOWN, "Osama et al. 2023, Stream-K, figures 5-8"),
+    },
+    "misaligned": {
+        "": Constant(1.1, 1.6, 2.5, KNOWN, "NVIDIA, Matrix Multiplication guide, figure 2: multiples of 8 or not"),
+    },
     "product_stream": {
-        "": Constant(0.85, 0.97, 1.05, f"{_LLMC}: A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
-        "cdna1": Constant(0.42, 0.65, 0.90, "as cdna2"),
-        "cdna2": Constant(0.42, 0.60, 0.90, f"{_LLMC}: MI210 0.34 of the datasheet's at 32 and 64 rows"),
-        "cdna3": Constant(0.60, 0.80, 0.95, "hipBLASLt, products of few rows"),
+        "": Constant(0.85, 0.97, 1.05, LLMC, "A100 0.76-0.80 of the datasheet's at 64 and 128 rows"),
+        "cdna1": Constant(0.42, 0.65, 0.9, KNOWN, "as cdna2"),
+        "cdna2": Constant(0.42, 0.6, 0.9, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
+        "cdna3": Constant(0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
     },
-    "convolution_share": {"": Constant(0.60, 0.80, 0.95, "NVIDIA, Convolutional Layers User's Guide, figures 3-8")},
+    "unpack8": {
+        "": Constant(
+            0.65,
+            0.85,
+            1.0,
+            KNOWN,
+            "kernels of one row in torchao and llama.cpp reach 0.5-0.85 of the datasheet's bandwidth",
+        ),
+    },
+    "unpack4": {
+        "": Constant(
+            0.5,
+            0.75,
+            1.0,
+            KNOWN,
+            "Frantar et al. 2024, Marlin: 0.95; torchao and llama.cpp 0.4-0.8 of the datasheet's bandwidth",
+        ),
+    },
+    "convolution_share": {
+        "": Constant(0.6, 0.8, 0.95, CONV, "figures 3-8"),
+    },
+    "vector_convolution_share": {
+        "": Constant(
+            0.7, 0.92, 1.1, KNOWN, "Lavin and Gray 2016: Winograd halves products of 3x3; others reach 0.7-0.9"
+        ),
+    },
     "channels_first": {
-        "": Constant(0.60, 0.82, 1.0, "PyTorch, Channels Last Memory Format: 22 % of ResNet-50 under AMP")
+        "": Constant(0.6, 0.82, 1.0, TF, "channels last gains about 20 % with tf32; 59029: 20 % with bf16"),
     },
-    "direct_share": {"": Constant(0.10, 0.25, 0.45, "cuDNN and PyTorch kernels of depthwise convolutions")},
+    "direct_share": {
+        "": Constant(0.1, 0.25, 0.45, KNOWN, "cuDNN and PyTorch kernels of depthwise convolutions"),
+    },
     "direct_stream": {
-        "": Constant(0.45, 0.70, 0.90, "a window is read again through caches: 0.4-0.8 of the datasheet's")
+        "": Constant(0.45, 0.7, 0.9, KNOWN, "a window is read again through caches: 0.4-0.8 of the datasheet's"),
     },
     "direct_weight": {
-        "": Constant(0.15, 0.40, 0.80, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers")
+        "": Constant(0.15, 0.4, 0.8, KNOWN, "PyTorch and cuDNN kernels of weights' gradients of depthwise layers"),
     },
     "attention_share": {
-        "": Constant(0.45, 0.65, 0.95, "between the families below"),
-        "volta": Constant(0.40, 0.55, 0.75, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
-        "turing": Constant(0.40, 0.55, 0.75, "CUTLASS memory-efficient attention"),
-        "ampere": Constant(0.80, 0.95, 1.05, f"{_FA}: A100 170-225 of 312 TFLOP/s"),
-        "ampere-graphics": Constant(0.75, 0.90, 1.0, f"{_FA}: as A100, twice the exponentials a product"),
-        "ada": Constant(0.75, 0.90, 1.0, f"{_FA}: as A100, twice the exponentials a product"),
-        "hopper": Constant(0.52, 0.66, 1.05, f"{_FA3}: FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
-        "blackwell": Constant(0.35, 0.60, 1.0, f"{_FA3}, scaled; cuDNN on B200"),
-        "cdna1": Constant(0.20, 0.35, 0.50, "as cdna2"),
-        "cdna2": Constant(0.25, 0.40, 0.60, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"),
-        "cdna3": Constant(0.45, 0.65, 0.85, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"),
-        "tpu": Constant(0.50, 0.70, 0.95, "Pallas splash attention"),
+        "": Constant(0.45, 0.65, 0.95, KNOWN, "between the families below"),
+        "volta": Constant(0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention, V100 50-65 of 125 TFLOP/s"),
+        "turing": Constant(0.4, 0.55, 0.75, KNOWN, "CUTLASS memory-efficient attention"),
+        "ampere": Constant(0.8, 0.95, 1.05, FA, "A100 170-225 of 312 TFLOP/s"),
+        "ampere-graphics": Constant(0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
+        "ada": Constant(0.75, 0.9, 1.0, FA, "as A100, twice the exponentials a product"),
+        "hopper": Constant(0.52, 0.66, 1.05, FA3, "FlashAttention-2 370, cuDNN 600, FlashAttention-3 648 of 989"),
+        "blackwell": Constant(0.35, 0.6, 1.0, FA, "scaled by products a clock; cuDNN on B200"),
+        "cdna1": Constant(0.2, 0.35, 0.5, KNOWN, "as cdna2"),
+        "cdna2": Constant(
+            0.25, 0.4, 0.6, KNOWN, "Composable Kernel FlashAttention-2, MI250 60-80 of 181 TFLOP/s a die"
+        ),
+        "cdna3": Constant(
+            0.45, 0.65, 0.85, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"
+        ),
+        "tpu": Constant(0.5, 0.7, 0.95, KNOWN, "Pallas splash attention"),
     },
-    "attention_backward": {"": Constant(0.65, 0.80, 0.95, f"{_FA}: 0.75-0.9 of forward; {_FA3}")},
+    "attention_backward": {
+        "": Constant(0.65, 0.8, 0.95, FA, "0.75-0.9 of forward"),
+    },
     "softmax_depth": {
-        "": Constant(24.0, 45.0, 64.0, f"{_FA}: heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
-        "ampere-graphics": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock, as many exponentials"),
-        "ada": Constant(12.0, 24.0, 40.0, "as GA102"),
-        "volta": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
-        "turing": Constant(12.0, 24.0, 40.0, "half of GA100's products a clock"),
+        "": Constant(24.0, 45.0, 64.0, FA, "heads of 64 reach 0.79 of heads of 128; one exponential a 16 products"),
+        "ampere-graphics": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock, as many exponentials"),
+        "ada": Constant(12.0, 24.0, 40.0, KNOWN, "as GA102"),
+        "volta": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
+        "turing": Constant(12.0, 24.0, 40.0, KNOWN, "half of GA100's products a clock"),
     },
     "attention_stream": {
-        "": Constant(0.60, 0.83, 0.97, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's")
+        "": Constant(0.6, 0.83, 0.97, KNOWN, "FlashDecoding and paged attention, 0.5-0.85 of the datasheet's"),
     },
     "bandwidth_share": {
-        "": Constant(0.76, 0.84, 0.92, _STREAM),
-        "pascal": Constant(0.68, 0.75, 0.80, f"{_STREAM}: P100 0.74"),
-        "volta": Constant(0.84, 0.90, 0.93, f"{_STREAM}: V100 0.93"),
-        "turing": Constant(0.72, 0.78, 0.84, f"{_STREAM}: T4 0.75-0.84 (Jia et al. 2019)"),
-        "ampere": Constant(0.76, 0.82, 0.90, f"{_STREAM}: A100 0.87-0.90; {_LLMC}: GELU 0.79"),
-        "ampere-graphics": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 3090 0.93"),
-        "ada": Constant(0.84, 0.90, 0.94, f"{_STREAM}: RTX 4090 0.92"),
-        "hopper": Constant(0.80, 0.88, 0.93, f"{_STREAM}: H100 0.90-0.92"),
-        "cdna1": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI100 0.78-0.82"),
-        "cdna2": Constant(0.70, 0.78, 0.84, f"{_STREAM}: MI250X 0.80-0.84"),
-        "cdna3": Constant(0.65, 0.75, 0.82, f"{_STREAM}: MI300X 0.76-0.81"),
-        "tpu": Constant(0.75, 0.88, 0.95, "JAX scaling book"),
-        "cpu": Constant(0.60, 0.75, 0.88, "STREAM triad"),
+        "": Constant(0.76, 0.84, 0.92, STREAM, "0.76-0.93"),
+        "pascal": Constant(0.68, 0.75, 0.8, STREAM, "P100 0.74"),
+        "volta": Constant(0.84, 0.9, 0.93, STREAM, "V100 0.93"),
+        "turing": Constant(0.72, 0.78, 0.84, STREAM, "T4 0.75-0.84 (Jia et al. 2019)"),
+        "ampere": Constant(0.77, 0.84, 0.91, LLMC, "A100 GELU 0.79; mli/transformers-benchmarks issue 4: A800 0.89"),
+        "ampere-graphics": Constant(0.84, 0.9, 0.94, STREAM, "RTX 3090 0.93"),
+        "ada": Constant(0.84, 0.9, 0.94, P2P, "copies on RTX 4090 0.91-0.92"),
+        "hopper": Constant(0.8, 0.88, 0.93, STREAM, "H100 0.90-0.92"),
+        "cdna1": Constant(0.7, 0.78, 0.84, STREAM, "MI100 0.78-0.82"),
+        "cdna2": Constant(0.7, 0.78, 0.84, STREAM, "MI250X 0.80-0.84"),
+        "cdna3": Constant(0.65, 0.75, 0.82, STREAM, "MI300X 0.76-0.81"),
+        "tpu": Constant(0.75, 0.88, 0.95, KNOWN, "JAX scaling book"),
+        "cpu": Constant(0.6, 0.75, 0.88, KNOWN, "STREAM triad"),
     },
     "reduction_stream": {
-        "": Constant(0.75, 0.96, 1.08, f"{_LLMC}: A100 layer norm 0.88-0.91, above 8,192 columns 0.45")
+        "": Constant(0.65, 0.9, 1.08, LLMC, "A100 layer norm 0.88-0.91; allenai/OLMo issue 258: 0.61"),
     },
-    "softmax_stream": {"": Constant(0.58, 0.72, 0.95, f"{_LLMC}: A100 softmax 0.47-0.63; above 1,024 columns 3 reads")},
-    "gather_stream": {"": Constant(0.40, 0.72, 0.95, "rows of an embedding, 0.4-0.8 of the datasheet's")},
-    "cache_speedup": {"": Constant(1.8, 2.5, 4.0, "Chips and Cheese: last caches of A100, H100, AD102, 2-5 x memory")},
-    "pointwise_rate": {"": Constant(0.15, 0.35, 0.70, "special functions at 1/8 to 1/4 of the rate of products")},
-    "overlap": {"": Constant(2.5, 5.0, 12.0, f"{_LLMC}: A100 at 128 rows, where compute and memory take as long")},
+    "softmax_stream": {
+        "": Constant(0.55, 0.7, 1.0, LLMC, "A100 softmax 0.47-0.63; rows above 1,024 are read three times"),
+    },
+    "gather_stream": {
+        "": Constant(0.4, 0.72, 0.95, KNOWN, "rows of an embedding, 0.4-0.8 of the datasheet's"),
+    },
+    "cache_speedup": {
+        "": Constant(1.8, 2.5, 4.0, KNOWN, "Chips and Cheese: last caches of A100, H100, AD102, 2-5 x memory"),
+    },
+    "pointwise_rate": {
+        "": Constant(0.15, 0.35, 0.7, KNOWN, "special functions at 1/8 to 1/4 of the rate of products"),
+    },
+    "overlap": {
+        "": Constant(2.5, 5.0, 12.0, LLMC, "A100 at 128 rows, where compute and memory take as long"),
+    },
     "kernel_seconds": {
-        "": Constant(1.5e-6, 2.5e-6, 4.0e-6, _GRAPHS),
-        "cdna1": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
-        "cdna2": Constant(3e-6, 5e-6, 9e-6, "rocprof, empty kernels"),
-        "cdna3": Constant(2.5e-6, 4e-6, 8e-6, "rocprof, empty kernels"),
-        "tpu": Constant(0.2e-6, 1e-6, 3e-6, "one program, no launch a kernel"),
-        "apple": Constant(3e-6, 6e-6, 15e-6, "Metal command encoders"),
-        "cpu": Constant(0.3e-6, 1e-6, 5e-6, "fork and join of threads"),
+        "": Constant(1.5e-06, 2.5e-06, 4e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
+        "cdna1": Constant(3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
+        "cdna2": Constant(3e-06, 5e-06, 9e-06, KNOWN, "rocprof, empty kernels"),
+        "cdna3": Constant(2.5e-06, 4e-06, 8e-06, KNOWN, "rocprof, empty kernels"),
+        "tpu": Constant(2e-07, 1e-06, 3e-06, KNOWN, "one program, no launch a kernel"),
+        "apple": Constant(3e-06, 6e-06, 1.5e-05, KNOWN, "Metal command encoders"),
+        "cpu": Constant(3e-07, 1e-06, 5e-06, KNOWN, "fork and join of threads"),
     },
-    "product_seconds": {"": Constant(0.5e-6, 2.0e-6, 4.0e-6, f"{_VOLTA}: latencies of memory and pipeline")},
-    "eager_seconds": {"": Constant(3.5e-6, 6.0e-6, 12.0e-6, "PyTorch dispatcher and launch: 5-10 us a kernel")},
-    "compiled_seconds": {"": Constant(2.0e-6, 3.5e-6, 7.0e-6, "cudaLaunchKernel 2-4 us from generated code")},
-    "graph_seconds": {"": Constant(0.1e-6, 0.4e-6, 1.0e-6, _GRAPHS)},
-    "conditions": {"": Constant(0.95, 1.0, 1.12, "published recipes: 6 % between quarterly containers of one system")},
+    "product_seconds": {
+        "": Constant(5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),
+    },
+    "eager_seconds": {
+        "": Constant(3.5e-06, 6e-06, 1.2e-05, KNOWN, "PyTorch dispatcher and launch: 5-10 us a kernel"),
+    },
+    "compiled_seconds": {
+        "": Constant(2e-06, 3.5e-06, 7e-06, KNOWN, "cudaLaunchKernel 2-4 us from generated code"),
+    },
+    "graph_seconds": {
+        "": Constant(1e-07, 4e-07, 1e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
+    },
+    "conditions": {
+        "": Constant(0.95, 1.0, 1.12, KNOWN, "published recipes: 6 % between quarterly containers of one system"),
+    },
 }
 """Each constant by family; see `family`."""
 

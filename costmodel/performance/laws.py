@@ -166,13 +166,15 @@ class Device:
         c, sizes = self.constants, _sizes(kernel)
         rate = units.rate
         if kernel.sort == "convolution":
-            rate *= c.convolution_share * (1.0 if channels_last or BITS[kernel.dtype] > 16 else c.channels_first)
+            share = c.convolution_share if units.matrix else c.vector_convolution_share
+            rate *= share * (c.channels_first if units.matrix and not channels_last else 1.0)
         compute = kernel.launches * self._tiled(sizes, units.matrix, least, most) / rate
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
             compute = compute * (1 + (c.misaligned - 1) * (most(sizes.n % width, sizes.k % width) != 0))
         moved = kernel.read + kernel.written
-        memory = moved / (self.bandwidth * c.product_stream)
+        unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
+        memory = moved / (self.bandwidth * c.product_stream * unpacked)
         long, short = most(compute, memory), least(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
         joined = long * (1 + (short / most(long, TINY)) ** c.overlap) ** (1 / c.overlap)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import SettingError, UnknownNameError
 from costmodel.graph.kernel import Kernel, Product, Sort
+from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, calibrated, constant, typical
 from costmodel.performance.interval import interval
@@ -178,7 +179,8 @@ def test_every_constant_has_a_range_and_a_source(name: str) -> None:
     assert "" in TABLE[name]
     for of in TABLE[name].values():
         assert 0 <= of.low <= of.typical <= of.high
-        assert of.source
+        assert of.source.title
+        assert of.found
 
 
 @given(machines, sorts, sizes, sizes, sizes)
@@ -217,3 +219,50 @@ def test_constants_that_there_are_not_are_refused() -> None:
         calibrated(machine(), {"product_share": float("nan")})
     with pytest.raises(UnknownNameError, match="constant"):
         constant("speed", machine())
+
+
+# TFLOP/s of square products of 4096, 8192 and 10240 by torch.matmul, as people measured them on their machines
+# (zzc0721/torch-performance-test-data: issues 43, 77, 78, 79, 80, 95, 107, 108, 120, 124, 126, 140, 164, 185, 195).
+MEASURED = [
+    ("a40", "fp16", 113.51, 108.47, 119.18),
+    ("a40", "fp32", 23.01, 23.73, 22.82),
+    ("a40", "tf32", 54.88, 59.52, 59.39),
+    ("a100-pcie-40gb", "fp16", 241.49, 197.51, 205.66),
+    ("a100-pcie-40gb", "fp32", 15.52, 17.56, 16.67),
+    ("a100-pcie-40gb", "tf32", 108.32, 97.32, 102.05),
+    ("a10g", "fp16", 62.46, 65.67, 69.47),
+    ("a10g", "fp32", 23.37, 23.23, 22.43),
+    ("h100-pcie", "bf16", 495.93, 492.84, 471.79),
+    ("h100-pcie", "fp32", 36.51, 36.95, 35.80),
+    ("h100-sxm", "bf16", 788.72, 797.51, 719.72),
+    ("h100-sxm", "fp32", 51.88, 51.81, 49.61),
+    ("h100-sxm", "tf32", 402.15, 372.05, 376.66),
+    ("h20", "bf16", 133.41, 138.60, 142.25),
+    ("l20", "fp16", 113.26, 108.96, 106.53),
+    ("l20", "fp32", 36.35, 35.88, 35.27),
+    ("l4", "fp16", 53.02, 53.80, 52.47),
+    ("l4", "fp32", 12.53, 10.66, 11.11),
+    ("mi210", "fp16", 117.08, 120.18, 127.16),
+    ("mi210", "fp32", 33.13, 33.02, 33.68),
+    ("p100-pcie-16gb", "fp32", 8.21, 8.63, 8.56),
+    ("rtx-3080", "fp16", 61.69, 63.36, 63.53),
+    ("rtx-3080", "fp32", 21.45, 21.18, 20.56),
+    ("rtx-4090", "fp16", 168.38, 155.50, 156.88),
+    ("rtx-4090", "fp32", 53.02, 53.41, 51.43),
+    ("rtx-5090", "bf16", 182.19, 234.66, 236.99),
+    ("v100-sxm2-16gb", "fp16", 95.73, 97.36, 89.37),
+    ("v100-sxm2-16gb", "fp32", 13.85, 14.38, 14.51),
+]
+
+
+def test_square_products_are_as_measured_on_sixteen_machines() -> None:
+    errors: dict[str, list[float]] = {}
+    for name, dtype, *rates in MEASURED:
+        device = Device(load_machine(name))
+        for n, rate in zip((4096, 8192, 10240), rates, strict=True):
+            one = kernel("product", 1, n, n, n, "fp32" if dtype == "tf32" else dtype)
+            predicted = device.seconds(one, allow_tf32=dtype == "tf32")
+            errors.setdefault(name, []).append(predicted * rate * 1e12 / one.flops - 1)
+    every = [error for of_one in errors.values() for error in of_one]
+    assert sum(map(abs, every)) / len(every) < 0.07
+    assert {name for name, of_one in errors.items() if abs(sum(of_one) / len(of_one)) > 0.12} == set()
