@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import unknown
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -374,7 +374,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "": Constant(5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),
     },
     "eager_seconds": {
-        "": Constant(3.5e-06, 6e-06, 1.2e-05, KNOWN, "PyTorch dispatcher and launch: 5-10 us a kernel"),
+        "": Constant(4e-06, 8e-06, 1.6e-05, KNOWN, "PyTorch modules, dispatcher and launch: 5-10 us, 20 on slow hosts"),
     },
     "compiled_seconds": {
         "": Constant(2e-06, 3.5e-06, 7e-06, KNOWN, "cudaLaunchKernel 2-4 us from generated code"),
@@ -416,14 +416,6 @@ def typical(machine: Machine) -> Constants:
     """The typical value of each constant for a machine."""
     keys = tuple(family(machine))
     return Constants(**{n: next(v[key].typical for key in keys if key in v) for n, v in TABLE.items()})
-
-
-def calibrated(machine: Machine, values: dict[str, float]) -> Constants:
-    """The typical constants with some measured on the machine itself."""
-    for name, value in values.items():
-        if not value > 0:
-            raise SettingError(f"{name}: {value!r} is no constant of a law: give a positive number")
-    return typical(machine).changed(**values)
 
 
 assert set(TABLE) == set(UNITS) == {field.name for field in fields(Constants)}

@@ -42,8 +42,9 @@ def interval(
     """The interval of a time that is worked out from constants, such as the sum over all kernels of a step.
 
     One constant moves every kernel that it is in, so their errors do not average out; different constants are taken as
-    independent, and the logarithms of their effects add up in squares. known: constants without a range, since they
-    were measured. at: the constants in the middle, typical ones unless given.
+    independent, and the logarithms of their effects add up in squares. Of a time over another, measured one, constants
+    that move both alike cancel. known: constants without a range, since they were measured. at: the constants in the
+    middle, typical ones unless given.
     """
     middle = at or typical(machine)
     seconds = time(middle)

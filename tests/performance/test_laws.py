@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import SettingError, UnknownNameError
+from costmodel.errors import SpecError, UnknownNameError
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
-from costmodel.performance.constants import TABLE, calibrated, constant, typical
+from costmodel.performance.calibration import Calibration
+from costmodel.performance.constants import TABLE, constant, typical
 from costmodel.performance.interval import interval
 from costmodel.performance.laws import Device, seconds
 
@@ -205,18 +207,50 @@ def test_what_is_measured_narrows_an_interval() -> None:
     one = kernel("product", 1, 8192, 8192, 8192)
     on = machine()
     wide = interval(lambda c: seconds(one, on, "calibrated", c), on)
-    measured = calibrated(on, {"product_share": 0.9, "conditions": 1.0})
+    measured = Calibration(machine="one", constants={"product_share": 0.9, "conditions": 1.0}).on(on)
     narrow = interval(
         lambda c: seconds(one, on, "calibrated", c), on, known=["product_share", "conditions"], at=measured
     )
     assert narrow.high / narrow.low < wide.high / wide.low
 
 
+def test_an_anchored_time_is_known_better_than_a_free_one() -> None:
+    """The ratio of two times, of which one is measured: constants that move both alike cancel."""
+    on, one, other = machine(), kernel("product", 1, 8192, 8192, 8192), kernel("product", 1, 8192, 8192, 4096)
+    free = interval(lambda c: seconds(other, on, "calibrated", c), on)
+    anchored = interval(lambda c: seconds(other, on, "calibrated", c) / seconds(one, on, "calibrated", c), on)
+    assert anchored.high / anchored.low < (free.high / free.low) ** 0.3
+
+
+def test_a_calibration_is_read_back(tmp_path: Path) -> None:
+    found = Calibration(machine="one", constants={"product_share": 0.9}, measured=["4096 x 4096: 0.5 ms"])
+    path = tmp_path / "one.yaml"
+    path.write_text(found.dump(), encoding="utf-8")
+    assert Calibration.load(path) == found
+    assert found.on(machine()).product_share == 0.9
+    assert found.on(machine()).vector_share == typical(machine()).vector_share
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("machine: one\nconstants: {product_shar: 0.9}", "line 2.*did you mean 'product_share'"),
+        ("machine: one\nconstants:\n  product_share: -1", "line 3.*constants.product_share: -1 is no positive number"),
+        ("machine: one\nconstants: {product_share: fast}", "'fast' is no positive number"),
+        ("machine: one\nconstants: 3", "is not a mapping"),
+        ("constants: {product_share: 0.9}", "field machine is missing"),
+        ("- one", "a calibration has named fields"),
+    ],
+)
+def test_a_calibration_that_is_wrong_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "one.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match=message) as refused:
+        Calibration.load(path)
+    assert "\n" not in str(refused.value)
+
+
 def test_constants_that_there_are_not_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'product_share'"):
-        calibrated(machine(), {"product_shar": 0.9})
-    with pytest.raises(SettingError, match="positive"):
-        calibrated(machine(), {"product_share": float("nan")})
     with pytest.raises(UnknownNameError, match="constant"):
         constant("speed", machine())
 
