@@ -144,6 +144,10 @@ GRAPHS = Source("Gray 2019, Getting Started with CUDA Graphs")
 VOLTA = Source("Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking")
 POWER = Source("power of CMOS: f·V², between linear and cubic in f")
 KNOWN = Source("general knowledge")
+HERE = Source("the machine itself", confirmed=True)
+
+ATTAINED = ("product_share", "vector_share", "bandwidth_share")
+"""Shares of published peaks, which are 1 of peaks that were measured."""
 
 TABLE: dict[str, dict[str, Constant]] = {
     "product_share": {
@@ -368,19 +372,22 @@ TABLE: dict[str, dict[str, Constant]] = {
         "cdna3": Constant(2.5e-06, 4e-06, 8e-06, KNOWN, "rocprof, empty kernels"),
         "tpu": Constant(2e-07, 1e-06, 3e-06, KNOWN, "one program, no launch a kernel"),
         "apple": Constant(3e-06, 6e-06, 1.5e-05, KNOWN, "Metal command encoders"),
-        "cpu": Constant(3e-07, 1e-06, 5e-06, KNOWN, "fork and join of threads"),
+        "cpu": Constant(5e-07, 3e-06, 1e-05, KNOWN, "dispatch, and fork and join of threads"),
     },
     "product_seconds": {
         "": Constant(5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),
     },
     "eager_seconds": {
         "": Constant(4e-06, 8e-06, 1.6e-05, KNOWN, "PyTorch modules, dispatcher and launch: 5-10 us, 20 on slow hosts"),
+        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
     },
     "compiled_seconds": {
         "": Constant(2e-06, 3.5e-06, 7e-06, KNOWN, "cudaLaunchKernel 2-4 us from generated code"),
+        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
     },
     "graph_seconds": {
         "": Constant(1e-07, 4e-07, 1e-06, GRAPHS, "3.8 us a kernel of 2.9 us in a stream, 3.4 us in a graph"),
+        "cpu": Constant(0.0, 0.0, 0.0, KNOWN, "the thread that calls is the one that works: kernel_seconds holds both"),
     },
     "conditions": {
         "": Constant(0.95, 1.0, 1.12, KNOWN, "published recipes: 6 % between quarterly containers of one system"),
@@ -395,27 +402,31 @@ def family(machine: Machine) -> Iterator[str]:
     NVIDIA's dies for graphics have another balance than those for data centres of the same name, whose numbers are
     round: GA100 and GB110 are for data centres, GA102 and GB202 for graphics.
     """
-    name = machine.architecture.lower()
-    number = int("".join(filter(str.isdigit, machine.chip)) or 100)
-    if number % 10 or number < 100:
-        yield f"{name}-graphics"
-    yield name
+    if name := machine.architecture.lower():
+        number = int("".join(filter(str.isdigit, machine.chip)) or 100)
+        if number % 10 or number < 100:
+            yield f"{name}-graphics"
+        yield name
     yield machine.category
     yield ""
 
 
 def constant(name: str, machine: Machine) -> Constant:
-    """The constant of a machine, by the most exact family that the table has."""
+    """The constant of a machine: by the most exact family that the table has, or what the machine says itself."""
     if name not in TABLE:
         raise unknown("constant", name, TABLE)
+    if machine.measured and name in ATTAINED:
+        return Constant(0.92, 1.0, 1.04, HERE, "its figures were attained, not published as peaks")
+    if machine.call_overhead and name == "kernel_seconds":
+        overhead = machine.call_overhead
+        return Constant(0.8 * overhead, overhead, 1.25 * overhead, HERE, "its call overhead")
     values = TABLE[name]
     return next(values[key] for key in family(machine) if key in values)
 
 
 def typical(machine: Machine) -> Constants:
     """The typical value of each constant for a machine."""
-    keys = tuple(family(machine))
-    return Constants(**{n: next(v[key].typical for key in keys if key in v) for n, v in TABLE.items()})
+    return Constants(**{name: constant(name, machine).typical for name in TABLE})
 
 
 assert set(TABLE) == set(UNITS) == {field.name for field in fields(Constants)}

@@ -114,9 +114,12 @@ class Device:
         """Clock over the boost clock that the power limit leaves when all units multiply, never below the base clock.
 
         Power is static + dynamic · (clock / boost)^exponent; it may not exceed the board's. It goes by products of 16
-        bits, or by those of vector units: narrower types take as many watts for more products.
+        bits, or by those of vector units: narrower types take as many watts for more products. Figures that were
+        measured are at the clock that the machine sustains.
         """
         c, machine = self.constants, self.machine
+        if machine.measured:
+            return 1.0
         given = machine.peak.given
         peak = max(given.get("fp16") or 0.0, given.get("bf16") or 0.0) if matrix else 0.0
         watts = (c.product_watts if matrix else c.vector_watts) * (peak or self.vector_peak) / 1e12

@@ -250,6 +250,15 @@ def test_a_calibration_that_is_wrong_is_refused_in_one_line(tmp_path: Path, text
     assert "\n" not in str(refused.value)
 
 
+def test_a_measured_machine_reaches_its_figures() -> None:
+    host = Machine(name="host", peak={"fp32": 1e12}, bandwidth=1e10, memory=10**10, category="cpu", measured=True,
+                   call_overhead=1e-6, tdp=10)  # fmt: skip
+    product = kernel("product", 1, 4096, 4096, 4096, "fp32")
+    assert seconds(product, host) == pytest.approx(product.flops / 1e12, rel=0.05)
+    assert seconds(kernel("pointwise", 1, 0, 0, 0), host) == pytest.approx(1e-6)
+    assert Device(host).host_seconds(product) == 0
+
+
 def test_constants_that_there_are_not_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="constant"):
         constant("speed", machine())
