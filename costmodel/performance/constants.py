@@ -38,6 +38,7 @@ class Constants:
     """One value of each constant, for one machine."""
 
     product_share: float
+    narrow_share: float
     vector_share: float
     product_watts: float
     vector_watts: float
@@ -87,6 +88,7 @@ class Constants:
 
 UNITS = {
     "product_share": "share of the sustained peak that large products reach on matrix units",
+    "narrow_share": "speed of products of 8 bits and fewer over what their peak would have of it",
     "vector_share": "share of the sustained peak that large products reach on vector units",
     "product_watts": "dynamic power of 16-bit products at the boost clock [W per TFLOP/s]",
     "vector_watts": "dynamic power of fp32 products on vector units at the boost clock [W per TFLOP/s]",
@@ -168,7 +170,11 @@ TABLE: dict[str, dict[str, Constant]] = {
         "gaudi3": Constant(0.66, 0.72, 0.78, MAMF, "1,289 of 1,677 (1,835 on the sheet)"),
         "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5-12.8 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
         "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN, 50-90 % of peak by core and clock"),
+        "cdna4": Constant(0.72, 0.85, 0.92, KNOWN, "as cdna3, with newer libraries"),
+        "rdna3": Constant(0.70, 0.80, 0.85, SQUARE, "RX 7900 XT 82-83 of 103 TFLOP/s"),
+        "rdna4": Constant(0.55, 0.64, 0.72, SQUARE, "RX 9060 XT 66 of 103 TFLOP/s"),
     },
+    "narrow_share": {"": Constant(0.75, 0.90, 0.97, MAMF, "H100 fp8 0.71, bf16 0.80 of peak; GH200 0.78, 0.84")},
     "vector_share": {
         "": Constant(0.7, 0.82, 0.93, KNOWN, "between the families below"),
         "pascal": Constant(0.86, 0.92, 0.95, SQUARE, "P100 8.6 of 9.3, GTX 1080 Ti 10.1 of 11.3 TFLOP/s"),
@@ -184,6 +190,8 @@ TABLE: dict[str, dict[str, Constant]] = {
         "blackwell-graphics": Constant(0.54, 0.6, 0.66, SQUARE, "RTX 5090 66 of 104.8, RTX 5080 33 of 56.3"),
         "apple": Constant(0.55, 0.72, 0.85, SQUARE, "M3 Max 11.5 of 14.2, M4 3.0 of 4.3 TFLOP/s"),
         "cpu": Constant(0.5, 0.7, 0.9, KNOWN, "OpenBLAS and oneDNN"),
+        "rdna3": Constant(0.38, 0.45, 0.55, SQUARE, "RX 7900 XT 23 of 51.5: two instructions at once are rare"),
+        "rdna4": Constant(0.32, 0.37, 0.45, SQUARE, "RX 9060 XT 9.4 of 25.6 TFLOP/s"),
     },
     "product_watts": {
         "": Constant(0.6, 0.8, 1.1, KNOWN, "between the families below"),
@@ -203,6 +211,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "tpu": Constant(0.2, 0.4, 0.6, KNOWN, "TPU v4 of 192 W does not throttle (Jouppi et al. 2023)"),
         "gaudi2": Constant(0.5, 0.8, 1.0, MAMF, "0.99 of peak on 600 W"),
         "gaudi3": Constant(0.2, 0.3, 0.4, MAMF, "does not throttle"),
+        "cdna4": Constant(0.55, 0.70, 0.85, KNOWN, "MI355X of 1,400 W about 0.67 of peak"),
     },
     "vector_watts": {
         "": Constant(3.0, 4.5, 7.0, KNOWN, "between the families below"),
@@ -262,6 +271,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "cdna1": Constant(0.42, 0.65, 0.9, KNOWN, "as cdna2"),
         "cdna2": Constant(0.42, 0.6, 0.9, LLMC, "MI210 0.34 of the datasheet's at 32 and 64 rows"),
         "cdna3": Constant(0.6, 0.8, 0.95, KNOWN, "hipBLASLt, products of few rows"),
+        "cdna4": Constant(0.60, 0.80, 0.95, KNOWN, "as cdna3"),
     },
     "unpack8": {
         "": Constant(
@@ -318,6 +328,7 @@ TABLE: dict[str, dict[str, Constant]] = {
             0.45, 0.65, 0.85, KNOWN, "Composable Kernel FlashAttention-2, MI300X 400-550 of 1,307 TFLOP/s"
         ),
         "tpu": Constant(0.5, 0.7, 0.95, KNOWN, "Pallas splash attention"),
+        "cdna4": Constant(0.40, 0.60, 0.85, KNOWN, "as cdna3"),
     },
     "attention_backward": {
         "": Constant(0.65, 0.8, 0.95, FA, "0.75-0.9 of forward"),
@@ -346,6 +357,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "cdna3": Constant(0.65, 0.75, 0.82, STREAM, "MI300X 0.76-0.81"),
         "tpu": Constant(0.75, 0.88, 0.95, KNOWN, "JAX scaling book"),
         "cpu": Constant(0.6, 0.75, 0.88, KNOWN, "STREAM triad"),
+        "cdna4": Constant(0.65, 0.75, 0.82, KNOWN, "as cdna3"),
     },
     "reduction_stream": {
         "": Constant(0.65, 0.9, 1.08, LLMC, "A100 layer norm 0.88-0.91; allenai/OLMo issue 258: 0.61"),
@@ -373,6 +385,7 @@ TABLE: dict[str, dict[str, Constant]] = {
         "tpu": Constant(2e-07, 1e-06, 3e-06, KNOWN, "one program, no launch a kernel"),
         "apple": Constant(3e-06, 6e-06, 1.5e-05, KNOWN, "Metal command encoders"),
         "cpu": Constant(5e-07, 3e-06, 1e-05, KNOWN, "dispatch, and fork and join of threads"),
+        "cdna4": Constant(2.5e-06, 4e-06, 8e-06, KNOWN, "as cdna3"),
     },
     "product_seconds": {
         "": Constant(5e-07, 2e-06, 4e-06, VOLTA, "latencies of memory and pipeline"),

@@ -39,6 +39,8 @@ HEAD_STEP = 32
 """Sizes of heads are rounded up to it in fused attention."""
 VECTOR_LOAD_BITS = 128
 """Bits that matrix units' operands are loaded by, where rows start at multiples of them."""
+NARROW = frozenset({"fp8", "int8", "fp6", "fp4", "int4"})
+"""Types of which products reach less of their peak."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -140,9 +142,14 @@ class Device:
             runs_in = machine.runs_in(kernel.dtype) or kernel.dtype
             named = ("fp32_tensor", "tf32") if tf32 else ("fp32_tensor",)
             matrix = any(name in machine.peak.given for name in (named if runs_in == "fp32" else (runs_in,)))
-            peak = machine.product_peak(runs_in, tf32)
+            peak = attained = machine.product_peak(runs_in, tf32)
+            if runs_in in ("fp16", "bf16") and not matrix:
+                # Libraries accumulate in fp32, at whose rate vector units then work.
+                attained = min(peak, self.vector_peak)
             share = c.product_share if matrix else c.vector_share
-            self._units[key] = Units(peak, matrix, peak * share * self.clock(matrix=matrix))
+            if runs_in in NARROW:
+                share *= c.narrow_share
+            self._units[key] = Units(peak, matrix, attained * share * self.clock(matrix=matrix))
         return self._units[key]
 
     def _peak(self, kernel: Kernel, allow_tf32: bool | None) -> float:
