@@ -40,8 +40,16 @@ HEAD_STEP = 32
 VECTOR_LOAD_BITS = 128
 """Bits that matrix units' operands are loaded by, where rows start at multiples of them."""
 POWER_BITS = {
-    **{"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16},
-    **{"fp8": 8, "int8": 8, "fp6": 8, "fp4": 4, "int4": 4},
+    "fp64": 64,
+    "fp32": 32,
+    "tf32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8": 8,
+    "int8": 8,
+    "fp6": 8,
+    "fp4": 4,
+    "int4": 4,
 }
 """Bits that power goes by: units for half of them do twice the products on the same power."""
 TINY = 1e-30
