@@ -199,8 +199,9 @@ def test_every_constant_has_a_range_and_a_source(name: str) -> None:
 @given(machines, sorts, sizes, sizes, sizes)
 def test_an_interval_holds_its_middle_and_each_effect(on, sort, m, n, k) -> None:
     one = kernel(sort, 2, m, n, k)
-    found = interval(lambda c: seconds(one, on, "calibrated", c), on)
-    assert found.low <= found.typical <= found.high
+    least = seconds(one, on, "ceiling")
+    found = interval(lambda c: seconds(one, on, "calibrated", c), on, least=least)
+    assert least <= found.low <= found.typical <= found.high
     for effect in found.effects:
         assert found.low * (1 - 1e-9) <= effect.low <= effect.high <= found.high * (1 + 1e-9)
 
