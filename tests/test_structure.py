@@ -179,7 +179,9 @@ def test_a_kind_that_leaves_a_cost_out_is_refused_by_name() -> None:
             source = "none"
 
     with pytest.raises(TypeError, match="Sourceless names no source"):
-        layer(type("Sourceless", (Unary,), {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")}))
+        layer(
+            type("Sourceless", (Unary,), {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")})
+        )
     assert not {"forgetful", "sourceless"} & KINDS.keys()
 
 
