@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
+from costmodel.display.units import show_bytes, show_few, show_rate, show_seconds
 from costmodel.performance.constants import UNITS, Source
 from costmodel.performance.interval import Effect
 
@@ -54,13 +54,8 @@ def sheet(t: Time) -> Sheet:
 
 
 def _rates(t: Time) -> str:
-    rates = f"{_rate(t.samples_per_second)} samples/s"
-    return rates if t.tokens_per_second is None else f"{rates}, {_rate(t.tokens_per_second)} tokens/s"
-
-
-def _rate(rate: float) -> str:
-    """Three significant digits, below 1,000 with a decimal."""
-    return show_count(int(rate)) if rate >= 1000 else f"{rate:.3g}"
+    rates = f"{show_few(t.samples_per_second)} samples/s"
+    return rates if t.tokens_per_second is None else f"{rates}, {show_few(t.tokens_per_second)} tokens/s"
 
 
 def _tables(t: Time) -> list[Table]:

@@ -304,6 +304,17 @@ class Time(Answer):
         found = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
         return {dtype: other for dtype, other in found.items() if other is not None and other != dtype}
 
+    def value(self, quantity: str) -> float:
+        """A quantity of `cost.quantities.TIMED` by name. Raises SettingError for one that the step does not have."""
+        if quantity == "energy":
+            return self.energy(pue=1).joules
+        if quantity == "money":
+            return self.money().amount
+        found = getattr(self, quantity)
+        if found is None:
+            raise SettingError(f"{self.prediction.model.title} has no tokens: ask for samples_per_second")
+        return found
+
     def run(
         self,
         *,
