@@ -12,7 +12,7 @@ import costmodel  # the names of the whole package, each loaded when it is used:
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
+from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
     Standing,
@@ -163,9 +163,22 @@ class Prediction(Data):
         except CostModelError:
             return self.lettered
 
-    def value(self, quantity: str) -> int:
-        """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
-        _check_quantity(quantity)
+    @cached_property
+    def time(self) -> costmodel.Time:
+        """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
+        if self.settings.on is None:
+            raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
+        return self.on(self.settings.on, stack=self.settings.stack)
+
+    def value(self, quantity: str) -> Any:
+        """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
+
+        Raises UnknownNameError, SettingError.
+        """
+        if quantity in TIMED:
+            return self.time.value(quantity)
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", quantity, ALL)
         value: Any = self
         for part in quantity.split("."):
             value = getattr(value, part)
@@ -224,7 +237,7 @@ class Prediction(Data):
 
         return {
             "model": describe(self.model),
-            "settings": asdict(self.settings),
+            "settings": self._asked(),
             "params": self.params,
             "trainable_params": self.trainable_params,
             "active_params": self.active_params,
@@ -233,6 +246,12 @@ class Prediction(Data):
             "memory": asdict(self.memory),
             "layers": [row.to_dict() for row in self.layers],
         }
+
+    def _asked(self) -> dict[str, Any]:
+        """The settings as plain data, a machine's description in the place of a machine."""
+        asked = asdict(self.settings)
+        on = asked["on"]
+        return asked if on is None or isinstance(on, str) else {**asked, "on": on.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Any) -> Prediction:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from costmodel.cost.prediction import Prediction
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
+from costmodel.display.table import page, written_for
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
@@ -18,6 +19,7 @@ from costmodel.performance.constants import Constants, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.interval import Effect, Interval, interval
 from costmodel.performance.laws import Tier
+from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+COLUMNS = 80
+"""A time is laid out for so many, or fewer if the page has no more."""
 Bound = Literal["compute", "memory", "overhead"]
 """What a kernel waits for: arithmetic, bytes, or its start."""
 Limit = Literal["compute", "memory", "overhead", "host"]
@@ -300,6 +304,59 @@ class Time(Answer):
         found = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
         return {dtype: other for dtype, other in found.items() if other is not None and other != dtype}
 
+    def value(self, quantity: str) -> float:
+        """A quantity of `cost.quantities.TIMED` by name. Raises SettingError for one that the step does not have."""
+        if quantity == "energy":
+            return self.energy(pue=1).joules
+        if quantity == "money":
+            return self.money().amount
+        found = getattr(self, quantity)
+        if found is None:
+            raise SettingError(f"{self.prediction.model.title} has no tokens: ask for samples_per_second")
+        return found
+
+    def run(
+        self,
+        *,
+        steps: float | None = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        epochs: float = 1,
+        devices: int = 1,
+        loader: float | str | None = None,
+    ) -> Run:
+        """How long a run takes: one step unless so many `steps`, `samples` or `tokens` are given.
+
+        Args:
+            steps: of all devices.
+            samples: of one epoch.
+            tokens: of one epoch, of models that have tokens.
+            epochs: how often all of them are taken.
+            devices: that work side by side, each on samples of its own.
+            loader: samples a second that are loaded for all devices, or text such as "2000 images/s".
+
+        Raises:
+            SettingError: what is wrong with the question, in one line.
+
+        """
+        return run_of(self, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
+
+    def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
+        """Energy of one step, or of a run as `run` takes it.
+
+        power: of a device: "tdp" (the board's limit), "typical" (between idle and that, by the share of the time that
+        it is busy), or watts. pue: what the data centre draws over what its devices do. Raises SettingError.
+        """
+        return self.run(**run).energy(power=power, pue=pue)
+
+    def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float, **run: Any) -> Carbon:
+        """Carbon of one step, or of a run; intensity: grams a kWh, or text such as "400 g/kWh". Raises SettingError."""
+        return self.run(**run).carbon(intensity=intensity, power=power, pue=pue)
+
+    def money(self, *, price: float | None = None, **run: Any) -> Money:
+        """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
+        return self.run(**run).money(price=price)
+
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """A roofline with every kernel on it, as large as its share of the time, also written to `path`.
 
@@ -350,14 +407,18 @@ class Time(Answer):
 
         return sheet(self)
 
+    def __str__(self) -> str:
+        with written_for(page()._replace(columns=min(page().columns or COLUMNS, COLUMNS))):
+            return self.sheet().text()
+
     def __repr__(self) -> str:
         return f"<Time {self.prediction.model.title} on {self.machine.name}: {self.seconds:.4g} s>"
 
 
 def effect_data(effect: Effect) -> dict[str, Any]:
     """Plain data of what a constant does."""
-    low, middle, high, source = effect.constant
-    values = {"low": low, "typical": middle, "high": high, "source": source}
+    of = effect.constant
+    values = {"low": of.low, "typical": of.typical, "high": of.high, "source": of.source.title}
     return {"name": effect.name, **values, "seconds_low": effect.low, "seconds_high": effect.high}
 
 

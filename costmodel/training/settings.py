@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cached_property
 from inspect import Parameter, cleandoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, TypedDict, TypeVar, get_args
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -26,6 +26,13 @@ AttentionPairs = Literal["full", "visible"]
 Checkpoint = Literal["none", "block", "sqrt", "selective"]
 Update = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
+Stack = Literal["eager", "compiled", "cuda-graphs"]
+
+
+class Described(Protocol):
+    """A machine, of which more is known above this floor."""
+
+    name: str
 
 
 @frozen()
@@ -71,6 +78,9 @@ class Settings(Frozen):
     update: how the optimizer goes over the weights: "loop" (one after another), "foreach" (all at once, as PyTorch does
     by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
+
+    on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
+    `performance.stacks`.
     """
 
     batch: Annotated[int, "Samples in a batch.", 32] = 1
@@ -106,6 +116,8 @@ class Settings(Frozen):
     allocator: Annotated[
         Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda"
     ] = "exact"
+    on: Annotated[str | Described | None, "Machine that it runs on, for its seconds.", "h100-sxm"] = None
+    stack: Annotated[Stack, "How kernels are started on it, and which become one.", "compiled"] = "eager"
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -185,6 +197,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "attention_pairs": get_args(AttentionPairs),
     "update": get_args(Update),
     "allocator": get_args(Allocator),
+    "stack": get_args(Stack),
 }
 
 ALIASES = {
@@ -231,6 +244,7 @@ OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
+OneMachine = str | Described | os.PathLike[str] | None
 
 
 class GivenSettings(TypedDict, total=False):
@@ -258,6 +272,8 @@ class GivenSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | None
     update: Update
     allocator: Allocator
+    on: OneMachine
+    stack: Stack
 
 
 class SeveralSettings(TypedDict, total=False):
@@ -282,6 +298,8 @@ class SeveralSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
     update: Update | Iterable[Update]
     allocator: Allocator | Iterable[Allocator]
+    on: OneMachine | Iterable[OneMachine]
+    stack: Stack | Iterable[Stack]
 
 
 if TYPE_CHECKING:
