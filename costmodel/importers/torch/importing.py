@@ -11,11 +11,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
+from costmodel.importers.torch.assumptions import assumed
 from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
 from costmodel.importers.torch.capture import Capture
 from costmodel.importers.torch.model import Imported
@@ -138,10 +140,12 @@ def _exported(
     for open_sizes in example.attempts():
         tried = example.opened(open_sizes)
         given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+        taken: list[str] = []
         try:
-            with _quiet(), torch.device("meta"):
+            with _quiet(), torch.device("meta"), assumed(torch, [one.tensor for one in example.axes], taken):
                 exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
             found = tried.found(exported)
+            found = replace(found, notes=(*found.notes, *taken))
             return Capture(exported, module, found.letters)(), found
         except Exception as error:  # whatever the module's own code raises
             failure = error
