@@ -1126,7 +1126,7 @@ def recurrent(draw: Draw, op: Operator) -> Case:
     steps, batch, features, hidden = draw(sizes(4))
     layers, both, bias, first = draw(st.integers(1, 2)), draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     gates, states = {"lstm": (4, 2), "gru": (3, 1)}.get(name, (1, 1))
-    projected = draw(st.integers(1, hidden)) if name == "lstm" and draw(st.booleans()) else 0
+    projected = draw(st.integers(0, hidden - 1)) if name == "lstm" else 0
     handed, directions = projected or hidden, 2 if both else 1
     weights: list[Given] = []
     for number in range(layers):

@@ -9,9 +9,10 @@ import os
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from typing import Any, Literal
 
@@ -100,10 +101,16 @@ def from_torch(
     kwargs = dict(example_kwargs or {})
     named = _bound(module, args, kwargs)
     bare = module_on_meta(torch, module)
-    program, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
+    captured, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
     title = name or type(module).__name__
+    program = captured()
     model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
     missing = _without_rule(model)
+    if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
+        other = captured(frozenset(missing))
+        tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
+        if other != program and not (still := _without_rule(tried)):
+            program, model, missing = other, tried, still
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
     left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
@@ -134,8 +141,8 @@ def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 
 def _exported(
     torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example
-) -> tuple[Program, Example]:
-    """The program at as many open sizes as the module leaves open; the last error if it leaves none."""
+) -> tuple[Callable[..., Program], Example]:
+    """What captures the program at as many open sizes as the module leaves open; the last error if it leaves none."""
     failure: Exception | None = None
     for open_sizes in example.attempts():
         tried = example.opened(open_sizes)
@@ -146,11 +153,19 @@ def _exported(
                 exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
             found = tried.found(exported)
             found = replace(found, notes=(*found.notes, *taken))
-            return Capture(exported, module, found.letters)(), found
+            capture = partial(_captured, exported, module, found)
+            capture()
+            return capture, found
         except Exception as error:  # whatever the module's own code raises
             failure = error
     assert failure is not None
     raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
+
+
+def _captured(exported: Any, module: Any, found: Example, composed: Collection[str] = frozenset()) -> Program:
+    """The program; `composed`: see `Capture`."""
+    with _quiet():
+        return Capture(exported, module, found.letters, composed)()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
-def recurrent(op: OpCall) -> list[Tensor]:
+def recurrent(op: OpCall) -> Tensor | list[Tensor]:
     """Layers one on another, of one direction or two; results of the last, and the last states of all."""
     if op.has("batch_sizes"):
         raise op.fail("of packed sequences, whose lengths are data, has no rule")
@@ -40,12 +40,17 @@ def recurrent(op: OpCall) -> list[Tensor]:
         x = made[0] if directions == 1 else joined(op, made, 2, f"directions{number}")
         if number < layers - 1 and op.value("train") and op.value("dropout") > 0:
             x = op.layer(Dropout(op.value("dropout")), x, name=f"{op.step.name}.dropout{number}")
+    y = transposed(x, 0, 1) if first else x
+    if not any(told.name in op.replay.read for told in op.step.makes[1:]):
+        return y
     shapes = [op.replay.shape(told.shape) for told in op.step.makes[1:]]
-    ends = [
-        op.layer(Joined(shape), *states, name=f"{op.step.name}.last{n}")
-        for n, (shape, states) in enumerate(zip(shapes, last, strict=True))
+    return [
+        y,
+        *(
+            op.layer(Joined(shape), *states, name=f"{op.step.name}.last{n}")
+            for n, (shape, states) in enumerate(zip(shapes, last, strict=True))
+        ),
     ]
-    return [transposed(x, 0, 1) if first else x, *ends]
 
 
 def _layer(op: OpCall, weights: list[Tensor], place: int, x: Tensor, *states: Tensor) -> Tensor:
