@@ -16,7 +16,7 @@ from costmodel.training.frozen import Frozen, frozen
 
 LOWERED = frozenset(
     {
-        *("linear", "expert_linear", "matmul", "conv", "conv_transpose"),
+        *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
         *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
     }
 )
