@@ -119,7 +119,9 @@ def describe(model: Architecture) -> dict[str, Any]:
     cls = type(model)
     known = next(base for base in cls.__mro__ if _home(base) in homes or base is object)
     if any(map(_says_something, cls.__mro__[: cls.__mro__.index(known)])):
-        raise SpecError(f"{cls.__name__} is a class of one's own, which no file can name: use {', '.join(ARCHITECTURES)}")
+        raise SpecError(
+            f"{cls.__name__} is a class of one's own, which no file can name: use {', '.join(ARCHITECTURES)}"
+        )
     fields = model.model_dump(mode="json", exclude_defaults=True)
     return {"architecture": homes[_home(known)], **fields}
 

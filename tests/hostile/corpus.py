@@ -37,7 +37,9 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 def fault(outcome: Outcome, ground: Ground) -> str:
     """What is wrong with what a case did; "" if nothing."""
     if outcome.failure:
-        return f"a traceback: {outcome.failure.strip()}"
+        lines = [line.strip() for line in outcome.failure.splitlines() if "^^" not in line]
+        ours = [line for line in lines if line.startswith("File") and "/costmodel/" in line]
+        return f"a traceback: {lines[-1]} ({ours[-1] if ours else 'nowhere of ours'})"
     if found := _CONTROLS.search(outcome.out + outcome.err):
         return (
             f"a control character {found[0]!r} in {(outcome.out + outcome.err)[max(0, found.start() - 50) :][:100]!r}"

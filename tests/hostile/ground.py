@@ -16,9 +16,9 @@ import costmodel as cm
 from costmodel.cli import run
 from costmodel.cli.commands import costmodel as commands
 from costmodel.importers.files import build
-from costmodel.roofline import calibration
+from costmodel.roofline import calibration, validation
 
-SECRET = "a canary sings in the mine"
+SECRET, PLAIN = "a canary sings in the mine", "sizes: [3, 2]"
 
 GPT: dict[str, Any] = {"architecture": "transformer", "vocab": 11, "context": 8, "layers": 2, "width": 6, "heads": 3}
 CONV = {"conv": {"channels": 4, "kernel": 3, "padding": 1}}
@@ -69,10 +69,15 @@ SEEDS: dict[str, dict[str, Any]] = {
 
 
 class Ground(NamedTuple):
-    """Where all is. canary: what nothing may read out or change; touched: what code that ran would have made."""
+    """Where all is.
+
+    canary: what nothing may read out or change. linked: what links lead to, which nothing may change. touched: what
+    code that ran would have made.
+    """
 
     folder: Path
     canary: Path
+    linked: Path
     touched: Path
 
     def at(self, name: str) -> str:
@@ -83,7 +88,7 @@ class Ground(NamedTuple):
         """What was done to the canary; "" if nothing."""
         if self.touched.exists():
             return "code from the input ran"
-        if self.canary.is_symlink() or self.canary.read_text() != SECRET:
+        if self.canary.read_text() != SECRET or self.linked.read_text() != PLAIN:
             return "the canary was changed"
         if SECRET in output:
             return "the canary was read out"
@@ -92,11 +97,12 @@ class Ground(NamedTuple):
 
 def prepare(folder: Path) -> Ground:
     """Lay out the ground in an empty folder."""
-    ground = Ground(folder, folder / "canary", folder / "touched")
+    ground = Ground(folder, folder / "canary", folder / "linked", folder / "touched")
     ground.canary.write_text(SECRET)
+    ground.linked.write_text(PLAIN)
     for suffix in ("", ".yaml", ".json", ".parquet", ".png", ".html", ".zarr"):
         os.mkfifo(folder / f"pipe{suffix}")
-        (folder / f"link{suffix}").symlink_to(ground.canary)
+        (folder / f"link{suffix}").symlink_to(ground.linked)
         (folder / f"zero{suffix}").symlink_to("/dev/zero")
         (folder / f"loop{suffix}").symlink_to(f"loop{suffix}")
         (folder / f"folder{suffix}").mkdir()
@@ -113,7 +119,6 @@ MODULES = (
     "costmodel.roofline.checking",
     "costmodel.roofline.comparison",
     "costmodel.roofline.pictures",
-    "costmodel.roofline.validation",
     "matplotlib.figure",
     "pandas",
     "sympy",
@@ -129,7 +134,7 @@ def warm() -> None:
     def measured(*_: Any, **__: Any) -> Any:
         raise cm.CostModelError("nothing is measured here")
 
-    calibration.measure_probes = measured
+    calibration.measure_probes = validation.measure_probes = measured
     context = click.Context(commands)
     for name in commands.list_commands(context):
         commands.get_command(context, name)

@@ -140,10 +140,12 @@ def _parquet_bytes(metadata: Any, names: Sequence[str]) -> int:
 
 
 def _complete(table: pyarrow.Table) -> pyarrow.Table:
-    """Rows without a null, which a whole number would otherwise be rounded for; and without NaN."""
+    """Rows without a null, which a whole number would otherwise be rounded for; and without what is no number."""
     kept = np.ones(table.num_rows, bool)
     for column in table.columns:
-        kept &= ~np.asarray(column.is_null(nan_is_null=True))
+        kept &= np.asarray(column.is_valid())
+        if pyarrow.types.is_floating(column.type):
+            kept &= np.isfinite(column.to_numpy())
     return table if kept.all() else table.filter(pyarrow.array(kept))
 
 
@@ -232,7 +234,7 @@ class _ZarrStore(Saved):
         found = {name: _values(self.arrays[name]) for name in wanted}
         complete = np.ones(shape, bool)
         for values, there in found.values():
-            complete &= there & ~np.isnan(values) if values.dtype.kind == "f" else there
+            complete &= there & np.isfinite(values) if values.dtype.kind == "f" else there
         places = np.nonzero(complete)
         columns = {dim: values[place] for dim, values, place in zip(dims, labels, places, strict=True)}
         return pandas.DataFrame({**columns, **{name: values[complete] for name, (values, _) in found.items()}})
