@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import VariedSize, knob_of, last_true
+from costmodel.analysis.vary import VariedSize, check_open, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer
@@ -150,8 +150,7 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if for_ in settings:
-        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    check_open(for_, settings)
     return cross(predict(model, **settings), a, b, for_)
 
 
