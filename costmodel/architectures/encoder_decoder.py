@@ -38,7 +38,16 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 
 SHARED = (
     *("vocab", "width", "head_size", "relative_buckets", "relative_shared", "qkv_bias", "key_bias", "score_scale"),
-    *("attention_bias", "mlp", "mlp_bias", "activation", "norm", "embedding_dropout", "attention_dropout", "residual_dropout"),
+    *(
+        "attention_bias",
+        "mlp",
+        "mlp_bias",
+        "activation",
+        "norm",
+        "embedding_dropout",
+        "attention_dropout",
+        "residual_dropout",
+    ),
     *("mlp_dropout", "final_dropout"),
 )
 """Fields of both the encoder's and the decoder's blocks."""

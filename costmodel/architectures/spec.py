@@ -339,7 +339,9 @@ class TransformerSpec(Architecture):
         if self.query_key_norm == "heads" and self.norm != "layernorm":
             raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
         if self.shared_blocks and len({variant.routed for variant in self.pattern}) > 1:
-            raise ValueError("shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds")
+            raise ValueError(
+                "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
+            )
         if self.embedding_factored and self.embedding_width is None:
             raise ValueError("embedding_factored needs an embedding_width")
         if self.shared_norm and not self.parallel:

@@ -123,6 +123,30 @@ def test_the_published_class_costs_the_same(family: str) -> None:
     assert on_paper(config, 2, 5) == counted(config, 2, 5)
 
 
+OF_CLASSES = [
+    (family, name)
+    for family in IN_PACKAGE
+    for name, end in FAMILIES[family].ends.items()
+    if {"classes", "pairs"} & set(end.split()) and hasattr(transformers, name)
+]
+"""Families, and architectures that end in classes."""
+
+
+@pytest.mark.parametrize(("family", "architecture"), OF_CLASSES, ids=[name for _, name in OF_CLASSES])
+def test_architectures_that_end_in_classes_cost_the_same(family: str, architecture: str) -> None:
+    @differential
+    @given(small_configurations(family), st.integers(1, 2), st.integers(2, 5), st.integers(2, 4))
+    def holds(config: dict[str, Any], batch: int, seq: int, classes: int) -> None:
+        config |= {"architectures": [architecture], "num_labels": classes, "pad_token_id": 0}
+        if "QuestionAnswering" in architecture:  # its start and its end
+            config.pop("num_labels")
+        if family in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+            config["pad_token_id"] = 1
+        assert on_paper(config, batch, seq) == counted(config, batch, seq)
+
+    holds()
+
+
 @pytest.mark.parametrize("family", IN_PACKAGE)
 def test_small_configurations_cost_the_same(family: str) -> None:
     @differential
