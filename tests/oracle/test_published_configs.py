@@ -22,6 +22,8 @@ from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES
 
+from tests.importers.test_published_files import PUBLISHED as FILES
+
 from .measure import meta
 from .settings import differential
 from .vision import stub_operators
@@ -271,6 +273,13 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
     return config | {name: draw(values) for name, values in drawn.items() if name in fields}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_published_file_saved_again_is_the_same(name: str) -> None:
+    config = FILES[name]
+    again = CONFIG_MAPPING[config["model_type"]](**config).to_dict()
+    assert sizes_of(json.loads(json.dumps(again, default=str))) == sizes_of(config)
 
 
 def decoder(family: str, sizes: str, **fields: Any) -> dict[str, Any]:
