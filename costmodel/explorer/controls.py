@@ -12,6 +12,7 @@ from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import applicable, batch_shape
+from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError, SettingError
 from costmodel.explorer.regimes import Size
 from costmodel.importers.files import settings_of
@@ -100,14 +101,28 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
     own = {axis.name: tuple(axis.values) for axis in axes if not axis.numeric}
     training = settings.get("mode", "train") == "train"
     for name in applicable(model):
-        if name in own or (name in CHOICES and name not in settings and (training or name not in OF_TRAINING)):
-            yield _choice(MEANINGS[name].text, name, own.pop(name, CHOICES.get(name, ())))
+        if name in own:
+            yield _choice(MEANINGS[name].text, name, own.pop(name))
+        elif name in CHOICES and name not in settings and (training or name not in OF_TRAINING):
+            values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
+            yield _choice(MEANINGS[name].text, name, values)
     if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:
         own["width"] = _widths(model)
     for name, values in own.items():
         said = model.field_named(name).description if name in model.field_names() else f"{name} of the first layer"
         if len(values) > 1:
             yield _choice(said or name, name, values)
+
+
+def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:
+    """Whether a model can be asked about so, at a small batch."""
+    start = dict.fromkeys(("seq", "target_seq"), 16)
+    smallest = {name: size for name, size in start.items() if name in model.BATCH_SIZES}
+    try:
+        predict(model, **{**smallest, **settings})
+    except CostModelError:
+        return False
+    return True
 
 
 def _choice(meaning: str, name: str, values: tuple[Any, ...]) -> Choice:

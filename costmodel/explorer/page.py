@@ -7,13 +7,18 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.architectures.base import Architecture
+from costmodel.analysis.sweep.axes import label_of
+from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS, check_writable, write
+from costmodel.display.table import printable
+from costmodel.display.units import show_exact
 from costmodel.errors import CostModelError, SettingError
 from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
@@ -34,24 +39,58 @@ POLICY = (
 """What the page may load and run: its own script and style, and nothing from anywhere."""
 
 
-class Page:
-    """One HTML file about one or more models. `html` is its text; `save` writes it."""
+@dataclass(frozen=True)
+class Held:
+    """What a page holds of one model.
 
-    def __init__(self, html: str, models: Sequence[Mapping[str, Any]]) -> None:
-        self.html = html
-        self._models = models
+    choices, sizes: the labels of each choice, and the least and the most of each size. combinations: of choices that
+    have formulas. refused: why others have none. regimes, formulas: how many different ones.
+    """
+
+    model: str
+    choices: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, tuple[int, int]]
+    combinations: int
+    refused: tuple[str, ...]
+    regimes: int
+    formulas: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{printable(self.model)}: {self.formulas:,} formulas in {self.regimes:,} regimes of {self.combinations:,} "
+            "combinations of choices",
+            *(f"  {name}  {', '.join(labels)}" for name, labels in self.choices.items()),
+            *(f"  {name}  {show_exact(least)} to {show_exact(most)}" for name, (least, most) in self.sizes.items()),
+            *(f"  left out: {printable(why)}" for why in self.refused),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class Explorer(Data):
+    """One HTML file about one or more models. html: its text."""
+
+    html: str
+    models: tuple[Held, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return len(self.html.encode())
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it, whole or not at all. Raises CostModelError."""
         write(self.html, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """What it holds: of each model its combinations of choices, regimes and formulas; and its size [bytes]."""
-        return {"models": list(self._models), "bytes": len(self.html.encode())}
+        """What it holds, without its text."""
+        return {"bytes": self.bytes, "models": [asdict(held) for held in self.models]}
+
+    def __str__(self) -> str:
+        return "\n".join([f"a page of {self.bytes:,} bytes", *map(str, self.models)])
 
     def __repr__(self) -> str:
-        titles = ", ".join(model["model"] for model in self._models)
-        return f"<Page of {titles}, {len(self.html.encode()):,} bytes>"
+        return f"<Explorer of {', '.join(held.model for held in self.models)}, {self.bytes:,} bytes>"
 
 
 @takes_settings(several=True, and_fields=True)
@@ -61,7 +100,7 @@ def explore(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
     **asked: Unpack[SettingsAndFields],
-) -> Page:
+) -> Explorer:
     """A page that shows what models cost at once as sizes and settings are turned, without a server or a network.
 
     It evaluates the closed forms of `predict`, where they hold; elsewhere it says so. A setting or field with several
@@ -148,7 +187,7 @@ def _explored(job: Job) -> Part | str:
     return part_of(forms, names)
 
 
-def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Page:
+def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Explorer:
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
@@ -160,24 +199,22 @@ def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Pag
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
         )
     held = [
-        {
-            "model": controls.model.title,
-            "choices": {choice.name: list(choice.labels) for choice in controls.choices},
-            "sizes": {s.name: [s.stops[0], s.stops[-1]] for s in controls.sizes},
-            "combinations": len(bundle.trees),
-            "refused": sorted(set(refused.values())),
-            "regimes": len(bundle.leaves.items),
-            "formulas": len(bundle.texts.items),
-        }
+        Held(
+            model=controls.model.title,
+            choices={choice.name: choice.labels for choice in controls.choices},
+            sizes={size.name: (size.stops[0], size.stops[-1]) for size in controls.sizes},
+            combinations=len(bundle.trees),
+            refused=tuple(dict.fromkeys(refused.values())),
+            regimes=len(bundle.leaves.items),
+            formulas=len(bundle.texts.items),
+        )
         for _, controls, bundle, refused in models
     ]
-    return Page(html, held)
+    return Explorer(html, tuple(held))
 
 
 def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[str, str]) -> dict[str, Any]:
     """One model for the page's script."""
-    from costmodel.analysis.sweep.axes import label_of
-
     model = controls.model
     names = _names(controls)
     return {
