@@ -83,9 +83,14 @@ class Controls(NamedTuple):
 
 def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
     """What to offer, by what is asked of `explore`. Raises CostModelError."""
-    axes, settings, changed = read_axes(model, asked)
+    axes, settings, changed = read_axes(model, {name: _single(value) for name, value in asked.items()})
+    for axis in axes:
+        if axis.name in SETTING_NAMES and axis.name not in applicable(model):
+            predict(model, **{axis.name: axis.values[-1]})  # says why it does not apply
+            raise SettingError(f"{axis.name} does not apply to {model.title}: leave it out")
     model = varied(model, changed) if changed else model
     starts = {name: settings.pop(name) for name in ("batch", *model.BATCH_SIZES) if settings.get(name) is not None}
+    predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
     given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
     controls = Controls(model, tuple(_sizes(model, starts, given)), choices, settings)
@@ -97,6 +102,11 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
     return controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
 
 
+def _single(value: Any) -> Any:
+    """The one value of a list of one, which is no axis."""
+    return value[0] if isinstance(value, list | range) and len(value) == 1 else value
+
+
 def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, Any]) -> Iterator[Choice]:
     own = {axis.name: tuple(axis.values) for axis in axes if not axis.numeric}
     training = settings.get("mode", "train") == "train"
@@ -105,7 +115,8 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
             yield _choice(MEANINGS[name].text, name, own.pop(name))
         elif name in CHOICES and name not in settings and (training or name not in OF_TRAINING):
             values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
-            yield _choice(MEANINGS[name].text, name, values)
+            if values:
+                yield _choice(MEANINGS[name].text, name, values)
     if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:
         own["width"] = _widths(model)
     for name, values in own.items():

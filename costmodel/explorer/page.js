@@ -17,9 +17,9 @@ const COLUMNS = [
   ["forward_flops", "forward", showFlops, "FLOP"],
   ["backward_flops", "backward", showFlops, "FLOP"],
   ["recomputed_flops", "recomputed", showFlops, "FLOP"],
-  ["activation_bytes", "kept for backward", showBytes, "bytes"],
+  ["activation_bytes", "kept", showBytes, "bytes"],
   ["cast_bytes", "casts kept", showBytes, "bytes"],
-  ["forward_bytes", "moved forward", showBytes, "bytes"],
+  ["forward_bytes", "moved", showBytes, "bytes"],
 ];
 const OPTIONAL = new Set(["recomputed_flops", "cast_bytes"]);
 const AREAS = [
@@ -29,16 +29,20 @@ const AREAS = [
   ["moved forward", ["forward_bytes"], showBytes],
 ];
 const DEPTHS = ["by part", "by part, two levels", "every layer"];
-const PALETTE = ["#0072b2", "#d55e00", "#5dc1a0", "#cc79a7", "#e6b422", "#7fc4ee", "#9a6324", "#8c8c8c"];
+// Of parts in the map: muted, so that they are not taken for the colours of memory.
+const PALETTE = ["#a9b8cc", "#d3bd9f", "#b5c7ab", "#c9b3c9", "#c4c4b0", "#b0c9cb", "#d6b8b0", "#c6c9ce"];
+const NARROW = window.matchMedia("(max-width: 60rem)");
 
 const $ = (id) => document.getElementById(id);
 const models = DATA.models.map((data, place) => new Model(data, FORMULAS[place]));
-const state = { model: 0, values: {}, choices: {}, other: null, budget: "24 GiB", area: 0, depth: 0 };
+const state = { model: 0, values: {}, choices: {}, other: null, budget: "24 GiB", area: 0, depth: 1 };
 const controls = {};
 let now = null; // the last answer
 let pinned = null; // that of the setting compared with
 let shown = null; // makes what the dock shows
-let pending = 0;
+let pending = 0; // timer of the link
+let speaking = 0; // timer of what is said
+let frame = 0; // the next time that the page is drawn
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -73,13 +77,12 @@ function sizeControl(size, number) {
   field.addEventListener("input", () => {
     const text = field.value.replace(/[\s,_]/g, "");
     state.values[size.name] = /^\d{1,15}$/.test(text) ? Number(text) : NaN;
-    update();
+    soon();
   });
   field.addEventListener("blur", () => showSizes());
   slider.addEventListener("input", () => {
     state.values[size.name] = reachable(size, Number(slider.value));
-    update();
-    showSizes();
+    soon();
   });
   controls[size.name] = { field, slider, error, size };
   return h("div", { class: "size" }, label, field, slider, error);
@@ -132,9 +135,10 @@ function buildControls() {
   const fieldsets = groups
     .filter(([, sizes]) => sizes.length)
     .map(([title, sizes]) =>
-      h("fieldset", {}, h("legend", {}, title), ...sizes.map((size) => sizeControl(size, data().sizes.indexOf(size)))));
+      h("details", { open: title === "Batch" || !NARROW.matches }, h("summary", {}, title),
+        ...sizes.map((size) => sizeControl(size, data().sizes.indexOf(size)))));
   const choices = data().choices.filter((choice) => choice.labels.length > 1);
-  const settings = h("fieldset", {}, h("legend", {}, "Settings"));
+  const settings = h("details", { open: !NARROW.matches }, h("summary", {}, "Settings"));
   for (const choice of choices) {
     const id = `choice-${data().choices.indexOf(choice)}`;
     const select = h("select", { id, title: choice.meaning }, ...optionsOf(choice.labels));
@@ -155,7 +159,7 @@ function buildControls() {
     state.budget = budget.value;
     update();
   });
-  settings.append(h("div", { class: "choice" }, h("label", { for: "budget" }, "memory budget"), budget, budgets));
+  settings.append(h("div", { class: "choice" }, h("label", { for: "budget" }, "budget"), budget, budgets));
   fieldsets.splice(1, 0, settings);
   form.replaceChildren(...fieldsets);
 }
@@ -226,21 +230,20 @@ function showFormula({ what, unit, parts, value, note, show }) {
   const used = parts.filter(([, number]) => model().value(number) !== 0n);
   const lines = [];
   const result = `${showExact(value)} ${unit}${show && value >= 1000n ? ` = ${show(value)}` : ""}`;
+  lines.push(h("p", {}, h("span", { class: "what" }, `${what}: `), result, used.length > 1 ? `, the sum of ${used.length} parts` : ""));
   if (used.length <= 1) {
     const number = (used[0] ?? parts[0])?.[1];
     if (number !== undefined) {
-      lines.push(h("p", { class: "math" }, h("span", { class: "what" }, `${what} `), "= ", ...math(model().text(number), false)));
+      lines.push(h("p", { class: "math" }, "= ", ...math(model().text(number), false)));
       if (used.length) lines.push(h("p", { class: "math" }, "= ", ...math(model().text(number), true)));
     }
   } else {
-    lines.push(h("p", {}, h("span", { class: "what" }, `${what} `), `is the sum of ${used.length} parts`));
     for (const [label, number] of used.slice(0, 12))
       lines.push(
         h("p", { class: "math" }, `${label}: `, ...math(model().text(number), false), " = ", ...math(model().text(number), true),
           ` = ${showExact(model().value(number))}`));
     if (used.length > 12) lines.push(h("p", { class: "soft" }, `and ${used.length - 12} more, each in the table`));
   }
-  lines.push(h("p", { class: "math what" }, `= ${result}`));
   const named = quotients(used.map(([, number]) => model().text(number)));
   if (named.size)
     lines.push(h("p", { class: "soft" }, "where ", ...[...named].flatMap(([name, text], at) =>
@@ -266,6 +269,7 @@ function lookAt(event) {
   const element = event.target.closest?.(".has-formula");
   if (!element || !now) return;
   shown = element.formula;
+  $("formula").setAttribute("aria-live", event.type === "focusin" ? "polite" : "off");
   redraw();
 }
 function redraw() {
@@ -353,6 +357,7 @@ function showBars() {
   const rows = now.phases.map((step) => ["phase", step.phase, step, () => now.phases.find((each) => each.phase === step.phase) ?? now.peak]);
   rows.push(["peak", "peak", now.peak, () => now.peak]);
   if (pinned) rows.push(["peak pinned", "pinned peak", pinned.peak, null]);
+  const focused = [...$("bars").querySelectorAll(".bar-row")].indexOf(document.activeElement);
   const bars = rows.map(([kind, name, step, make]) => {
     const fill = h("div", { class: "fill" });
     fill.style.width = share(step.total);
@@ -370,8 +375,12 @@ function showBars() {
       track.append(mark);
     }
     const row = h("div", { class: `bar-row ${kind}` }, h("div", { class: "name" }, name), track, h("div", { class: "total" }, showBytes(step.total)));
+    row.setAttribute("role", "img");
+    row.setAttribute("aria-label", `${name}: ${showBytes(step.total)}`);
+    row.tabIndex = -1;
     return make ? explainable(row, ofPeak(make)) : row;
   });
+  bars[Math.min(Math.max(0, focused), bars.length - 1)].tabIndex = 0;
   const scale = h("div", { class: "budget-scale" }, h("div", {}));
   if (budget !== null) {
     const label = h("span", {}, far ? `budget ${state.budget.trim()}, far right →` : `budget ${state.budget.trim()}`);
@@ -381,29 +390,39 @@ function showBars() {
     scale.firstChild.append(label);
   }
   $("bars").replaceChildren(scale, ...bars);
-  $("bars").setAttribute("aria-label",
-    `Memory at the highest step of each phase: ${now.phases.map((step) => `${step.phase} ${showBytes(step.total)}`).join(", ")}`);
+  if (focused >= 0) bars[Math.min(focused, bars.length - 1)].focus();
   const place = now.peak.rounds ? `${now.peak.layer} (round ${now.peak.rounds})` : now.peak.layer;
   $("memory-lead").textContent =
     `Peak: ${showBytes(now.peak.total)}, in ${now.peak.phase} of ${place || "the input"}. Each bar is the step of a phase with the most alive.`;
 }
 
-// A table whose numbers can be reached with arrow keys; rows: [head, ...cells], a cell [text, make, class].
-function table(caption, heads, rows, sums = new Set()) {
-  const body = h("tbody", {});
-  rows.forEach(([head, ...cells], at) => {
-    const line = h("tr", sums.has(at) ? { class: "sum" } : {}, h("th", { scope: "row" }, ...[head].flat()));
-    for (const [text, make, kind] of cells) {
-      const cell = h("td", { class: kind ?? "", tabindex: "-1" }, text);
-      if (make) explainable(cell, make);
-      line.append(cell);
-    }
-    body.append(line);
-  });
-  const first = body.querySelector("td");
-  if (first) first.tabIndex = 0;
-  return h("table", {}, h("caption", { class: "skip" }, caption),
-    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))), body);
+// Put a table whose numbers can be reached with arrow keys into an element, or other numbers into the one there.
+// rows: [head, ...cells], a head a text or [text, colour], a cell [text, what its formula is, class].
+function fill(holder, caption, heads, rows, sums = new Set()) {
+  const shape = JSON.stringify([heads, rows.map((row) => [row[0], row.length]), [...sums]]);
+  if (holder.shape !== shape) {
+    const lines = rows.map(([head, ...cells], at) => {
+      const [text, colour] = [head].flat();
+      const dot = colour ? [h("span", { class: "dot" })] : [];
+      for (const each of dot) each.style.background = colour;
+      return h("tr", sums.has(at) ? { class: "sum" } : {}, h("th", { scope: "row" }, ...dot, text),
+        ...cells.map(() => h("td", { tabindex: "-1" })));
+    });
+    holder.replaceChildren(h("table", {}, h("caption", { class: "skip" }, caption),
+      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" ? "word" : "" }, title)))),
+      h("tbody", {}, ...lines)));
+    holder.shape = shape;
+    holder.cells = lines.map((line) => [...line.querySelectorAll("td")]);
+    const first = holder.cells[0]?.[0];
+    if (first) first.tabIndex = 0;
+  }
+  rows.forEach(([, ...cells], at) => cells.forEach(([text, make, kind], place) => {
+    const cell = holder.cells[at][place];
+    if (cell.textContent !== text) cell.textContent = text;
+    const name = [kind, make ? "has-formula" : ""].filter(Boolean).join(" ");
+    if (cell.className !== name) cell.className = name;
+    cell.formula = make;
+  }));
 }
 
 function shareText(part, whole) {
@@ -417,10 +436,8 @@ function showMemory() {
   const quantity = (line) => now.quantities[PREFIX + line];
   const lines = [...LINES].reverse().filter((line) => now.peak.lines[line] || quantity(line).value);
   const rows = lines.map((line) => {
-    const dot = h("span", { class: "dot" });
-    dot.style.background = DATA.colours[line];
     return [
-      [dot, NAMES[line]],
+      [NAMES[line], DATA.colours[line]],
       [showBytes(now.peak.lines[line]), () => ({
         what: `${NAMES[line]} at the peak`, unit: "bytes", show: showBytes, value: now.peak.lines[line],
         parts: [["", now.peak.numbers[line]]],
@@ -437,8 +454,7 @@ function showMemory() {
     if (quantity(line).value)
       rows.push([NAMES[line], ["–"], ["–"], [showBytes(quantity(line).value), ofQuantity(PREFIX + line, `memory.${line}`, showBytes, "bytes")],
         ...(pinned ? [[""]] : [])]);
-  $("memory-table").replaceChildren(
-    table("Memory by purpose: at the peak, and all of it whenever it is alive", heads, rows, sums));
+  fill($("memory-table"), "Memory by purpose: at the peak, and all of it whenever it is alive", heads, rows, sums);
 }
 
 function showFlopsTable() {
@@ -457,11 +473,12 @@ function showFlopsTable() {
       add(name, NAMES[name], [[name, showCount, "parameters"], [null]]);
   for (const part of ["forward", "backward", "total", "recomputed", "hardware"]) {
     const both = value(`flops.${part}`) || value(`pointwise_flops.${part}`);
-    if (both || part === "forward" || part === "total")
+    const recomputes = value("flops.recomputed") || value("pointwise_flops.recomputed");
+    if (part === "forward" || part === "total" || (both && (part === "backward" || recomputes)))
       add(part, NAMES[`flops.${part}`], [[`flops.${part}`, showFlops, "FLOP"], [`pointwise_flops.${part}`, showFlops, "FLOP"]]);
   }
   const two = (head) => (pinned ? [head, "pinned"] : [head]);
-  $("flops-table").replaceChildren(table("Parameters and FLOPs", ["", ...two("count or FLOPs"), ...two("pointwise")], rows));
+  fill($("flops-table"), "Parameters and FLOPs", ["", ...two("count or FLOPs"), ...two("pointwise")], rows);
 }
 
 // ---- Layers
@@ -503,11 +520,8 @@ function showLayers() {
   });
   rows.push(["all", ["", null, "word"], [""], ...columns.map(([column, label, show, unit]) =>
     [show(sumOf(now.rows, [column])), ofRows(label, () => now.rows, [column], unit, show)])]);
-  const units = { FLOP: "[FLOP]", bytes: "[bytes]", parameters: "" };
-  const heads = ["layer", "kind", "repeats", ...columns.map(([, label, , unit]) => `${label} ${units[unit]}`.trim())];
-  const made = table("Layers, all their repeats together", heads, rows, new Set([rows.length - 1]));
-  made.querySelectorAll("thead th")[1].className = "word";
-  $("layers-table").replaceChildren(made);
+  const heads = ["layer", "kind", "repeats", ...columns.map(([, label]) => label)];
+  fill($("layers-table"), "Layers, all their repeats together", heads, rows, new Set([rows.length - 1]));
 }
 
 // Rectangles of areas in proportion, as near to squares as rows of them get (Bruls, Huizing and van Wijk 2000).
@@ -538,11 +552,6 @@ function squarified(items, x, y, width, height) {
   return placed;
 }
 
-function light(colour) {
-  const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140;
-}
-
 function showMap() {
   const map = $("map");
   const [title, columns, show] = AREAS[state.area];
@@ -552,26 +561,33 @@ function showMap() {
   const depth = now.rows.some((row) => row.name.includes(".")) ? 1 : 0;
   const groups = groupsOf(now.rows, depth).map((group) => ({ ...group, size: Number(sumOf(group.rows, columns)) }));
   const total = sumOf(now.rows, columns);
-  const tiles = [];
+  const tiles = [...map.children];
+  let used = 0;
   const sorted = [...groups].sort((a, b) => b.size - a.size);
   for (const { item: group, x, y, w, h: high } of squarified(groups.filter((group) => group.size > 0), 0, 0, width, height)) {
     const colour = PALETTE[Math.min(sorted.indexOf(sorted.find((each) => each.name === group.name)), PALETTE.length - 1)];
     const rows = group.rows.map((row) => ({ row, size: Number(sumOf([row], columns)) })).filter((each) => each.size > 0);
     for (const { item: { row }, x: left, y: top, w: wide, h: tall } of squarified(rows, x, y, w, high)) {
       const value = sumOf([row], columns);
-      const tile = h("div", { class: light(colour) ? "tile" : "tile dark", tabindex: "-1", role: "img", title: `${row.name}: ${show(value)}`,
-        "aria-label": `${row.name}: ${show(value)}, ${shareText(value, total)} of ${title}` });
+      if (used === tiles.length) {
+        tiles.push(h("div", { class: "tile", role: "img", tabindex: used ? "-1" : "0" }));
+        map.append(tiles[used]);
+      }
+      const tile = tiles[used];
+      used += 1;
+      const share = shareText(value, total);
+      tile.title = `${row.name}: ${show(value)}, ${share}`;
+      tile.setAttribute("aria-label", `${row.name}: ${show(value)}, ${share} of ${title}`);
       Object.assign(tile.style, { left: `${left}px`, top: `${top}px`, width: `${wide}px`, height: `${tall}px`, background: colour });
       if (wide > 54 && tall > 22) {
         const parts = row.name.split(".");
-        tile.append(h("b", {}, (tall > 60 && wide > 130 ? parts.slice(-2) : parts.slice(-1)).join(".")));
-        if (tall > 38) tile.append(`${shareText(value, total)}`);
-      }
-      tiles.push(explainable(tile, ofRows(`${row.name}, ${title}`, () => now.rows.filter((each) => each.name === row.name), columns, unit, show)));
+        const name = (wide > 130 ? parts.slice(-2) : parts.slice(-1)).join(".");
+        tile.replaceChildren(h("b", {}, name), tall > 38 ? share : "");
+      } else if (tile.firstChild) tile.replaceChildren();
+      explainable(tile, ofRows(`${row.name}, ${title}`, () => now.rows.filter((each) => each.name === row.name), columns, unit, show));
     }
   }
-  if (tiles.length) tiles[0].tabIndex = 0;
-  map.replaceChildren(...tiles);
+  for (const tile of tiles.slice(used)) tile.remove();
 }
 
 // ---- The same question elsewhere
@@ -739,6 +755,12 @@ function refusalText(found) {
   return `This page holds no formula for these sizes, at which ${what}.\nAsk costmodel predict, as below.`;
 }
 
+// Draw the page before the next frame, however often it is asked for until then.
+function soon() {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(update);
+}
+
 function update() {
   const found = model().at(state.values, state.choices);
   const refused = "why" in found;
@@ -770,6 +792,11 @@ function update() {
   });
   showSizes();
   fillAgain();
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    $("said").textContent = refused ? "" : `Peak ${cards.peak.value.textContent}, ${cards.fits.value.textContent} ${state.budget}; `
+      + `${cards.params.value.textContent} parameters, ${cards.flops.value.textContent} a step`;
+  }, 700);
   clearTimeout(pending);
   pending = setTimeout(() => {
     try {
@@ -802,12 +829,13 @@ function open() {
 }
 
 function move(event) {
-  const cell = event.target.closest?.("td, .tile");
+  const cell = event.target.closest?.("td, .tile, .bar-row");
   const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
   if (!cell || !steps) return;
   let next = null;
-  if (cell.classList.contains("tile")) {
+  if (cell.tagName === "DIV") {
     next = steps[0] + steps[1] > 0 ? cell.nextElementSibling : cell.previousElementSibling;
+    if (!next?.hasAttribute("tabindex")) return;
   } else {
     const line = steps[0] > 0 ? cell.parentElement.nextElementSibling : steps[0] < 0 ? cell.parentElement.previousElementSibling : cell.parentElement;
     next = line?.cells[cell.cellIndex + steps[1]];
@@ -825,6 +853,7 @@ function start() {
   $("switch").hidden = models.length < 2;
   $("area").append(...optionsOf(AREAS.map(([title]) => title)));
   $("depth").append(...optionsOf(DEPTHS));
+  $("depth").value = String(state.depth);
   fillAgain = buildAgain();
   $("model").addEventListener("change", () => {
     state.model = Number($("model").value);
@@ -853,6 +882,10 @@ function start() {
   document.addEventListener("focusin", lookAt);
   document.addEventListener("keydown", move);
   window.addEventListener("resize", () => now && showMap());
+  $("fold").addEventListener("click", () => {
+    const folded = $("dock").classList.toggle("folded");
+    $("fold").setAttribute("aria-expanded", String(!folded));
+  });
   window.addEventListener("hashchange", () => {
     if (location.hash === fragment()) return;
     readFragment();

@@ -104,8 +104,7 @@ def explore(
     """A page that shows what models cost at once as sizes and settings are turned, without a server or a network.
 
     It evaluates the closed forms of `predict`, where they hold; elsewhere it says so. A setting or field with several
-    values is a slider or a choice of the page; with one value it holds for the whole page, and a size of the batch
-    starts there.
+    values is a slider or a choice of the page; with one value a size starts there, and all else holds for the page.
 
     Args:
         models: one or more, as `predict` takes them.

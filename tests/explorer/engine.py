@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
+import quickjs
 
 import costmodel as cm
 from costmodel.analysis.closed_forms import varied
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.training.settings import SETTING_NAMES
-
-quickjs = pytest.importorskip("quickjs")
 
 ANSWER = """
 function plain(value) {
@@ -34,12 +32,19 @@ function asked(place, sizes, choices) {
 """
 
 
+def parts_of(html: str) -> tuple[dict[str, Any], str]:
+    """What a page holds: its data, and its script."""
+    data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    script = re.findall(r"<script>(.*?)</script>\n</body>", html, re.S)
+    assert len(data) == len(script) == 1
+    return json.loads(data[0]), script[0]
+
+
 class Engine:
     """The formulas of a page in a JavaScript engine."""
 
     def __init__(self, html: str) -> None:
-        self.data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)[1])
-        script = re.search(r"<script>(.*?)</script>\n</body>", html, re.S)[1]
+        self.data, script = parts_of(html)
         # What the page does with its elements is for a browser; its formulas and what evaluates them end before that.
         formulas = script.partition("// The page: what is set")[0]
         self._context = quickjs.Context()
