@@ -129,11 +129,10 @@ class MLP(Architecture):
 
     def with_sizes(self, sizes: dict[str, int]) -> Self:
         """`sizes` maps runs of layers ``first:last`` to their letters."""
-        own = {field: definition.value for field, definition in self.size_fields().items()}
-        spread: list[int] = []
-        for field, letter in (own | sizes).items():
+        spread = list(self.sizes)
+        for field, letter in sizes.items():
             start, end = (int(part) for part in field.split(":"))
-            spread += [letter] * (end - start + 1)
+            spread[start : end + 1] = [letter] * (end - start + 1)
         return self.model_copy(update={"sizes": tuple(spread)})
 
 

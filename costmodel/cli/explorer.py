@@ -36,7 +36,9 @@ def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: 
     shown = not sys.stderr.isatty()
     with (
         ProcessPoolExecutor(os.cpu_count()) as executor,
-        click.progressbar(length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=shown) as bar,
+        click.progressbar(
+            length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=shown
+        ) as bar,
     ):
 
         def progress(done: int, count: int) -> None:

@@ -154,9 +154,7 @@ class Bundle:
         if isinstance(tree, int):
             return -1 - leaves[tree]
         condition, *after = tree
-        found = [
-            self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)
-        ]
+        found = [self._node(each, conditions, leaves) if place % 2 else each for place, each in enumerate(after)]
         return self.nodes.number((conditions[condition], *found))
 
     def script(self) -> str:

@@ -172,4 +172,3 @@ def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]
         if quantity != OF_LEVELS:
             values[Key("quantity", quantity, optimizer)] = prediction.value(quantity)
     return values
-

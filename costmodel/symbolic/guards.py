@@ -11,7 +11,15 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.symbolic.polynomial import Polynomial, Range, ceil_quotient, exact_quotient, extreme, never_below, remainder
+from costmodel.symbolic.polynomial import (
+    Polynomial,
+    Range,
+    ceil_quotient,
+    exact_quotient,
+    extreme,
+    never_below,
+    remainder,
+)
 from costmodel.symbolic.sizes import Letter, value_of
 
 Relation = Literal["zero", "positive", "value"]
