@@ -13,8 +13,8 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.architectures.base import Architecture
 from costmodel.analysis.sweep.axes import label_of
+from costmodel.architectures.base import Architecture
 from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS, check_writable, write
 from costmodel.display.table import printable

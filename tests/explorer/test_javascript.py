@@ -3,8 +3,8 @@
 import re
 from functools import reduce
 
-import quickjs
 import pytest
+import quickjs
 from hypothesis import given
 from hypothesis import strategies as st
 
