@@ -23,9 +23,11 @@ PACKAGE = Path(cm.__file__).parent
 
 ORDER = (
     "errors",
+    "documents",
     "symbolic",
     "display",
     "training",
+    "hardware",
     "graph",
     "layers",
     "architectures",

@@ -12,7 +12,6 @@ from costmodel.analysis.closed_forms import varied
 from costmodel.analysis.match import Match, nearest
 from costmodel.analysis.solve import shower
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.description import unknown_field
 from costmodel.architectures.trace import applicable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES
@@ -20,6 +19,7 @@ from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
+from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
 from costmodel.training.settings import SETTING_NAMES, Settings, takes_settings

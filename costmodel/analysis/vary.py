@@ -10,9 +10,9 @@ from typing import Any
 from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
 from costmodel.architectures.base import Allowed, Architecture
 from costmodel.architectures.cnn import CNN
-from costmodel.architectures.description import unknown_field
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction
+from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings

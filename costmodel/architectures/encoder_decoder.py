@@ -22,11 +22,11 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.spec import HEAD, PLAIN, Head
 from costmodel.architectures.transformer import Transformer
+from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor

@@ -21,7 +21,7 @@ from costmodel.architectures.base import (
     scaled_size,
     whole_size,
 )
-from costmodel.architectures.description import Listed
+from costmodel.documents.description import Listed
 from costmodel.errors import SettingError
 from costmodel.graph.run import MOST_CALLS, Run
 from costmodel.graph.tensor import Tensor

@@ -22,7 +22,7 @@ from costmodel.architectures.base import (
     fitting_divisors,
     nearest_divisor,
 )
-from costmodel.architectures.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
+from costmodel.documents.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
 MOST_PATTERN = 1_000

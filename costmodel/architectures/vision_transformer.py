@@ -20,11 +20,11 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.description import ABSENT
 from costmodel.architectures.feedforward import dropped
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
+from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor

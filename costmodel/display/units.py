@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from operator import index
 from typing import Any
 
@@ -90,7 +91,7 @@ UNITS = {
 }
 """The unit of each quantity, by the first part of its name."""
 
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _NUMBER = re.compile(r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*")
 NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?"
 """What is read as a number, such as 24, 24.5 or 1.5e9."""
@@ -137,3 +138,79 @@ def whole(number: Any) -> int | None:
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
     return index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else None
+
+
+_MEASURES = {
+    "FLOP/s": (re.compile(r"FLOP/s|FLOPS|OP/s|OPS", re.IGNORECASE), "312 TFLOP/s", "an arithmetic rate"),
+    "B/s": (re.compile(r"B/s|Bps|[Bb]ytes?/s"), "3.35 TB/s", "a bandwidth"),
+    "bit/s": (re.compile(r"[Bb]its?/s|bps"), "400 Gbit/s", "a bandwidth"),
+    "Hz": (re.compile(r"Hz", re.IGNORECASE), "1.41 GHz", "a frequency"),
+    "W": (re.compile(r"W|watts?", re.IGNORECASE), "400 W", "a power"),
+    "s": (re.compile(r"s|seconds?", re.IGNORECASE), "5 µs", "a time"),
+}
+"""How each unit is spelt after its prefix, an example, and what it measures."""
+_SMALL = {"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3}
+_AMOUNT = re.compile(rf"\s*({NUMBER})\s*(\D.*?)?\s*")
+
+
+def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
+    """A number of a unit ("FLOP/s", "B/s", "Hz", "W" or "s") from a plain number or from text such as "3.35 TB/s".
+
+    zero: whether 0 is an amount too. A number may be infinite, text not. Prefixes are decimal, of bytes binary too;
+    bits are read where bytes are meant ("400 Gbit/s" is 50e9 B/s), but "Gb/s", which could be either, is refused.
+    Raises SettingError.
+    """
+    _, example, measure = _MEASURES[unit]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = _as_float(value)
+        if not (number > 0 or (zero and number == 0)):
+            raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
+        return number
+    found = _AMOUNT.fullmatch(value) if isinstance(value, str) and len(value) < 80 else None
+    if found is None:
+        raise SettingError(f"{what}={shown(value)} is not {measure}: use text such as '{example}'")
+    if found[2] is None:
+        raise SettingError(f"{what}={shown(value)} has no unit: use text such as '{example}', or a number of {unit}")
+    scale = _scale(found[2], unit)
+    if scale is None:
+        raise SettingError(f"{what}={shown(value)} is not {measure}{_instead(found[1], found[2], unit, example)}")
+    number = float(Fraction(found[1]) * scale)
+    if not number and not zero:
+        raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
+    return number
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _scale(spelt: str, unit: str) -> Fraction | None:
+    """What one of a unit with its prefix is, such as "TB/s" or "TiB/s"; None for another unit."""
+    if _MEASURES[unit][0].fullmatch(spelt):
+        return Fraction(1)
+    prefix, rest = spelt[0], spelt[1:]
+    if unit == "s":
+        power, base = _SMALL.get(prefix), 1000
+    else:
+        power, base = _POWERS.get(prefix.lower()), 1000
+        if unit == "B/s" and rest[:1] == "i":
+            base, rest = 1024, rest[1:]
+    if power is not None and _MEASURES[unit][0].fullmatch(rest):
+        return Fraction(base) ** power
+    bits = _scale(spelt, "bit/s") if unit == "B/s" else None
+    return bits / 8 if bits is not None else None
+
+
+def _instead(number: str, spelt: str, unit: str, example: str) -> str:
+    """What would be right for an amount of another unit, as the end of an error."""
+    prefix = spelt[:1] if spelt[:1].lower() in _POWERS else ""
+    if unit == "B/s" and re.fullmatch(r"[kmgtp]?b/s", spelt, re.IGNORECASE):
+        return f", '{spelt}' could be bits: use '{number} {prefix.upper()}B/s' or '{number} {prefix.upper()}bit/s'"
+    for amount in {"B/s": ("B", "iB"), "FLOP/s": ("FLOP", "OP", "FLOPs")}.get(unit, ()):
+        if spelt[len(prefix) :].lower() == amount.lower():
+            binary = "i" if amount == "iB" else ""
+            return f" but an amount: use '{number} {prefix}{binary}{unit}'"
+    return f": use text such as '{example}'"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from costmodel.documents.files import culprit, is_path, read_fields, shown_path, text_of
 from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.training.declaration import built
 from costmodel.training.optimizers import Optimizer
@@ -18,9 +17,7 @@ from costmodel.training.settings import SETTING_NAMES, Settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
-    from costmodel.importers.document import Document
-
-Made = TypeVar("Made")
+    from costmodel.documents.document import Document
 
 ARCHITECTURES = {
     "mlp": ("costmodel.architectures.mlp", "MLP"),
@@ -32,37 +29,16 @@ ARCHITECTURES = {
 }
 """Where each architecture lives, by the name that files give it."""
 
-SUFFIXES = (".yaml", ".yml", ".json")
-MOST_BYTES = 2**20
-"""Longer files are refused: the largest model of the zoo takes a hundredth of it."""
-
 
 def read(path: str | os.PathLike[str]) -> Architecture:
     """The model that a YAML or JSON file describes.
 
     Raises SpecError: file, line, what is wrong there, and what would be right.
     """
-    from costmodel.importers.document import parse
+    from costmodel.documents.document import parse
 
     where = shown_path(path)
-    return build_document(parse(_checked(path, where), where))
-
-
-def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], Made]) -> Made:
-    """What `made` makes of the data in a YAML or JSON file that describes a `what`, such as an optimizer.
-
-    Raises SpecError, with the line; errors of `made` name a value by its path, `what` first.
-    """
-    from costmodel.importers.document import Document, parse
-
-    where = shown_path(path)
-    found = parse(_checked(path, where), where, f"the {what}'s fields")
-    lines = {(what, *place): line for place, line in found.lines.items()}
-    try:
-        return made(found.data)
-    except CostModelError as error:
-        document = Document({what: found.data}, where, lines)
-        raise SpecError(f"{document.place(_culprit(SpecError(str(error)), document))}: {error}") from None
+    return build_document(parse(text_of(path, where), where))
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
@@ -80,12 +56,6 @@ def _declared(name: str, value: Any) -> Any:
     return read_fields(value, name, lambda data: built(kind, data, name))
 
 
-def is_path(name: str) -> bool:
-    """Whether text is a path: it has a directory separator, or ends in .yaml, .yml or .json."""
-    separators = {os.sep, os.altsep or os.sep}
-    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
-
-
 def build(data: Any, where: str) -> Architecture:
     """The model that plain data describes, as `describe` gives it; `where` names the data in errors.
 
@@ -99,7 +69,7 @@ def build_document(document: Document) -> Architecture:
     try:
         return _build(document.data, "")
     except SpecError as error:
-        raise SpecError(f"{document.place(_culprit(error, document))}: {error}") from None
+        raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
 
 
 def as_json(data: Any, what: str) -> Any:
@@ -120,7 +90,7 @@ def describe(model: Architecture) -> dict[str, Any]:
 
 def to_yaml(model: Architecture) -> str:
     """`describe` as YAML text, which `read` takes."""
-    from costmodel.importers.document import dump
+    from costmodel.documents.document import dump
 
     return dump(describe(model))
 
@@ -162,58 +132,3 @@ def _published(data: dict[str, Any], prefix: str) -> Architecture:
 def _kind(data: Any) -> str:
     kinds = {dict: "a mapping with keys that are not words", list: "a list", type(None): "nothing"}
     return kinds.get(type(data), f"a single value ({shown(data)})")
-
-
-def _culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
-    """Path of the value to blame: of those that validation or the message names, the most exact, else the first."""
-    named = ([int(p) if p.isdecimal() else p for p in re.findall(r"\w+", w)] for w in re.findall(r"\S+", str(error)))
-    return max((document.nearest(path) for path in (error.path, *map(tuple, named))), key=len)
-
-
-def _checked(path: str | os.PathLike[str], where: str) -> str:
-    """A file's text, which is JSON if the file is called so. What is JSON to excess is left to who parses it."""
-    text = _text(path, where)
-    if os.fsdecode(path).lower().endswith(".json") and text.strip():
-        try:
-            json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(
-                f"{where}, line {error.lineno}: not valid JSON: {error.msg[0].lower()}{error.msg[1:]}: mend or "
-                "complete the file there"
-            ) from None
-        except (ValueError, RecursionError):
-            pass
-    return text
-
-
-def _text(path: str | os.PathLike[str], where: str) -> str:
-    """A file's text: regular, of at most MOST_BYTES, UTF-8."""
-    try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind == stat.S_IFDIR:
-            raise SpecError(f"{where} is a directory: name a model file in it")
-        if kind != stat.S_IFREG:
-            raise SpecError(f"{where} is a device or pipe: name a regular file")
-        with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        if isinstance(error, SpecError):
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SpecError(f"cannot read {where}: {reason.lower()}: give the path of a YAML or JSON file") from None
-    if len(content) > MOST_BYTES:
-        raise SpecError(f"{where} is larger than {MOST_BYTES:,} bytes: a model file is a few thousand at most")
-    if b"\0" in content:
-        raise SpecError(f"{where} is binary: a model file is YAML or JSON text in UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise SpecError(f"{where}, line {line}: not UTF-8 text: save the file as UTF-8") from None
-
-
-def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path fit for one line of text."""
-    text = os.fsdecode(path)
-    text = text if len(text) <= 200 else "..." + text[-197:]
-    return text if text.isprintable() else ascii(text)

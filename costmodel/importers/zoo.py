@@ -7,17 +7,13 @@ import re
 from difflib import get_close_matches
 from functools import cache, cached_property
 from math import inf
-from pathlib import Path
 
 from costmodel.architectures.base import Architecture
+from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.importers.files import is_path, read, shown_path
+from costmodel.importers.files import read
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
-
-PACKAGE = Path(__file__).parents[1]
-# A wheel has the specs in the package; a checkout and an editable install have them beside it.
-SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
 
 
 @frozen()

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.importers.document import parse
+from costmodel.documents.document import parse
 from costmodel.importers.files import build, describe, read
 from tests.command import apart, error_of, here, refused, said_in_one_line
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.architectures.transformer import Transformer
+from costmodel.documents.files import MOST_BYTES
 from costmodel.errors import CostModelError
-from costmodel.importers.files import MOST_BYTES, build
+from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES
 from tests.command import error_of, here
 

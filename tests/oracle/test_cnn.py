@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel import CNN
 from costmodel.architectures.base import Architecture
+from costmodel.documents.files import SPECS
 from costmodel.errors import ShapeError
-from costmodel.importers.zoo import SPECS
 from tests.oracle.drawn_networks import networks, single_layers
 from tests.oracle.measure import Cost, measure, meta, stated
 from tests.oracle.networks import build

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import CNN, MLP, CostModelError, EncoderDecoder, Transformer, VisionTransformer
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.description import Description
+from costmodel.documents.description import Description
 from costmodel.errors import ShapeError, SpecError, UnknownNameError
 from costmodel.layers import load_all
 from costmodel.roofline.execution import Execution, execute

@@ -8,8 +8,8 @@ from typing import Any
 
 from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.description import unknown_field
 from costmodel.architectures.trace import applicable
+from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE

@@ -1,10 +1,10 @@
-"""Frozen, strict descriptions of models and of their parts, whose fields have dotted names such as "experts.count"."""
+"""Frozen, strict descriptions of models and machines, whose parts' fields have dotted names such as "experts.count"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
@@ -62,10 +62,10 @@ class Description(BaseModel):
             raise SpecError(explain_validation(type(self), error), _first(error)["loc"]) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be set: a model is fixed once it is made; make another")
+        raise SpecError(f"{type(self).__name__}.{name} cannot be set: it is fixed once it is made; make another")
 
     def __delattr__(self, name: str) -> None:
-        raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: a model is fixed once it is made")
+        raise SpecError(f"{type(self).__name__}.{name} cannot be deleted: it is fixed once it is made")
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -175,6 +175,11 @@ def unknown_field(what: str, name: Any, kinds: Iterable[type[Description]], know
 
 
 def _part(field: FieldInfo) -> type[Description] | None:
+    return None if get_origin(field.annotation) is tuple else _described(field)
+
+
+def _described(field: FieldInfo) -> type[Description] | None:
+    """The description that a field holds, alone or in a list."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Description)), None)
 
@@ -247,10 +252,13 @@ def _first(error: ValidationError) -> Any:
 
 
 def _owner(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
-    """The description that a place is in, a part or the whole, and the place within that."""
+    """The description that a place is in, a part, one of a list or the whole, and the place within that."""
     field = model.model_fields.get(str(place[0])) if len(place) > 1 else None
-    part = None if field is None else _part(field)
-    return (model, place) if part is None else _owner(part, place[1:])
+    part = None if field is None else _described(field)
+    within = place[1:]
+    if part is not None and isinstance(next(iter(within), None), int):  # one of a list
+        within = within[1:]
+    return (model, place) if part is None or not within else _owner(part, within)
 
 
 _MISSHAPEN = frozenset({"tuple_type", "too_short", "too_long"})

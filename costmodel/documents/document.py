@@ -1,4 +1,4 @@
-"""Model files as plain data: a small, safe and literal reading of YAML, of which JSON is a part.
+"""Files as plain data: a small, safe and literal reading of YAML, of which JSON is a part.
 
 Numbers and truth values are those of JSON, so that no spelling means two things: `010`, `1_000`, `12:30`, `0x10`,
 `no` and dates stay text, which a field that wants a number then refuses. Anchors, aliases, tags and repeated keys are

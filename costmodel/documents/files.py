@@ -1,0 +1,107 @@
+"""Files of descriptions: what is a path, where the ready ones are, and a file's text, with errors that name lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from costmodel.errors import CostModelError, SpecError
+
+if TYPE_CHECKING:
+    from costmodel.documents.document import Document
+
+Made = TypeVar("Made")
+
+PACKAGE = Path(__file__).parents[1]
+# A wheel has the specs in the package; a checkout and an editable install have them beside it.
+SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
+
+SUFFIXES = (".yaml", ".yml", ".json")
+MOST_BYTES = 2**20
+"""Longer files are refused: the largest model of the zoo takes a hundredth of it."""
+
+
+def is_path(name: str) -> bool:
+    """Whether text is a path: it has a directory separator, or ends in .yaml, .yml or .json."""
+    separators = {os.sep, os.altsep or os.sep}
+    return name.lower().endswith(SUFFIXES) or any(separator in name for separator in separators)
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path fit for one line of text."""
+    text = os.fsdecode(path)
+    text = text if len(text) <= 200 else "..." + text[-197:]
+    return text if text.isprintable() else ascii(text)
+
+
+def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], Made]) -> Made:
+    """What `made` makes of the data in a YAML or JSON file that describes a `what`, such as an optimizer.
+
+    Raises SpecError, with the line; errors of `made` name a value by its path, `what` first.
+    """
+    from costmodel.documents.document import Document, parse
+
+    where = shown_path(path)
+    found = parse(text_of(path, where), where, f"the {what}'s fields")
+    lines = {(what, *place): line for place, line in found.lines.items()}
+    try:
+        return made(found.data)
+    except CostModelError as error:
+        document = Document({what: found.data}, where, lines)
+        raise SpecError(f"{document.place(culprit(SpecError(str(error)), document))}: {error}") from None
+
+
+def culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
+    """Path of the value to blame: of those that validation or the message names, the most exact, else the first."""
+    named = ([int(p) if p.isdecimal() else p for p in re.findall(r"\w+", w)] for w in re.findall(r"\S+", str(error)))
+    return max((document.nearest(path) for path in (error.path, *map(tuple, named))), key=len)
+
+
+def text_of(path: str | os.PathLike[str], where: str, what: str = "model") -> str:
+    """A file's text, which is JSON if the file is called so; `what` it should describe is said in errors.
+
+    What is JSON to excess is left to who parses it. Raises SpecError.
+    """
+    text = _text(path, where, what)
+    if os.fsdecode(path).lower().endswith(".json") and text.strip():
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(
+                f"{where}, line {error.lineno}: not valid JSON: {error.msg[0].lower()}{error.msg[1:]}: mend or "
+                "complete the file there"
+            ) from None
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def _text(path: str | os.PathLike[str], where: str, what: str) -> str:
+    """A file's text: regular, of at most MOST_BYTES, UTF-8."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind == stat.S_IFDIR:
+            raise SpecError(f"{where} is a directory: name a {what} file in it")
+        if kind != stat.S_IFREG:
+            raise SpecError(f"{where} is a device or pipe: name a regular file")
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, SpecError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(f"cannot read {where}: {reason.lower()}: give the path of a YAML or JSON file") from None
+    if len(content) > MOST_BYTES:
+        raise SpecError(f"{where} is larger than {MOST_BYTES:,} bytes: a {what} file is a few thousand at most")
+    if b"\0" in content:
+        raise SpecError(f"{where} is binary: a {what} file is YAML or JSON text in UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SpecError(f"{where}, line {line}: not UTF-8 text: save the file as UTF-8") from None

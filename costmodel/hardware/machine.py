@@ -1,0 +1,299 @@
+"""A machine: peaks by data type, memory and its levels, clocks, power and links, every figure with its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import date
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import read_amount, read_budget, show_rate
+from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads
+from costmodel.documents.files import culprit, shown_path, text_of
+from costmodel.errors import SettingError, SpecError, shown, unknown
+
+Item = TypeVar("Item")
+Category = Literal["gpu", "tpu", "accelerator", "apple", "cpu"]
+
+
+def _reads(unit: str, *, zero: bool = False, none: bool = True) -> BeforeValidator:
+    """A validator that reads an amount of a unit; none: whether the field may be None."""
+
+    def read(value: Any, info: ValidationInfo) -> float | None:
+        return None if none and value is None else read_amount(value, str(info.field_name), unit, zero=zero)
+
+    return BeforeValidator(read)
+
+
+def _bytes(value: Any, info: ValidationInfo) -> int:
+    return read_budget(value, str(info.field_name)).bytes
+
+
+Given = float | int | str
+"""A plain number of the SI unit, or text with a unit."""
+Bandwidth = Annotated[Reads[float, Given], _reads("B/s", none=False)]
+Bytes = Annotated[Reads[int, int | str], BeforeValidator(_bytes)]
+MaybeRate = Annotated[Reads[float | None, Given | None], _reads("FLOP/s")]
+MaybeBandwidth = Annotated[Reads[float | None, Given | None], _reads("B/s")]
+MaybeFrequency = Annotated[Reads[float | None, Given | None], _reads("Hz")]
+MaybePower = Annotated[Reads[float | None, Given | None], _reads("W", zero=True)]
+MaybeTime = Annotated[Reads[float | None, Given | None], _reads("s", zero=True)]
+Text = Annotated[str, Field(max_length=1000)]
+Items = Annotated[Listed[Item], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+
+
+class Peaks(Description):
+    """Arithmetic at most [FLOP/s], a multiply-add being two; dense, never "with sparsity". None: no such units.
+
+    Products accumulate in fp32 (integers in int32) unless the name says otherwise: consumer cards halve the rate of
+    fp16 and fp8 then, and a framework accumulates so.
+    """
+
+    fp64: MaybeRate = Field(default=ABSENT, description="vector units, double precision")
+    fp32: MaybeRate = Field(default=ABSENT, description="vector units, single precision")
+    fp16_vector: MaybeRate = Field(default=ABSENT, description="vector units, half precision")
+    bf16_vector: MaybeRate = Field(default=ABSENT, description="vector units, bfloat16")
+    fp64_tensor: MaybeRate = Field(default=ABSENT, description="matrix units, double precision")
+    fp32_tensor: MaybeRate = Field(default=ABSENT, description="matrix units, full single precision")
+    tf32: MaybeRate = Field(default=ABSENT, description="matrix units, fp32 rounded to 10 bits of mantissa")
+    bf16: MaybeRate = Field(default=ABSENT, description="matrix units, bfloat16")
+    fp16: MaybeRate = Field(default=ABSENT, description="matrix units, half precision accumulated in fp32")
+    fp16_acc16: MaybeRate = Field(default=ABSENT, description="matrix units, half precision accumulated in fp16")
+    fp8: MaybeRate = Field(default=ABSENT, description="matrix units, 8-bit floats accumulated in fp32")
+    fp8_acc16: MaybeRate = Field(default=ABSENT, description="matrix units, 8-bit floats accumulated in fp16")
+    fp6: MaybeRate = Field(default=ABSENT, description="matrix units, 6-bit floats")
+    fp4: MaybeRate = Field(default=ABSENT, description="matrix units, 4-bit floats")
+    int8: MaybeRate = Field(default=ABSENT, description="matrix units, 8-bit integers")
+    int4: MaybeRate = Field(default=ABSENT, description="matrix units, 4-bit integers")
+
+    @cached_property
+    def given(self) -> dict[str, float]:
+        """The types that there are units for, with their peaks [FLOP/s]."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _peaks(value: Any) -> Peaks:
+    """Peaks from a mapping; here, where errors can say which."""
+    if isinstance(value, Peaks):
+        return value
+    example = "give one such as {'bf16': '400 TFLOP/s'}"
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise SettingError(f"peak: {shown(value)} is not a mapping of data types: {example}")
+    for name in value:
+        if name not in Peaks.model_fields:
+            raise unknown("data type of peak", name, Peaks.model_fields)
+    given = {name: peak for name, peak in value.items() if peak is not None}
+    if not given:
+        raise SettingError(f"peak names no data type: {example}")
+    return Peaks(**{name: read_amount(peak, f"peak.{name}", "FLOP/s") for name, peak in given.items()})
+
+
+class Level(Description):
+    """A memory between the processors and the device's own, which all processors share."""
+
+    name: Text = Field(description="such as L2, Infinity Cache or SLC")
+    size: Bytes = Field(description="bytes")
+    bandwidth: MaybeBandwidth = Field(default=ABSENT, description="of reading [B/s]; None: not published")
+
+
+class Link(Description):
+    """What joins a device to others: all its lanes together."""
+
+    name: Text = Field(description="such as NVLink 4, PCIe 5 x16, Infinity Fabric or ICI")
+    bandwidth: Bandwidth = Field(description="each way, of all lanes of one device together [B/s]")
+    latency: MaybeTime = Field(default=ABSENT, description="of one message [s]; None: not published")
+
+
+class Source(Description):
+    """Where figures are from. confirmed: whether the sheet was at hand when they were written down."""
+
+    title: Text = Field(min_length=1, description="title or address of the sheet")
+    date: Text = Field(default="", description="when it was read, such as 2026-11-22")
+    confirmed: bool = Field(default=False, description="whether the sheet was at hand")
+    figures: Items[Text] = Field(default=ALL, description="what it is the source of, such as peak.bf16; none: all")
+
+    @model_validator(mode="after")
+    def _is_dated(self) -> Self:
+        if self.date:
+            try:
+                date.fromisoformat(self.date)
+            except ValueError:
+                raise ValueError(f"date: {shown(self.date)} is not a date: use one such as 2026-11-22") from None
+        return self
+
+
+class Machine(Answer, Description):
+    """A device that models run on. Fields hold SI units; text with a unit is taken for each, such as "2 TB/s".
+
+    Only name, peak, bandwidth and memory need be given. What is None is not known, and whoever needs it says what it
+    takes instead; `vector_peak` and `l2_bytes` say so here.
+    """
+
+    name: Text = Field(min_length=1, description="such as h100-sxm")
+    aliases: Items[Text] = Field(default=ALL, description="other ways to write the name")
+    vendor: Text = Field(default="", description="who makes it")
+    category: Category = Field(default="accelerator", description="what it is")
+    architecture: Text = Field(default="", description="family in lower case, such as ampere, ada, cdna3")
+    chip: Text = Field(default="", description="the chip's own name, such as GA100")
+    year: int | None = Field(default=None, ge=1970, le=2100, description="of release")
+    peak: Annotated[Reads[Peaks, Peaks | Mapping[str, Given | None]], BeforeValidator(_peaks)] = Field(
+        description="arithmetic at most, by data type [FLOP/s]"
+    )
+    bandwidth: Bandwidth = Field(description="of the device's memory [B/s]")
+    memory: Bytes = Field(description="of the device [bytes]")
+    levels: Items[Level] = Field(default=ALL, description="caches that all processors share, the nearest first")
+    processors: int | None = Field(default=None, ge=1, description="streaming multiprocessors, compute units or cores")
+    base_clock: MaybeFrequency = Field(default=ABSENT, description="guaranteed under load [Hz]")
+    boost_clock: MaybeFrequency = Field(default=ABSENT, description="at most; peaks are at this [Hz]")
+    tdp: MaybePower = Field(default=ABSENT, description="board power at most [W]")
+    idle: MaybePower = Field(default=ABSENT, description="board power at rest [W]")
+    links: Items[Link] = Field(default=ALL, description="to other devices, the fastest first")
+    node_size: int = Field(default=1, ge=1, le=1_000_000, description="devices that the fastest link joins")
+    price: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="of a device for an hour")
+    call_overhead: MaybeTime = Field(default=ABSENT, description="of one call or launch, where it was measured [s]")
+    measured: bool = Field(default=False, description="figures were attained in measurement, not published as peaks")
+    notes: Text = Field(default="", description="what else there is to know")
+    sources: Items[Source] = Field(default=ALL, description="where the figures are from")
+
+    def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
+        """Of matrix products of operands of a type, accumulated as frameworks do [FLOP/s].
+
+        allow_tf32: whether products of fp32 may run in tf32. On matrix units where there are any for the type, else on
+        vector units. Raises SettingError for a type without either, which says what it would run in.
+        """
+        for name in _PRODUCTS["tf32" if dtype == "fp32" and allow_tf32 else self._known(dtype)]:
+            if (peak := self.peak.given.get(name)) is not None:
+                return peak
+        raise SettingError(self._without(dtype))
+
+    def vector_peak(self, dtype: str = "fp32") -> float:
+        """Of arithmetic that is no product, on vector units [FLOP/s]; narrow types run in fp32 where they have none.
+
+        Of a machine whose vector peak is not given it is 1/16 of its fastest product of 16 bits or more, as an A100's
+        is. Raises SettingError for fp64 where there is none.
+        """
+        wanted = ("fp64",) if self._known(dtype) == "fp64" else (f"{dtype}_vector", "fp32")
+        for name in wanted:
+            if (peak := self.peak.given.get(name)) is not None:
+                return peak
+        wide = [self.peak.given[name] for name in _WIDE if name in self.peak.given]
+        if dtype == "fp64" or not wide:
+            raise SettingError(self._without(dtype))
+        return max(wide) / VECTOR_SHARE
+
+    def runs_in(self, dtype: str) -> str | None:
+        """The type that products of a type run in: itself, the nearest that holds its values, or one that rounds them.
+
+        None: there is none. Products of fp32 are rounded to bf16 where there is nothing wider, as on a TPU.
+        """
+        candidates = (self._known(dtype), *_WIDER[dtype], *_NARROWER.get(dtype, ()))
+        return next((t for t in candidates if any(name in self.peak.given for name in _PRODUCTS[t])), None)
+
+    def ridge(self, dtype: str, allow_tf32: bool = False) -> float:
+        """Intensity above which products are bound by arithmetic [FLOP/B]."""
+        return self.product_peak(dtype, allow_tf32) / self.bandwidth
+
+    @property
+    def l2_bytes(self) -> int | None:
+        """Size of the largest cache that all processors share [bytes]; None: not given."""
+        return max((level.size for level in self.levels), default=None)
+
+    def level(self, name: str) -> Level | None:
+        """A level by its name; None if there is no such."""
+        return next((level for level in self.levels if level.name == name), None)
+
+    @property
+    def fastest_link(self) -> Link | None:
+        """To other devices; None: not given."""
+        return max(self.links, key=lambda link: link.bandwidth, default=None)
+
+    def source_of(self, figure: str) -> Source | None:
+        """Where a figure is from, such as "bandwidth" or "peak.bf16": the source that names it most exactly."""
+        whole, _, _ = figure.partition(".")
+        for names in ((figure,), (whole,), ()):
+            for source in self.sources:
+                if source.figures == names or (names and names[0] in source.figures):
+                    return source
+        return None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether all its sources were at hand; False where none is given."""
+        return bool(self.sources) and all(source.confirmed for source in self.sources)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field that is given, in SI units."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+
+    def sheet(self) -> Sheet:
+        """What there is to read."""
+        peaks = [(name, show_rate(peak) + "FLOP/s") for name, peak in self.peak.given.items()]
+        return Sheet([self.name], [Table(("peak", ""), peaks)])
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Machine:
+        """The machine that a YAML or JSON file describes. Raises SpecError, with the line."""
+        from costmodel.documents.document import parse
+
+        where = shown_path(path)
+        document = parse(text_of(path, where, "machine"), where, "a machine, starting with its name")
+        if not isinstance(document.data, dict):
+            raise SpecError(f"{where}: a machine is described by named fields: start with a line such as 'name: lab'")
+        try:
+            return cls(**document.data)
+        except SpecError as error:
+            raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+
+    def _known(self, dtype: Any) -> str:
+        if not isinstance(dtype, str) or dtype not in _PRODUCTS:
+            raise unknown("data type", dtype, _PRODUCTS)
+        return dtype
+
+    def _without(self, dtype: str) -> str:
+        instead = self.runs_in(dtype)
+        would = f"it would run in {instead}" if instead else "nothing that it has would hold its values"
+        rounds = ", which rounds its values" if instead in _NARROWER.get(dtype, ()) else ""
+        return f"{self.name} has no peak for {dtype}: {would}{rounds} (its peaks are {', '.join(self.peak.given)})"
+
+
+VECTOR_SHARE = 16
+"""Product peak over vector peak of a machine whose vector peak is not given: 312/19.5 of an A100."""
+_WIDE = ("fp64_tensor", "fp32_tensor", "tf32", "bf16", "fp16")
+_PRODUCTS: dict[str, tuple[str, ...]] = {
+    "fp64": ("fp64_tensor", "fp64"),
+    "fp32": ("fp32_tensor", "fp32"),
+    "tf32": ("tf32", "fp32_tensor", "fp32"),
+    "bf16": ("bf16", "bf16_vector"),
+    "fp16": ("fp16", "fp16_vector"),
+    "fp8": ("fp8",),
+    "fp6": ("fp6", "fp8"),
+    "fp4": ("fp4",),
+    "int8": ("int8",),
+    "int4": ("int4",),
+}
+"""The peaks that products of each type of operand reach, the first that there is."""
+_WIDER: dict[str, tuple[str, ...]] = {
+    "fp64": (),
+    "fp32": ("fp64",),
+    "tf32": ("fp32", "fp64"),
+    "bf16": ("fp32",),
+    "fp16": ("fp32",),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "fp6": ("bf16", "fp16", "fp32"),
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
+    "int8": ("fp16", "bf16", "fp32"),
+    "int4": ("int8", "fp16", "bf16", "fp32"),
+}
+"""What a kernel for each type computes in where the machine has no units for it, the first that there are units for."""
+_NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",)}
+"""What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
+DTYPES = tuple(_PRODUCTS)
+"""Data types that a machine can be asked about."""
+CATEGORIES: tuple[str, ...] = get_args(Category)
