@@ -55,6 +55,10 @@ class BatchShape(NamedTuple):
     seq: int | None = None
     image: tuple[int, int] | None = None
     target: int | None = None
+    past: int | None = None
+    """Tokens of each sequence that are kept from before; None where nothing is kept."""
+    last: bool = False
+    """Whether logits are of the last token alone."""
 
 
 class Definition(NamedTuple):
@@ -76,7 +80,7 @@ class Allowed(NamedTuple):
     note: str = ""
 
 
-BATCH_SYMBOLS = {"batch": "B", "seq": "T", "target_seq": "T_t", "image": "H, W"}
+BATCH_SYMBOLS = {"batch": "B", "seq": "T", "past": "P", "target_seq": "T_t", "image": "H, W"}
 
 
 class Architecture(Description):
@@ -115,6 +119,17 @@ class Architecture(Description):
         """The sizes with those of a target, which only an encoder-decoder has. Raises SettingError."""
         refuse("target_seq", target_seq, self, "no target apart from its input")
         return shape
+
+    def with_past(self, shape: BatchShape, past: int | None, *, last: bool) -> BatchShape:
+        """The sizes with those of what is kept of earlier tokens, of a decoder alone. Raises SettingError.
+
+        last: whether logits are of the last token alone.
+        """
+        mode = "prefill" if last else "decode"
+        raise SettingError(
+            f"mode={mode!r} does not apply to {type(self).__name__} {self.title!r}, which is no decoder of tokens: use "
+            "mode='inference'"
+        )
 
     @abstractmethod
     def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:

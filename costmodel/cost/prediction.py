@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory
+from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory, Traffic
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
 from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
+from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Prediction(Data):
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
         run = self.run
-        weights, masters, optimizer, counters, buffers, inputs = self._standing
+        weights, masters, optimizer, counters, buffers, inputs, _ = self._standing
         return Memory(
             weights=weights,
             masters=masters,
@@ -121,8 +122,19 @@ class Prediction(Data):
             casts=self._total("cast_bytes"),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
-            cache=sum(s.bytes * s.times for s in run.cached),
+            cache=sum(s.bytes * s.times for s, _ in run.cached),
         )
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What a forward pass moves to and from memory at least [bytes]."""
+        columns = ("forward_bytes", "weight_bytes", "kv_read_bytes", "kv_written_bytes")
+        return Traffic(*(self._total(column) for column in columns))
+
+    @cached_property
+    def kv_bytes_per_token(self) -> int:
+        """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
+        return sum(size_bytes(token, storage.dtype) * storage.times for storage, token in self.run.cached)
 
     @cached_property
     def lettered(self) -> Prediction:
@@ -182,6 +194,8 @@ class Prediction(Data):
             "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
             "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
             "memory": asdict(self.memory),
+            "traffic": asdict(self.traffic),
+            "kv_bytes_per_token": self.kv_bytes_per_token,
             "layers": [row.to_dict() for row in self.layers],
         }
 

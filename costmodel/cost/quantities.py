@@ -30,7 +30,8 @@ class Memory(Frozen):
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
     weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
-    cache: what decoding keeps of an inference's tokens, beside the peak of the pass that reads them.
+    cache: what decoding keeps of tokens after the pass, part of the peak of a prefill and of a decode step; after an
+    inference, which keeps nothing, what it would be, beside the peak.
     """
 
     weights: int
@@ -47,6 +48,20 @@ class Memory(Frozen):
     cache: int
 
 
+@frozen()
+class Traffic(Frozen):
+    """Compulsory bytes of one forward pass: every input, weight and output of each layer moved once.
+
+    forward is all of it. weights: of these those that are weights, of experts as many as have rows, in few bits with
+    their scales. kv_read, kv_written: those that decoding keeps. A dynamic cache is read and written to grow it, too.
+    """
+
+    forward: int
+    weights: int
+    kv_read: int
+    kv_written: int
+
+
 FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
 QUANTITIES = (
     "params",
@@ -54,6 +69,8 @@ QUANTITIES = (
     "active_params",
     *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
     *(f"memory.{line}" for line in Memory.__dataclass_fields__),
+    *(f"traffic.{part}" for part in Traffic.__dataclass_fields__),
+    "kv_bytes_per_token",
 )
 """Every quantity with a formula, by the name that `formula` and `explain` take."""
 
@@ -78,6 +95,8 @@ ROW_COLUMNS = {
     "memory.optimizer": ("params",),
     "memory.activations": ("activation_bytes",),
     "memory.casts": ("cast_bytes",),
+    "traffic.forward": ("forward_bytes",),
+    **{f"traffic.{part}": (f"{part.removesuffix('s')}_bytes",) for part in ("weights", "kv_read", "kv_written")},
 }
 """Which columns of a layer's row a quantity comes from; the others are made of tensors or moments, not of layers."""
 

@@ -26,6 +26,7 @@ COLOURS = {
     "gradients": "#d55e00",
     "activations": "#5dc1a0",
     "casts": "#9a6324",
+    "cache": "#332288",
     "temporaries": "#f0e442",
 }
 """From the bottom up: after Okabe and Ito's palette for colour-blind readers, with neighbours of unlike brightness."""

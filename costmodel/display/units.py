@@ -88,6 +88,8 @@ UNITS = {
     "flops": "FLOP",
     "pointwise_flops": "FLOP",
     "memory": "bytes",
+    "traffic": "bytes",
+    "kv_bytes_per_token": "bytes",
 }
 """The unit of each quantity, by the first part of its name."""
 

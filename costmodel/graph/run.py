@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import Recomputation
@@ -45,6 +45,13 @@ class Adaptation(Protocol):
         ...
 
 
+class Cached(NamedTuple):
+    """What decoding keeps after a pass, and how many elements of it a further token of one sample adds."""
+
+    storage: Storage
+    token: int
+
+
 class Run:
     """One forward pass on paper. Layers record themselves here as they are called.
 
@@ -53,6 +60,7 @@ class Run:
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
+    caches: what decoding has kept of earlier tokens, or has room for. cached: what it keeps after this pass.
     """
 
     def __init__(
@@ -78,7 +86,8 @@ class Run:
         self.inputs: dict[Storage, None] = {}
         self.outputs: tuple[Tensor, ...] = ()
         self.phase: Recorded = "forward"
-        self.cached: list[Storage] = []
+        self.caches: dict[Storage, None] = {}
+        self.cached: list[Cached] = []
         self._calls = 0
         self._path: list[str] = []
         self._scopes = ""
@@ -131,9 +140,19 @@ class Run:
         self.buffers[tensor.storage] = None
         return tensor
 
-    def cache(self, shape: Shape, like: Tensor) -> None:
-        """Note what decoding would keep of this pass, of the type of `like`; the pass itself has no such memory."""
-        self.cached.append(self.storage(product(shape), like.storage.role, "computed", "cache", like.dtype))
+    def cache(self, shape: Shape, dtype: Dtype, name: str, scales: int = 0) -> Tensor:
+        """Memory that decoding has for keys or values, (..., tokens, features), before this pass starts.
+
+        scales: fp32 ones that come with it, as with 8-bit floats.
+        """
+        tensor = self.tensor(shape, origin="cache", name=name, dtype=dtype)
+        tensor.storage.scales = scales
+        self.caches[tensor.storage] = None
+        return tensor
+
+    def keep(self, storage: Storage, token: int) -> None:
+        """Note what decoding keeps after this pass, of which a token of one sample takes so many elements."""
+        self.cached.append(Cached(storage, token))
 
     def record(
         self, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None

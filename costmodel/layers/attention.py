@@ -260,8 +260,14 @@ class Rotary(Weightless):
         return Workspace(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
 
 
-def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
-    """Query-key pairs that a mask leaves of T²: all, the causal half, or a window of keys behind each query."""
+def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) -> int:
+    """Query-key pairs that a mask leaves: all, the causal half, or a window of keys behind each query.
+
+    past: tokens before the t that are queries, which are keys alone.
+    """
+    if type(past) is not int or past:
+        every = visible_pairs(past + t, causal=causal, window=window)
+        return every - visible_pairs(past, causal=causal, window=window)
     if window is not None:
         seen = minimum(window, t)
         behind = exact_div(seen * (2 * t - seen + 1), 2)

@@ -13,8 +13,8 @@ from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
-from costmodel.importers.torch.program import Program, program_of
 from costmodel.importers.torch.interpreter import Interpreter
+from costmodel.importers.torch.program import Program, program_of
 from costmodel.importers.torch.trees import extents_in
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
