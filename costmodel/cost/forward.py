@@ -42,8 +42,8 @@ class Plan(NamedTuple):
     operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
     through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
     forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
-    replaces: bytes that decoding kept of earlier tokens, and that what this makes takes the place of. writes: whether it
-    writes into memory that is there.
+    replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is
+    there.
     """
 
     part: str
@@ -99,7 +99,8 @@ class Forward:
     """Walks a run; `loops` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
-    output: the result, which the user holds. lasting: what decoding keeps. ends: gradients and memory of several results, where no loss joins them.
+    output: the result, which the user holds. lasting: what decoding keeps. ends: gradients and memory of several
+    results, where no loss joins them.
     """
 
     def __init__(self, run: Run, lifetimes: Lifetimes, *, loops: bool) -> None:

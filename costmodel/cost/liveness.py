@@ -66,7 +66,7 @@ class Lifetimes:
         self.released: list[tuple[int, int]] = []
 
     def release(self, size: int, now: int) -> None:
-        """Bytes that decoding kept before the start, and that something new has taken the place of after this moment."""
+        """Bytes kept by decoding since before the start, which something new takes the place of at this moment."""
         self.released.append((size, now))
 
     def moment(self, phase: Phase, layer: str, rounds: str) -> int:

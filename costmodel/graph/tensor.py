@@ -100,8 +100,11 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes that reading it all moves."""
-        return size_bytes(self.size, self.storage.dtype)
+        """Bytes that reading it all moves; what is seen several times, by a stride of 0, is read once."""
+        if self.strides is None or 0 not in self.strides:
+            return size_bytes(self.size, self.storage.dtype)
+        moving = (n for n, stride in zip(self.shape, self.strides, strict=True) if stride)
+        return size_bytes(product(moving), self.storage.dtype)
 
     def has(self, shape: Shape) -> bool:
         """Whether it is of this shape; sizes are looked at only if there are as many."""

@@ -44,9 +44,9 @@ class Caching(Weightless):
 
 @layer
 class Append(Caching):
-    """What is kept of earlier tokens, if there is any, and of new ones in new memory: (..., P, d), (..., T, d) → (..., P + T, d).
+    """What is kept of earlier tokens and new ones, in new memory: (..., P, d), (..., T, d) → (..., P + T, d).
 
-    dtype: that the cache is kept in, the input's unless given; it comes with `scales` in fp32. lasting: whether the
+    The new ones alone may be given: (..., T, d), in a copy. dtype: that the cache is kept in, the input's unless given; it comes with `scales` in fp32. lasting: whether the
     memory stays after the pass.
     """
 
@@ -68,7 +68,7 @@ class Append(Caching):
 
 @layer
 class Insert(Caching):
-    """New tokens are written into memory that is there: cache (..., n, d), x (..., T, d) → the last `tokens` of the cache."""
+    """New tokens are written into memory that is there: cache (..., n, d), x (..., T, d) → `tokens` of the cache."""
 
     source = "torch.Tensor.index_copy_ (StaticCache of transformers); blocks of tokens (Kwon et al. 2023, §4.1)"
 

@@ -76,12 +76,12 @@ class Settings(Frozen):
     by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
 
-    mode: "inference" is a forward pass that keeps nothing. "prefill" is one that keeps its tokens' keys and values, with
-    logits of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies,
-    after `past` tokens that are kept. A prefill with `past` goes on where an earlier one stopped. cache: how they are
-    kept: "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at
-    once, written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all
-    tokens made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
+    mode: "inference" is a forward pass that keeps nothing. "prefill" keeps its tokens' keys and values, and has logits
+    of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies, after
+    `past` tokens that are kept. A prefill with `past` goes on where an earlier one stopped. cache: how they are kept:
+    "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at once,
+    written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all tokens
+    made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
     """
 
     batch: Annotated[int, "Samples in a batch.", 32] = 1
