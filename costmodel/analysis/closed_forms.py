@@ -23,7 +23,7 @@ from costmodel.symbolic.guards import Condition, Decisions, Noting
 from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import value_of
 
-SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
+SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size")
 """Settings that formulas can have a letter for, beside the sides of the image."""
 SIDES = ("image.height", "image.width")
 

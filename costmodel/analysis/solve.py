@@ -186,6 +186,8 @@ def solve(
     """
     if for_ in settings:
         raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    if for_ == "past":  # a decode step has one, whatever is found
+        settings["past"] = 1
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
 
 

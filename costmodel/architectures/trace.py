@@ -76,6 +76,8 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
 
 def batch_shape(model: Architecture, settings: Settings) -> BatchShape:
     """The sizes of one batch of the model. Raises SettingError for a size that it does not have."""
+    if settings.keeps and "past" not in model.BATCH_SIZES:
+        model.with_past(BatchShape(settings.batch), settings.past, last=settings.mode == "prefill")
     seq = settings.step_tokens if settings.mode == "decode" else settings.seq
     shape = model.with_target(model.batch_shape(settings.batch, seq, settings.image), settings.target_seq)
     return model.with_past(shape, settings.past, last=settings.mode == "prefill") if settings.keeps else shape

@@ -121,6 +121,7 @@ NAMES = {
     "batch": "batch [samples]",
     "seq": "sequence length [tokens]",
     "target_seq": "target length [tokens]",
+    "past": "tokens in the cache",
     "image": "image side [pixels]",
     "layers": "layers",
     "width": "width [features]",
