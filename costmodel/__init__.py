@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from costmodel.architectures.vision_transformer import VisionTransformer
     from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
+    from costmodel.hardware.catalogue import load_machine, machines
+    from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
+    from costmodel.performance.stacks import Stack
+    from costmodel.performance.time import Time, time_on
 
     GPT = Transformer
     GPT2Small: Transformer
@@ -49,6 +53,12 @@ _HOMES = {
     "predict": "costmodel.cost.prediction",
     "recommend": "costmodel.analysis.recommend",
     "match": "costmodel.analysis.match",
+    "Machine": "costmodel.hardware.machine",
+    "load_machine": "costmodel.hardware.catalogue",
+    "machines": "costmodel.hardware.catalogue",
+    "Stack": "costmodel.performance.stacks",
+    "Time": "costmodel.performance.time",
+    "time_on": "costmodel.performance.time",
     "from_torch": "costmodel.importers.torch.importing",
     "pareto": "costmodel.analysis.pareto",
     "sweep": "costmodel.analysis.sweep.sweeps",
@@ -67,7 +77,10 @@ __all__ = [
     "GPT2Large",
     "GPT2Medium",
     "GPT2Small",
+    "Machine",
     "Prediction",
+    "Stack",
+    "Time",
     "Transformer",
     "VisionTransformer",
     "break_even",
@@ -75,6 +88,8 @@ __all__ = [
     "compare",
     "from_torch",
     "load",
+    "load_machine",
+    "machines",
     "match",
     "max_batch",
     "max_layers",
@@ -88,6 +103,7 @@ __all__ = [
     "sensitivity",
     "solve",
     "sweep",
+    "time_on",
 ]
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import tests.profiles  # noqa: F401
 
+os.environ.pop("COLUMNS", None)  # how wide this terminal is; what the tests expect is written for no certain width
+
 ORACLE = ("torch", "torchvision")
 
 

@@ -33,6 +33,7 @@ ORDER = (
     "architectures",
     "importers",
     "cost",
+    "performance",
     "analysis",
     "roofline",
     "cli",
@@ -171,19 +172,21 @@ def test_concrete_kinds_are_final() -> None:
 
 
 def test_a_kind_that_leaves_a_cost_out_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="Forgetful does not say: backward, forward, kept"):
+    with pytest.raises(TypeError, match="Forgetful does not say: backward, forward, saved"):
 
         @layer
         class Forgetful(Unary):
             source = "none"
 
     with pytest.raises(TypeError, match="Sourceless names no source"):
-        layer(type("Sourceless", (Unary,), {name: Identity.__dict__[name] for name in ("forward", "backward", "kept")}))
+        layer(
+            type("Sourceless", (Unary,), {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")})
+        )
     assert not {"forgetful", "sourceless"} & KINDS.keys()
 
 
 def test_a_second_kind_of_one_name_is_refused() -> None:
-    body = {name: Identity.__dict__[name] for name in ("forward", "backward", "kept")}
+    body = {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")}
     with pytest.raises(TypeError, match="two layer kinds are called identity"):
         layer(type("Identity", (Unary,), {**body, "source": "again"}))
     assert KINDS["identity"] is Identity

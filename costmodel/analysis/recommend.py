@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import isqrt
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
@@ -19,7 +18,7 @@ from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
-from costmodel.display.table import WIDTH, Table, printable
+from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -314,7 +313,7 @@ class Recommendations(Answer):
 
     def sheet(self) -> Sheet:
         """The first of them, each with its reason."""
-        head = fill(printable(self._head()), WIDTH)
+        head = wrapped(printable(self._head()))
         return Sheet([head], [self.table()] if self else [], notes=[printable(note) for note in self._notes()])
 
 

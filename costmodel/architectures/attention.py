@@ -238,6 +238,6 @@ class Mixer:
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.tables.absorbed else self.model.score_scale
-        return FusedAttention(kernel, self.model.attention_dropout, pairs, scale)(
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(
             query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
         )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from click import UsageError
 
+    from costmodel.display.table import Page
+
+NARROWEST = 40
+"""Columns that a terminal is taken to have at least."""
 LONGEST_ERROR = 1_000
 COMPLETION = "_COSTMODEL_COMPLETE"
 """Set by a shell that completes a command line; ``bash_source`` and the like ask for the script that does so."""
@@ -50,6 +55,7 @@ def _answered(arguments: Sequence[str]) -> int:
     from click.exceptions import Exit
 
     from costmodel.cli.commands import costmodel
+    from costmodel.display.table import written_for
     from costmodel.errors import CostModelError
 
     if instruction := os.environ.get(COMPLETION):
@@ -57,7 +63,7 @@ def _answered(arguments: Sequence[str]) -> int:
 
         return shell_complete(costmodel, {}, "costmodel", COMPLETION, instruction)
     try:
-        with costmodel.make_context("costmodel", list(arguments)) as context:
+        with costmodel.make_context("costmodel", list(arguments or ["--help"])) as context, written_for(_page()):
             text, code = costmodel.invoke(context)
     except Exit as done:  # help or version is printed
         return done.exit_code
@@ -68,6 +74,16 @@ def _answered(arguments: Sequence[str]) -> int:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
+
+
+def _page() -> Page:
+    """The terminal that the answer is written to; one of no certain width, as into a pipe, unless COLUMNS says it."""
+    from costmodel.display.table import Page
+
+    terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size().columns if terminal or os.environ.get("COLUMNS", "").isdecimal() else None
+    dumb = "NO_COLOR" in os.environ or os.environ.get("TERM", "dumb") == "dumb"
+    return Page(max(columns, NARROWEST) if columns else None, terminal and not dumb)
 
 
 def _message(error: UsageError) -> str:

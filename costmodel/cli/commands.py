@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+
+from costmodel.display.table import Page, page, written_for
 
 
 class Shown(NamedTuple):
@@ -43,13 +46,15 @@ class Verb(click.Command):
     def invoke(self, ctx: click.Context) -> tuple[str, int]:
         """The answer's text, and the exit code."""
         as_json = ctx.params.pop("as_json")
+        wide = ctx.params.pop("wide")
         if names := [option.name for option in self.params if isinstance(option, Setting)]:
             given = {name: ctx.params.pop(name) for name in names}
             ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
         found = super().invoke(ctx)
         answer, code = found if type(found) is tuple else (found, 0)
         if not as_json:
-            return str(answer), code
+            with written_for(Page(None, page().colours)) if wide else nullcontext():
+                return str(answer), code
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         return json.dumps(answer.to_dict(), indent=2, ensure_ascii=ascii_only), code
 
@@ -68,7 +73,11 @@ def verb(*parameters: click.Parameter, examples: tuple[str, ...]) -> Callable[[C
 
     def made(answer: Callable[..., Any]) -> Verb:
         name = answer.__name__.replace("_", "-")
-        params = [*parameters, option("--json", "as_json", is_flag=True, help="Print JSON.")]
+        params = [
+            *parameters,
+            option("--json", "as_json", is_flag=True, help="Print JSON."),
+            option("--wide", is_flag=True, help="Print all columns, however wide the terminal is."),
+        ]
         return Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
 
     return made
@@ -152,11 +161,13 @@ costmodel = Verbs(
     {
         "One question": ("prediction", ("predict", "explain", "fits", "timeline")),
         "Models": ("models", ("models", "show")),
+        "Machines": ("machines", ("machines",)),
         "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
         "Many questions": ("sweep", ("sweep", "pareto")),
         "This machine": ("roofline", ("roofline",)),
     },
     params=[VERSION],
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="What a neural network costs, exact and explained: parameters, FLOPs and memory from its description alone.",
     epilog=epilog("predict gpt2-small --batch 32 --seq 512", "models", "predict --help"),
 )

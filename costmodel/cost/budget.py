@@ -8,6 +8,7 @@ from typing import Any
 from costmodel.cost.timeline import Step
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
+from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, show_bytes
 
 
@@ -40,7 +41,7 @@ class Fit(Answer):
             f"{verdict}: peak {show_bytes(self.peak)}{reserve}, budget {show_bytes(self.budget.bytes)} "
             f"({self.budget.reading}), {spare}; {self.binds}"
         )
-        return Sheet([said], [])
+        return Sheet([said if self else Marked(said, "alarm")], [])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [bytes]."""

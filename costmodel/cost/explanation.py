@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
 from costmodel.display.answer import Data
+from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
@@ -142,16 +144,20 @@ class Explanation(Data):
         value = max((len(f"{d.value:,}") for d in self.letters), default=0)
         return "\n".join(
             [
-                f"{self.quantity} = {self.formula}",
-                f"{' ' * len(self.quantity)} = {self.numbers}",
+                _spread(self.quantity, str(self.formula)),
+                _spread(" " * len(self.quantity), self.numbers),
                 f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
                 *(["", "where"] if self.letters else []),
                 *(f"  {d.symbol:<{width}} = {d.value:>{value},}  {d.meaning}" for d in self.letters),
-                *(["", f"note: {self.note}"] if self.note else []),
-                *(["", "assumed", *(f"  {said}" for said in self.assumptions)] if self.assumptions else []),
+                *(["", wrapped(f"note: {self.note}", "  ")] if self.note else []),
+                *(
+                    ["", "assumed", *(wrapped(f"  {said}", "  ") for said in self.assumptions)]
+                    if self.assumptions
+                    else []
+                ),
                 "",
                 "sources",
-                *(f"  {source}" for source in self.sources),
+                *(wrapped(f"  {source}", "  ") for source in self.sources),
             ]
         )
 
@@ -167,6 +173,34 @@ class Explanation(Data):
         note = [f"note: {self.note}", ""] if self.note else []
         assumed = [*(f"assumed: {said}" for said in self.assumptions), ""] if self.assumptions else []
         return "\n".join([self._repr_latex_(), "", result, "", *table, "", *note, *assumed, *sources])
+
+
+def _spread(left: str, right: str) -> str:
+    """An equation in lines of the page's width: each alternative of a maximum begins one."""
+    line = f"{left} = {right}"
+    if len(wrapped(line).splitlines()) == 1:
+        return line
+    maximum = re.fullmatch(r"(\d+\*)?Max\((.*)\)", right)
+    if not maximum or _depth(maximum[2]) < 0:
+        return wrapped(line, " " * (len(left) + 3))
+    alternatives, depth, start = [], 0, 0
+    for at, character in enumerate(maximum[2]):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            alternatives.append(maximum[2][start : at + 1].strip())
+            start = at + 1
+    alternatives.append(f"{maximum[2][start:].strip()})")
+    lines = [wrapped(f"    {alternative}", "      ") for alternative in alternatives]
+    return "\n".join([f"{left} = {maximum[1] or ''}Max(", *lines])
+
+
+def _depth(text: str) -> int:
+    """The least number of open brackets anywhere in `text`; below 0 if its ends do not belong together."""
+    depth = least = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        least = min(least, depth)
+    return least
 
 
 class _NumberPrinter(StrPrinter):

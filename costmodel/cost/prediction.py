@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
+import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
+    from costmodel.hardware.machine import Machine
 
 
 MOST_REPLAYED = 1_000_000
@@ -180,6 +183,33 @@ class Prediction(Data):
         from costmodel.cost.budget import fit
 
         return fit(self.memory.peak, self.timeline.peak_step, memory, reserve)
+
+    def on(
+        self,
+        machine: str | os.PathLike[str] | Machine,
+        *,
+        stack: str | costmodel.Stack = "eager",
+        tier: str = "typical",
+        allow_tf32: bool | None = None,
+        channels_last: bool = False,
+    ) -> costmodel.Time:
+        """How long one step takes on a machine, why, and how far that may be off.
+
+        Args:
+            machine: a ready machine's name such as "h100-sxm", a file's path, or a `Machine`.
+            stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a `Stack`.
+            tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
+                family) or "calibrated" (with what was measured on it).
+            allow_tf32: whether products of fp32 may be rounded to tf32; None: convolutions alone, as in PyTorch.
+            channels_last: whether convolutions have channels last in memory.
+
+        Raises:
+            CostModelError: what is wrong with the question, in one line.
+
+        """
+        return costmodel.time_on(
+            self, machine, stack=stack, tier=tier, allow_tf32=allow_tf32, channels_last=channels_last
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the question (model and settings), then the answer."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from html import escape
-from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.rows import Row, rows_of
-from costmodel.display.table import WIDTH, Cells, Table, printable
+from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
 
 if TYPE_CHECKING:
@@ -113,11 +112,9 @@ MOST_ROWS = 60
 
 def text(p: Prediction) -> str:
     """The whole report as aligned plain text, without a final newline."""
-    parts = [headline(p), *(table.text() for table in tables(p))]
-    parts[-1] += "".join("\n" + fill(note, WIDTH) for note in footnotes(p))
-    said = [
-        fill(printable(f"{topic}: {sentence}"), WIDTH, subsequent_indent="  ") for topic, sentence in conventions(p)
-    ]
+    parts = [styled(narrowed(headline(p)), "strong"), *(table.text() for table in tables(p))]
+    parts[-1] += "".join("\n" + wrapped(note) for note in footnotes(p))
+    said = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]
     return "\n\n".join([*parts, "\n".join(said)])
 
 
@@ -203,6 +200,7 @@ def _memory(p: Prediction) -> Table:
         remarks["peak"] = "the most given out at once, in blocks of 512 B"
         lines["reserved"] = p.reserved
     rows = [(name, show_bytes(size), show_exact(size), remarks.get(name, "")) for name, size in lines.items()]
+    rows = [tuple(Marked(cell, "strong") for cell in row) if row[0] == "peak" else row for row in rows]
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 
 
@@ -212,7 +210,10 @@ def _layers(p: Prediction) -> Table:
     shown = [*by_scope([row for row in p.layers if not is_free(row)]), total]
     header = [column.header for column in columns]
     cells = [[column.cell(row, total) for column in columns] for row in shown]
-    return Table(header, cells, words=frozenset({0, 1}), total=True)
+    # A narrow page gives up what others say again: shares, intensity, the kind that most names tell.
+    worth = ("share", "FLOP/B", "kind", "backward")
+    spare = sorted((at for at, name in enumerate(header) if name in worth), key=lambda at: worth.index(header[at]))
+    return Table(header, cells, words=frozenset({0, 1}), total=True, spare=tuple(spare))
 
 
 class Column(NamedTuple):

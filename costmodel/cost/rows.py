@@ -10,8 +10,9 @@ from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
+from costmodel.layers.kernels import moved
 from costmodel.layers.kv_cache import Insert
-from costmodel.layers.latent import ExpandValue, OfHeads
+from costmodel.layers.latent import OfHeads
 from costmodel.symbolic.sizes import exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
@@ -82,7 +83,7 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
 
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
-    moved = moved_by(call)
+    bytes_of = moved_by(call)
     forward = call.kind.forward(call)
     backward_flops = backward_pointwise_flops = 0
     if call.y.requires_grad:
@@ -99,13 +100,13 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * forward.pointwise,
         times * backward_pointwise_flops,
         _newly_kept(call.saved, charged, "computed") if call.saved and not call.recomputed else 0,
-        times * moved.total,
+        times * bytes_of.total,
         _newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
         times * _contractions(forward, flop_rule) if call.recomputed else 0,
         times * forward.pointwise if call.recomputed else 0,
-        times * moved.weights,
-        times * moved.kv_read,
-        times * moved.kv_written,
+        times * bytes_of.weights,
+        times * bytes_of.kv_read,
+        times * bytes_of.kv_written,
     )
 
 
@@ -148,7 +149,7 @@ def _read(call: Call, x: Tensor) -> int:
     Of weights in few bits their scales too; of a matrix that two products share, the rows that each takes.
     """
     if x.storage.role != "weight":
-        return x.bytes
+        return moved(x)
     kind = call.kind
     if isinstance(kind, Table):
         return size_bytes(call.y.size, x.dtype)
@@ -158,7 +159,7 @@ def _read(call: Call, x: Tensor) -> int:
         some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
     if isinstance(kind, OfHeads):
         every = exact_div(x.shape[0], call.x.shape[1])
-        some = kind.value if isinstance(kind, ExpandValue) else every - kind.value
+        some = kind.rows(call)
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
     if x.dtype != call.run.precision.quantised:
         return numbers

@@ -66,6 +66,7 @@ class Dot(NamedTuple):
 class Chart:
     """What all three pictures show. ceilings: the highest first, memory's bandwidth last. dots: the longest first.
 
+    measured: whether dots have been measured, and not only predicted.
     errors: how far predictions are off, in words. left_out: which dots have no place on the roofline; may be empty.
     """
 
@@ -74,6 +75,7 @@ class Chart:
     dots: tuple[Dot, ...]
     errors: str
     left_out: str = ""
+    measured: bool = True
 
     @property
     def drawn(self) -> list[Dot]:
@@ -166,11 +168,11 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
     for dot in dots:
         colour, ends = COLOURS[dot.bound], (dot.predicted_rate, dot.measured_rate)
         axes.plot([dot.intensity] * 2, ends, color=colour, linewidth=1.2, zorder=3)
-        for rate, face in zip(ends, (theme.paper, colour), strict=True):
+        for rate, face in zip(ends, (theme.paper, colour), strict=True) if chart.measured else ((ends[0], colour),):
             _marked(axes, dot, dot.intensity, rate, face, colour, 1.3)
     notes: list[tuple[str, dict[str, Any]]] = [
         (name, {"marker": "o", "linestyle": "", "color": theme.ink, "markerfacecolor": face})
-        for name, face in (("measured", theme.ink), ("predicted", theme.paper))
+        for name, face in ((("measured", theme.ink), ("predicted", theme.paper)) if chart.measured else ())
     ]
     notes.append(("area: share of the time", {"linestyle": ""}))
     _legend(axes, dots, theme, notes, "lower right")

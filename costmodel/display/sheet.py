@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from textwrap import fill
 from typing import NamedTuple
 
-from costmodel.display.table import WIDTH, Table
+from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
 
 
 class Sheet(NamedTuple):
@@ -20,8 +19,9 @@ class Sheet(NamedTuple):
 
     def text(self) -> str:
         """Aligned plain text, without a final newline."""
-        head = "\n".join([*self.head, *(f"warning: {warning}" for warning in self.warnings)])
-        notes = "\n".join(fill(note, WIDTH, subsequent_indent="  ") for note in self.notes)
+        warned = (styled(wrapped(f"warning: {warning}", "  "), "alarm") for warning in self.warnings)
+        head = "\n".join([*(_line(line) for line in self.head), *warned])
+        notes = "\n".join(wrapped(note, "  ") for note in self.notes)
         return "\n\n".join(filter(None, [head, *(table.text() for table in self.tables), notes]))
 
     def html(self) -> str:
@@ -33,3 +33,8 @@ class Sheet(NamedTuple):
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         listed = f"<ul>{notes}</ul>" if notes else ""
         return f'<div style="overflow-x:auto"><p>{head}</p>{warned}{tables}{listed}</div>'
+
+
+def _line(line: str) -> str:
+    """A line of the head, whose own line breaks stay; only a narrow page wraps it."""
+    return styled("\n".join(map(narrowed, line.split("\n"))), line.meaning if isinstance(line, Marked) else None)

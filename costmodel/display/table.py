@@ -2,13 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
-from typing import NamedTuple
+from textwrap import fill
+from typing import Literal, NamedTuple
 
 Cells = Sequence[str]
 WIDTH = 110
-"""Columns that prose is wrapped to."""
+"""Columns that prose is wrapped to where the page does not say."""
+NARROWEST = 12
+"""Columns that a name is shortened to at most."""
+Meaning = Literal["strong", "alarm", "faint"]
+_SGR: dict[Meaning, str] = {"strong": "1", "alarm": "1;31", "faint": "2"}
+_CSS: dict[Meaning, str] = {
+    "strong": "font-weight:bold",
+    "alarm": "font-weight:bold;color:#c0392b",
+    "faint": "opacity:.6",
+}
+
+
+class Page(NamedTuple):
+    """What text is written for: how many columns there are (None: tables as wide as they are), and whether colours."""
+
+    columns: int | None = None
+    colours: bool = False
+
+
+_PAGE: ContextVar[Page] = ContextVar("page", default=Page())  # noqa: B039  (a tuple: frozen)
+
+
+def page() -> Page:
+    """What text is written for now."""
+    return _PAGE.get()
+
+
+@contextmanager
+def written_for(page: Page) -> Iterator[None]:
+    """Text made within is laid out for this page."""
+    token = _PAGE.set(page)
+    try:
+        yield
+    finally:
+        _PAGE.reset(token)
+
+
+class Marked(str):
+    """Words that mean something for the reader at a glance: in colour or weight where the page has it."""
+
+    __slots__ = ("meaning",)
+    meaning: Meaning
+
+    def __new__(cls, words: str, meaning: Meaning) -> Marked:
+        """The words, marked."""
+        made = super().__new__(cls, words)
+        made.meaning = meaning
+        return made
+
+
+def styled(words: str, meaning: str | None = None) -> str:
+    """Words in the colour or weight of their meaning; as they are if they have none, or the page has no colours."""
+    means = words.meaning if isinstance(words, Marked) else meaning
+    return f"\x1b[{_SGR[means]}m{words}\x1b[0m" if means and page().colours else str(words)  # type: ignore[index]
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Prose in lines of the page's width; `indent` is put before all but the first."""
+    columns = min(page().columns or WIDTH, WIDTH)
+    return fill(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def narrowed(line: str) -> str:
+    """A line that stays one where the page has room for it."""
+    room = page().columns
+    return line if room is None or len(line) <= room else fill(line, room, subsequent_indent="  ")
 
 
 def printable(name: str) -> str:
@@ -21,21 +89,51 @@ class Table(NamedTuple):
 
     words: columns read from the left; all others are figures, aligned to the right.
     total: whether the last row sums up those above.
+    spare: columns that a narrow page leaves out, the first ones first; then the last of the others go.
     """
 
     header: Cells
     rows: Sequence[Cells]
     words: frozenset[int] = frozenset({0})
     total: bool = False
+    spare: tuple[int, ...] = ()
 
     def text(self) -> str:
-        """Aligned plain text."""
+        """Aligned plain text, as wide as the page: what has no room is named below."""
         lines = [self.header, *self.rows]
         widths = [max(len(cells[column]) for cells in lines) for column in range(len(self.header))]
-        shown = [self._line(cells, widths) for cells in lines]
+        columns, left_out = self._fitting(widths, page().columns)
+        shown = [self._line(cells, widths, columns) for cells in lines]
+        shown[0] = styled(shown[0], "strong")
         if self.total:
-            shown.insert(-1, "-" * max(map(len, shown)))
+            shown[-1] = styled(shown[-1], "strong")
+            shown.insert(-1, "-" * (sum(widths[column] for column in columns) + 2 * (len(columns) - 1)))
+        if left_out:
+            names = ", ".join(filter(None, (self.header[column] for column in left_out)))
+            shown.append(styled(wrapped(f"no room for: {names or 'remarks'} (--wide shows all)", "  "), "faint"))
         return "\n".join(shown)
+
+    def _fitting(self, widths: list[int], room: int | None) -> tuple[list[int], list[int]]:
+        """Columns that are shown and those that are not; `widths` of names are cut where that saves a column."""
+        columns = list(range(len(widths)))
+        if room is None:
+            return columns, []
+
+        def over() -> int:
+            return sum(widths[column] for column in columns) + 2 * (len(columns) - 1) - room
+
+        left_out: list[int] = []
+        rest = [column for column in reversed(columns[1:]) if column not in self.spare]
+        for column in (*self.spare, *rest):
+            named = [c for c in columns if c in self.words and column not in self.spare]
+            if over() <= sum(max(widths[c] - max(NARROWEST, widths[c] // 2), 0) for c in named):
+                break
+            columns.remove(column)
+            left_out.append(column)
+        for column in sorted((c for c in columns if c in self.words), key=lambda c: -widths[c]):
+            least = max(NARROWEST, widths[column] // 2)
+            widths[column] -= min(max(over(), 0), max(widths[column] - least, 0))
+        return columns, sorted(left_out)
 
     def html(self) -> str:
         """The same as an HTML table that takes its colours from the page; every cell is escaped."""
@@ -46,18 +144,25 @@ class Table(NamedTuple):
         )
         return f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
-    def _line(self, cells: Cells, widths: list[int]) -> str:
-        padded = (
-            cell.ljust(width) if column in self.words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
+    def _line(self, cells: Cells, widths: list[int], columns: list[int]) -> str:
+        padded = []
+        for column in columns:
+            cell, width = cells[column], widths[column]
+            cut = (
+                str(cell)
+                if len(cell) <= width
+                else f"{cell[: width // 2 - 1]}…{cell[len(cell) - (width - width // 2) :]}"
+            )
+            space = " " * (width - len(cut))
+            shown = styled(Marked(cut, cell.meaning)) if isinstance(cell, Marked) else cut
+            padded.append(shown + space if column in self.words else space + shown)
         return "  ".join(padded).rstrip()
 
     def _row(self, tag: str, cells: Cells, *, bold: bool) -> str:
         weight = "bold" if bold else "normal"
         shown = "".join(
-            f'<{tag} style="{_CELL};font-weight:{weight};text-align:{"left" if column in self.words else "right"}">'
-            f"{escape(cell)}</{tag}>"
+            f'<{tag} style="{_CELL};font-weight:{weight};text-align:{"left" if column in self.words else "right"}'
+            f'{";" + _CSS[cell.meaning] if isinstance(cell, Marked) else ""}">{escape(cell)}</{tag}>'
             for column, cell in enumerate(cells)
         )
         return f'<tr style="background:transparent">{shown}</tr>'

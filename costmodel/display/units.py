@@ -65,6 +65,18 @@ def show_rate(rate: float) -> str:
     return _scaled(int(rate), 1000, _DECIMAL, 3)
 
 
+def show_amount(value: float, unit: str, digits: int = 4) -> str:
+    """``3.35 TB/s``, ``1.98 GHz``, ``700 W``; of so many significant digits, in a form that `read_amount` reads."""
+    if value == inf:
+        return f"infinite {unit}".rstrip()
+    if unit == "s":
+        return show_seconds(value)
+    step = 0
+    while step < len(_DECIMAL) - 1 and value >= 1000 - 0.5 * 10 ** (3 - digits):  # what would round up to 1000
+        value, step = value / 1000, step + 1
+    return f"{value:.{digits}g} {_DECIMAL[step]}{unit}".rstrip()
+
+
 def show_tick(text: str) -> str:
     """A number at an axis, without noughts that say nothing: ``100 G`` for ``100.0 G``."""
     number, space, unit = text.partition(" ")

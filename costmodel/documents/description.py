@@ -242,8 +242,14 @@ def explain_validation(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def _first(error: ValidationError) -> Any:
-    """The first thing wrong; of a part that was made on the way, what is wrong within it."""
-    first = error.errors()[0]
+    """The first thing wrong; of a part that was made on the way, what is wrong within it.
+
+    A field that is not known comes before one that is missing, which it may be meant for.
+    """
+    first, *others = error.errors()
+    if first["type"] == "missing":
+        beside = (e for e in others if e["type"] == "extra_forbidden" and e["loc"][:-1] == first["loc"][:-1])
+        first = next(beside, first)
     within = getattr(first.get("ctx", {}).get("error"), "__context__", None)
     if not isinstance(within, ValidationError):
         return first

@@ -28,13 +28,19 @@ class Product(NamedTuple):
     n: int
     k: int
 
+    @property
+    def flops(self) -> int:
+        """Of all products, a multiply-add being 2."""
+        return 2 * self.batch * self.m * self.n * self.k
+
 
 class Kernel(NamedTuple):
     """One kernel, started `launches` times.
 
     flops: arithmetic really done in all launches, contractions and pointwise, a multiply-add being 2: unlike the
     headline FLOPs, which follow PyTorch's counter. read, written: bytes moved to and from memory in all launches if
-    nothing stays in a cache. dtype: the type of the operands, which decides the peak. sizes: of products only.
+    nothing stays in a cache. dtype: the type of the operands, which decides the peak. sizes: of products only, those of
+    one launch.
     """
 
     name: str
@@ -45,3 +51,5 @@ class Kernel(NamedTuple):
     dtype: Dtype
     launches: int = 1
     sizes: Product | None = None
+    stored: Dtype | None = None
+    """Type of weights that a product unpacks to `dtype` as it reads them; None: they are of that type."""

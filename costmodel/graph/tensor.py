@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
+from costmodel.graph.kernel import Kernel
 from costmodel.symbolic.sizes import Letter, decided, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
@@ -100,11 +101,8 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes that reading it all moves; what is seen several times, by a stride of 0, is read once."""
-        if self.strides is None or 0 not in self.strides:
-            return size_bytes(self.size, self.storage.dtype)
-        moving = (n for n, stride in zip(self.shape, self.strides, strict=True) if stride)
-        return size_bytes(product(moving), self.storage.dtype)
+        """Bytes that reading it all moves."""
+        return size_bytes(self.size, self.storage.dtype)
 
     def has(self, shape: Shape) -> bool:
         """Whether it is of this shape; sizes are looked at only if there are as many."""
@@ -312,6 +310,14 @@ class AbstractLayer(ABC):
     @abstractmethod
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Work for the gradient of each operand; what needs no gradient is left out by the caller."""
+
+    @abstractmethod
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """What the forward pass runs on a device, in order; nothing for a view."""
+
+    @abstractmethod
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """What backward runs for the operands that need a gradient (``call.gradients()``), in order."""
 
     @abstractmethod
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
-from costmodel.display.table import Table
-from costmodel.display.units import read_amount, read_budget, show_rate
+from costmodel.display.table import Table, printable
+from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads
 from costmodel.documents.files import culprit, shown_path, text_of
 from costmodel.errors import SettingError, SpecError, shown, unknown
@@ -72,6 +72,9 @@ class Peaks(Description):
     int8: MaybeRate = Field(default=ABSENT, description="matrix units, 8-bit integers")
     int4: MaybeRate = Field(default=ABSENT, description="matrix units, 4-bit integers")
 
+    def __repr_args__(self) -> Iterable[tuple[str, float]]:
+        return self.given.items()
+
     @cached_property
     def given(self) -> dict[str, float]:
         """The types that there are units for, with their peaks [FLOP/s]."""
@@ -114,7 +117,8 @@ class Link(Description):
 class Source(Description):
     """Where figures are from. confirmed: whether the sheet was at hand when they were written down."""
 
-    title: Text = Field(min_length=1, description="title or address of the sheet")
+    title: Text = Field(min_length=1, description="of the sheet")
+    url: Text = Field(default="", description="its address")
     date: Text = Field(default="", description="when it was read, such as 2026-11-22")
     confirmed: bool = Field(default=False, description="whether the sheet was at hand")
     figures: Items[Text] = Field(default=ALL, description="what it is the source of, such as peak.bf16; none: all")
@@ -133,7 +137,7 @@ class Machine(Answer, Description):
     """A device that models run on. Fields hold SI units; text with a unit is taken for each, such as "2 TB/s".
 
     Only name, peak, bandwidth and memory need be given. What is None is not known, and whoever needs it says what it
-    takes instead; `vector_peak` and `l2_bytes` say so here.
+    takes instead, as `vector_peak` does here.
     """
 
     name: Text = Field(min_length=1, description="such as h100-sxm")
@@ -161,6 +165,16 @@ class Machine(Answer, Description):
     measured: bool = Field(default=False, description="figures were attained in measurement, not published as peaks")
     notes: Text = Field(default="", description="what else there is to know")
     sources: Items[Source] = Field(default=ALL, description="where the figures are from")
+
+    @model_validator(mode="after")
+    def _clocks_are_in_order(self) -> Self:
+        if self.base_clock is not None and self.boost_clock is not None and self.base_clock > self.boost_clock:
+            base, boost = (show_amount(clock, "Hz") for clock in (self.base_clock, self.boost_clock))
+            raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
+        return self
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]
 
     def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
         """Of matrix products of operands of a type, accumulated as frameworks do [FLOP/s].
@@ -201,7 +215,7 @@ class Machine(Answer, Description):
         return self.product_peak(dtype, allow_tf32) / self.bandwidth
 
     @property
-    def l2_bytes(self) -> int | None:
+    def cache_bytes(self) -> int | None:
         """Size of the largest cache that all processors share [bytes]; None: not given."""
         return max((level.size for level in self.levels), default=None)
 
@@ -223,19 +237,94 @@ class Machine(Answer, Description):
                     return source
         return None
 
-    @property
-    def confirmed(self) -> bool:
-        """Whether all its sources were at hand; False where none is given."""
-        return bool(self.sources) and all(source.confirmed for source in self.sources)
+    def confirmed(self, *figures: str) -> bool:
+        """Whether the sheet was at hand that each of these figures is from, such as "bandwidth" or "peak.bf16"."""
+        sources = [self.source_of(figure) for figure in figures]
+        return all(source is not None and source.confirmed for source in sources)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field that is given, in SI units."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+        """Every field that is given, in SI units; of it `Machine` makes an equal machine."""
+        fields = self.model_dump(exclude_none=True)
+        return {name: _listed(value) for name, value in fields.items() if value not in ("", ())}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each figure: its name, its value in SI units, and where it is from."""
+        values = {**{f"peak.{name}": peak for name, peak in self.peak.given.items()}}
+        values |= {name: getattr(self, name) for name in _SINGLE if getattr(self, name) is not None}
+        sources = {figure: self.source_of(figure) for figure in values}
+        return [
+            {
+                "figure": figure,
+                "value": value,
+                "source": source.title if (source := sources[figure]) else None,
+                "date": source.date if source else None,
+                "confirmed": self.confirmed(figure),
+            }
+            for figure, value in values.items()
+        ]
 
     def sheet(self) -> Sheet:
-        """What there is to read."""
-        peaks = [(name, show_rate(peak) + "FLOP/s") for name, peak in self.peak.given.items()]
-        return Sheet([self.name], [Table(("peak", ""), peaks)])
+        """Peaks, then all else, each with its source, then the sources."""
+        kind = " ".join(filter(None, (self.vendor, self.category)))
+        chip = " ".join(filter(None, (self.architecture, self.chip)))
+        head = ", ".join(filter(None, (f"{self.name}: {kind}", chip, str(self.year or ""))))
+        tables = [
+            Table(("peak", "", "FLOP/B", *self._cited_header), [self._peak_row(name) for name in self.peak.given]),
+            Table(("machine", "", *self._cited_header), list(self._figure_rows())),
+        ]
+        notes = ["FLOP/B: intensity above which arithmetic, not memory, bounds a product"]
+        if self.sources:
+            rows = [
+                (f"{n} {printable(source.title)}", source.date, "yes" if source.confirmed else "no")
+                for n, source in enumerate(self.sources, 1)
+            ]
+            tables.append(Table(("source", "date", "confirmed"), rows, words=frozenset({0, 1, 2})))
+            notes.append("confirmed: the sheet was at hand when its figures were written down")
+        else:
+            notes.append("the figures are as given: no source is named")
+        return Sheet([printable(head)], tables, notes=[*([printable(self.notes)] if self.notes else []), *notes])
+
+    @property
+    def _cited_header(self) -> tuple[str, ...]:
+        return ("source", "confirmed") if self.sources else ()
+
+    def _cited(self, figure: str) -> tuple[str, ...]:
+        """Where a figure is from, as cells of a table."""
+        if not self.sources:
+            return ()
+        source = self.source_of(figure)
+        return (str(self.sources.index(source) + 1) if source else "-", "yes" if self.confirmed(figure) else "no")
+
+    def _peak_row(self, name: str) -> tuple[str, ...]:
+        peak = self.peak.given[name]
+        shown_peak = show_amount(peak, "OP/s" if name.startswith("int") else "FLOP/s")
+        return (name, shown_peak, f"{peak / self.bandwidth:,.1f}", *self._cited(f"peak.{name}"))
+
+    def _figure_rows(self) -> Iterator[tuple[str, ...]]:
+        """Name, amount and source of what there is beside peaks."""
+
+        def row(name: str, amount: str, figure: str) -> tuple[str, ...]:
+            return (printable(name), amount, *self._cited(figure))
+
+        yield row("memory", show_bytes(self.memory), "memory")
+        yield row("bandwidth", show_amount(self.bandwidth, "B/s"), "bandwidth")
+        for level in self.levels:
+            yield row(level.name, show_bytes(level.size), "levels")
+            if level.bandwidth is not None:
+                yield row(f"{level.name} bandwidth", show_amount(level.bandwidth, "B/s"), "levels")
+        if self.processors is not None:
+            yield row("processors", str(self.processors), "processors")
+        for name, unit in _UNITS.items():
+            if (value := getattr(self, name)) is not None:
+                yield row(_WORDS.get(name, name.replace("_", " ")), show_amount(value, unit), name)
+        for link in self.links:
+            yield row(f"{link.name}, each way", show_amount(link.bandwidth, "B/s"), "links")
+            if link.latency is not None:
+                yield row(f"{link.name}, latency", show_amount(link.latency, "s"), "links")
+        if self.node_size > 1:
+            yield row("devices in a node", str(self.node_size), "node_size")
+        if self.price is not None:
+            yield row("price for an hour", f"{self.price:,g}", "price")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:
@@ -263,6 +352,17 @@ class Machine(Answer, Description):
         return f"{self.name} has no peak for {dtype}: {would}{rounds} (its peaks are {', '.join(self.peak.given)})"
 
 
+def _listed(value: Any) -> Any:
+    """Tuples as lists, as JSON has them."""
+    if isinstance(value, dict):
+        return {name: _listed(item) for name, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_UNITS = {"base_clock": "Hz", "boost_clock": "Hz", "tdp": "W", "idle": "W", "call_overhead": "s"}
+"""Units of figures beside peaks, memory and links."""
+_WORDS = {"tdp": "TDP", "idle": "power at rest", "call_overhead": "overhead of a call"}
+_SINGLE = ("memory", "bandwidth", "processors", *_UNITS, "node_size", "price")
 VECTOR_SHARE = 16
 """Product peak over vector peak of a machine whose vector peak is not given: 312/19.5 of an A100."""
 _WIDE = ("fp64_tensor", "fp32_tensor", "tf32", "bf16", "fp16")

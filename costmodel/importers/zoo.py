@@ -12,8 +12,12 @@ from costmodel.architectures.base import Architecture
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import read
+from costmodel.importers.names import plain, ready_name, released_name, untuned
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
+
+HUB_ID = re.compile(r"(?P<owner>[\w.-]+)/[\w.-]+(?<!\.yaml)(?<!\.yml)(?<!\.json)")
+"""An owner and a name, as model hubs write them."""
 
 
 @frozen()
@@ -50,8 +54,9 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     """A model by its name in the zoo, or from a YAML or JSON file.
 
     Args:
-        model: a name, in any case and with "-", "_" or nothing between its parts; or a path, which is what has a
-            directory separator or ends in .yaml, .yml or .json. A model is returned as it is.
+        model: a name, in any case and with "-", "_" or nothing between its parts, or what model hubs and other
+            libraries call it, such as "gpt2" or "meta-llama/Llama-3.1-8B"; or a path, which is what has a directory
+            separator or ends in .yaml, .yml or .json. A model is returned as it is.
 
     Raises:
         SpecError: the file cannot be read or describes no model.
@@ -87,8 +92,8 @@ def models(
     """
     names = list(_names().values())
     if family is not None:
-        start = _plain(family)
-        names = [name for name in names if start and _plain(name).startswith(start)]
+        start = plain(family)
+        names = [name for name in names if start and plain(name).startswith(start)]
         if not names:
             raise unknown("family", family, {_stem(name) for name in _names().values()})
     least, most = _number("min_params", min_params, 0.0), _number("max_params", max_params, inf)
@@ -121,13 +126,13 @@ def _number(setting: str, given: float | str | None, default: float) -> float:
 
 def _ready(name: str) -> Architecture:
     known = _names()
-    if _plain(name) not in known:
-        if os.path.isdir(name):
-            raise SpecError(f"{shown_path(name)} is a directory: name a model file in it")
-        if os.path.lexists(name):
-            raise SpecError(f"{shown(name)} is no ready model, but a file: use {shown_path(os.path.join('.', name))}")
-        raise unknown("model", name, known.values())
-    return _spec(known[_plain(name)])
+    if found := known.get(plain(name)) or ready_name(name, known):
+        return _spec(found)
+    if os.path.isdir(name):
+        raise SpecError(f"{shown_path(name)} is a directory: name a model file in it")
+    if os.path.lexists(name):
+        raise SpecError(f"{shown(name)} is no ready model, but a file: use {shown_path(os.path.join('.', name))}")
+    raise unknown("model", name, known.values())
 
 
 @cache
@@ -138,16 +143,15 @@ def _spec(name: str) -> Architecture:
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain form."""
-    return {_plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"), key=lambda path: path.stem)}
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return {plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:
     if not os.path.lexists(path):
-        stem = _plain(os.path.splitext(os.path.basename(os.fsdecode(path)))[0])
+        hub_id = HUB_ID.fullmatch(os.fsdecode(path))
+        if hub_id and not os.path.isdir(hub_id["owner"]) and (found := ready_name(hub_id[0], _names())):
+            return _spec(found)
+        stem = plain(untuned(released_name(os.path.splitext(os.fsdecode(path))[0] if not hub_id else hub_id[0])))
         near = [_names()[found] for found in get_close_matches(stem, _names(), n=3, cutoff=0.6)]
         ready = f", or a ready model: {' or '.join(map(repr, near))}" if near else ""
         raise SpecError(f"no such file: {shown_path(path)}: give the path of a YAML or JSON file{ready}")

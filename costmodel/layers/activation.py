@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
 from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, layer
+from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
 
@@ -168,6 +170,10 @@ class ParametricRelu(Unary):
         """The same; for the slopes a product, a choice and an addition, and the comparison if x has not made it."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
         yield Gradient(call.weights["weight"], LayerFlops(0, (3 if call.x.requires_grad else 4) * call.x.size))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for the input's gradient, and one with a sum for the slopes'."""
+        return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and slopes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -17,6 +18,7 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
+from costmodel.layers.kernels import backward_each, forward_pass
 from costmodel.training.fields import Constant, Probability
 
 
@@ -40,6 +42,14 @@ class Elementwise(Weightless):
     def forward(self, call: Call) -> LayerFlops:
         """One operation per element."""
         return LayerFlops(0, call.y.size)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
 
 
 @layer
@@ -184,6 +194,14 @@ class LayerScale(Layer):
         """A product per element; γ's sums."""
         yield Gradient(call.x, LayerFlops(0, call.x.size))
         yield Gradient(call.weights["weight"], LayerFlops(0, 2 * call.x.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each gradient, and the sum that makes γ's."""
+        return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input for γ's gradient."""
@@ -330,6 +348,14 @@ class AddQuotient(Weightless):
             whole = x.has(call.y.shape)
             yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The divisor, and for its own gradient the dividend."""
         _, a, b = call.inputs
@@ -429,6 +455,14 @@ class Choose(Weightless):
         """A choice per element; a broadcast operand sums."""
         for x in call.inputs[1:]:
             yield Gradient(x, LayerFlops(0, (1 + (not x.has(call.y.shape))) * call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The condition."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -20,7 +22,17 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
+from costmodel.layers.kernels import (
+    backward_pass,
+    forward_pass,
+    kept_bytes,
+    made_beside,
+    made_gradients,
+    read_of,
+    stream,
+)
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
+from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -46,6 +58,14 @@ class Softmax(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """4n − 1 a row."""
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - call.x.rows))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads a row once."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel."""
+        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The output."""
@@ -76,6 +96,14 @@ class Mask(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One selection per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""
@@ -120,6 +148,15 @@ class Sink(Layer):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum of each head's rows."""
+        for x, work, _ in made_gradients(call):
+            yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
@@ -136,7 +173,8 @@ class FusedAttention(Weightless):
     q: (batch, h, T, d_h); k, v: (batch, h_kv, T, d_h) with h_kv dividing h, held unrepeated; the efficient kernel
     takes values of another size, d_v. A fourth input is a bias of the scores that broadcasts to (batch, h, T, T), whose
     gradient is made for every sample. Backward computes the scores again: five products to the forward pass's two.
-    `pairs`: query-key pairs counted for each head, the whole square unless given.
+    `pairs`: query-key pairs counted for each head, the whole square unless given; `seen`: those that masks leave, which
+    it works on, those counted unless given.
     """
 
     source = (
@@ -150,6 +188,7 @@ class FusedAttention(Weightless):
     dropout: float = 0.0
     pairs: int | None = None
     scale: Constant | None = None
+    seen: int | None = None
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""
@@ -198,6 +237,31 @@ class FusedAttention(Weightless):
         for x in sorted(call.inputs, key=lambda x: not x.requires_grad):
             yield Gradient(x, work)
             work = LayerFlops(0, 0)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for both products and the softmax."""
+        yield self._kernel(call, "", self._done().forward(call), read_of(call.inputs), call.y.bytes + made_beside(call))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """D = Σ g·y of every row, then one kernel."""
+        asked = call.gradients()
+        if not asked:
+            return
+        y, work = call.y, next(iter(self._done().backward(call))).work
+        rows = 2 * y.size - y.rows
+        yield stream(call, "backward rows", "reduction", rows, 2 * y.bytes, size_bytes(y.rows, "fp32"))
+        work = work._replace(pointwise=work.pointwise - rows)
+        yield self._kernel(call, "backward", work, y.bytes + kept_bytes(call), sum(g.operand.bytes for g in asked))
+
+    def _done(self) -> FusedAttention:
+        """The same with the pairs that it works on, whichever are counted."""
+        return self if self.seen is None else replace(self, pairs=self.seen)
+
+    def _kernel(self, call: Call, what: str, work: LayerFlops, read: int, written: int) -> Kernel:
+        b, h, t, d = call.x.shape
+        name, flops = f"{self.kind} {what}".strip(), work.contractions + work.pointwise
+        sizes = Product(b * h, t, call.inputs[1].shape[2], d)
+        return Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Query, key, value, output, the fp32 log-sum-exp of each row, and the random state.
@@ -251,6 +315,21 @@ class Rotary(Weightless):
         """Three per rotated element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.rows * self.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """x·cos, the turned half and its sign, ·sin, the sum; with untouched features a join."""
+        yield self._kernel(call, "", self.forward(call))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """As the forward pass."""
+        for g in call.gradients():
+            yield self._kernel(call, "backward", g.work)
+
+    def _kernel(self, call: Call, what: str, work: LayerFlops) -> Kernel:
+        x = call.x
+        part, whole = size_bytes(x.rows * self.size, x.dtype), self.size == x.shape[-1]
+        join = 0 if whole else x.bytes
+        return stream(call, what, "pointwise", work.pointwise, 6 * part + join, 5 * part + join, 5 if whole else 6)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The tables."""
         yield from call.inputs[1:]
@@ -297,6 +376,14 @@ class SoftmaxAlong(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads a row once."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel."""
+        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The result."""

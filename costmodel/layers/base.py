@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
     AbstractLayer,
     Buffers,
@@ -29,6 +30,7 @@ from costmodel.graph.tensor import (
     Weights,
     Workspace,
 )
+from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
@@ -110,6 +112,14 @@ class Unary(Weightless):
         """New memory in the input's order."""
         return call.like(call.x)
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return backward_pass(call)
+
     def workspace(self, call: Call) -> Workspace:
         """None: one fused kernel each way."""
         return NO_WORKSPACE
@@ -129,6 +139,14 @@ class View(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: the gradient is seen through the inverse view."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy where memory order forces one."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum where numbers were seen several times."""
+        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes
+from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
 from costmodel.training.fields import Pair, pair
 
 
+def convolved(call: Call, groups: int, *, transposed: bool) -> tuple[Product, Product, Product]:
+    """The implicit products of a convolution: of the output, of the input's gradient and of the weight's.
+
+    W: (own, other/groups, window...), whose own channels lie at the places where windows are: the output's, or in a
+    transpose the input's.
+    """
+    own_channels, other, *window = call.weights["weight"].shape
+    own, size = exact_div(own_channels, groups), product(window)
+    places = exact_div((call.x if transposed else call.y).size, own_channels)
+    gathers, spreads = Product(groups, places, own, other * size), Product(groups, places, other, own * size)
+    of_weight = Product(groups, own, other * size, places)
+    return (spreads, gathers, of_weight) if transposed else (gathers, spreads, of_weight)
+
+
+def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
+    """The convolution, and the bias by a kernel of its own: cuDNN's has none, but PyTorch's own depthwise one does."""
+    bias = call.weights.get("bias")
+    depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
+    apart = None if depthwise else bias
+    read = read_of(x for x in call.operands() if x is not apart) + scale_bytes(call)
+    flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
+    yield Kernel(call.kind.kind, "convolution", flops, read, call.y.bytes, call.x.dtype, 1, sizes)
+    if apart is not None:
+        yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
+
+
 class Convolution(Spatial):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
-    A gradient, of the input or of the weight, is as many multiply-adds as the forward pass. PyTorch's FlopCounterMode
-    counts the weight's as if the groups saw each other: `groups` times too many.
+    transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,
+    is as many multiply-adds as the forward pass. PyTorch's FlopCounterMode counts the weight's as if the groups saw
+    each other: `groups` times too many.
     """
 
     channels: int
@@ -26,6 +56,7 @@ class Convolution(Spatial):
     dilation: Pair
     groups: int
     bias: bool
+    transposed: ClassVar[bool]
 
     @abstractmethod
     def multiply_adds(self, call: Call) -> int:
@@ -68,6 +99,15 @@ class Convolution(Spatial):
         if self.bias:
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """The convolution, and one that adds the bias."""
+        return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each gradient."""
+        _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
+        return backward_products(call, "convolution", of_x, of_weight)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and weight, whichever of the gradients is needed."""
         yield call.x
@@ -91,6 +131,7 @@ class Conv(Convolution):
     dilation: Pair = 1
     groups: int = 1
     bias: bool = True
+    transposed = False
 
     def check(self, call: Call) -> None:
         """Windows fit."""
@@ -131,6 +172,7 @@ class ConvTranspose(Convolution):
     dilation: Pair = 1
     groups: int = 1
     bias: bool = True
+    transposed = True
 
     def check(self, call: Call) -> None:
         """Something is left of the output, and its extra rim is less than a stride or dilation."""
@@ -203,6 +245,15 @@ class Convolve(Layer):
         yield Gradient(call.weights["weight"], LayerFlops(flops, 0, counted=self.groups * flops))
         if self.bias:
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """The convolution, and one that adds the bias."""
+        return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each gradient."""
+        _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
+        return backward_products(call, "convolution", of_x, of_weight)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and weight, whichever of the gradients is needed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -18,6 +19,7 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
+from costmodel.layers.kernels import backward_each, forward_pass, made_beside, made_gradients, stream
 
 
 class Table(Layer):
@@ -46,6 +48,17 @@ class Table(Layer):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One addition per looked-up element."""
         yield Gradient(call.weights["weight"], LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the rows looked up."""
+        rows = call.y.bytes
+        yield stream(call, "", "gather", 0, rows + sum(x.bytes for x in call.inputs), rows + made_beside(call))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros of the table's size, indices put in order, then rows added to their places."""
+        for table, work, _ in made_gradients(call):
+            yield stream(call, "backward zeros", "pointwise", 0, 0, table.bytes)
+            yield stream(call, "backward", "gather", work.pointwise, 2 * call.y.bytes, call.y.bytes, 4)
 
     def workspace(self, call: Call) -> Workspace:
         """None."""
@@ -158,6 +171,15 @@ class Prepend(OfTokens):
         for weight in call.weights.values():
             yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum over the batch for each vector."""
+        for w, work, _ in made_gradients(call):
+            yield stream(call, "backward", "reduction", work.pointwise, call.x.shape[0] * w.bytes, w.bytes)
+
 
 class Positions(OfTokens):
     """Abstract: y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
@@ -178,6 +200,14 @@ class Positions(OfTokens):
         """The incoming gradient itself, and its sum over the batch."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum over the batch."""
+        return backward_each(call)
 
 
 @layer

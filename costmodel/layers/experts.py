@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -19,7 +20,9 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.symbolic.sizes import exact_div
+from costmodel.layers.kernels import backward_pass, backward_products, forward_pass, moved, multiply, scale_bytes
+from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
+from costmodel.training.dtypes import size_bytes
 
 
 @layer
@@ -70,6 +73,14 @@ class GroupedTopK(Weightless):
         """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Judging groups, choosing them, leaving others out, choosing experts: ten small kernels."""
+        return forward_pass(call, "gather", launches=10)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, then each number to its place."""
+        return backward_pass(call, "gather", launches=2)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The scores, and the int64 places."""
         yield call.x
@@ -98,6 +109,14 @@ class Shares(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g·x and its sum, s² and a division by it, g/s, and the difference: 4n + 1 a row."""
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size + call.x.rows))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum of rows, ε, and the division."""
+        return forward_pass(call, "reduction", launches=3, passes=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """g·x, its sum, the quotients and their difference."""
+        return backward_pass(call, "reduction", launches=4)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and sums."""
@@ -139,6 +158,14 @@ class TopK(Weightless):
         """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Choosing, and putting in order."""
+        return forward_pass(call, "gather", launches=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, then each number to its place."""
+        return backward_pass(call, "gather", launches=2)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 places."""
         yield call.fresh("index", *call.y.shape)
@@ -173,6 +200,14 @@ class Pick(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads rows by address."""
+        return forward_pass(call, "gather")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, then each row added to its place."""
+        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 index."""
@@ -229,6 +264,33 @@ class ExpertLinear(Layer):
         if self.bias:
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One grouped product, which reads the weights of busy experts alone."""
+        read = moved(call.x) + self._read(call) + scale_bytes(call)
+        added = call.y.size if self.bias else 0
+        yield multiply(call, "", self._sizes(call, self.features, call.x.shape[1]), read, call.y.bytes, added)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A grouped product for each gradient, and a sum of rows for the biases."""
+        inputs = call.x.shape[1]
+        batch, rows, *_ = of_x = self._sizes(call, inputs, self.features)
+        return backward_products(call, "product", of_x, Product(batch, self.features, inputs, rows))
+
+    def _busy(self, call: Call) -> int:
+        """Experts that rows are spread over: as many as there are rows, at most."""
+        return minimum(self.experts if self.busy is None else self.busy, call.x.shape[0])
+
+    def _sizes(self, call: Call, n: int, k: int) -> Product:
+        """A product for each busy expert, of an equal share of the rows."""
+        busy = self._busy(call)
+        return Product(busy, ceil_div(call.x.shape[0], busy), n, k)
+
+    def _read(self, call: Call) -> int:
+        """Bytes of the weights of busy experts."""
+        return sum(
+            size_bytes(exact_div(w.size, self.experts) * self._busy(call), w.dtype) for w in call.weights.values()
+        )
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weights' gradient."""
         if call.weights["weight"].requires_grad:
@@ -263,6 +325,14 @@ class Total(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself, seen once for each term."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One sum."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """None: the incoming gradient is seen once for each term."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
+from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.layers.shape import Moving, joint_role
 
 
@@ -39,6 +41,14 @@ class Parameter(Layer):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """None: whatever reads the weight adds to its gradient."""
+        return ()
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """None."""
+        return ()
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """None."""
         return ()
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -112,6 +122,14 @@ class Chosen(Moving):
         """An addition for each element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads by address; of x what is chosen."""
+        return forward_pass(call, "gather")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, then each element added to its place."""
+        return backward_pass(call, "gather", launches=2)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The index, and x if so."""
         yield from call.inputs[0 if self.whole else 1 :]
@@ -137,6 +155,14 @@ class Placed(Moving):
         """No arithmetic: numbers are moved."""
         for x in call.inputs[: 1 + self.valued]:
             yield Gradient(x, LayerFlops(0, 0))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy, then the numbers at their places."""
+        return forward_pass(call, "gather", launches=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy with zeros at the places, and the numbers' from them."""
+        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, and the numbers if so."""
@@ -166,6 +192,14 @@ class Accumulated(Moving):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.inputs[1], LayerFlops(0, 0))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy, then additions at their places."""
+        return forward_pass(call, "gather", launches=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads by address."""
+        return backward_pass(call, "gather")
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, for the gradient of the numbers."""
         _, numbers, places = call.inputs
@@ -194,6 +228,14 @@ class Combined(Moving):
         x, numbers, _ = call.inputs
         yield Gradient(x, LayerFlops(0, 2 * x.size))
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy, then numbers at their places."""
+        return forward_pass(call, "gather", launches=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for each operand."""
+        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Everything, whichever way numbers are combined."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides
 from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
-from costmodel.training.dtypes import Dtype
+from costmodel.layers.kernels import forward_pass, moved, stream
+from costmodel.training.dtypes import Dtype, size_bytes
 
 
 class Caching(Weightless):
@@ -33,6 +35,10 @@ class Caching(Weightless):
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0), shared=True)
 
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """None: slices."""
+        return ()
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
@@ -46,8 +52,8 @@ class Caching(Weightless):
 class Append(Caching):
     """What is kept of earlier tokens and new ones, in new memory: (..., P, d), (..., T, d) → (..., P + T, d).
 
-    The new ones alone may be given: (..., T, d), in a copy. dtype: that the cache is kept in, the input's unless given; it comes with `scales` in fp32. lasting: whether the
-    memory stays after the pass.
+    The new ones alone may be given: (..., T, d), in a copy. dtype: that the cache is kept in, the input's unless given;
+    it comes with `scales` in fp32. lasting: whether the memory stays after the pass.
     """
 
     source = "torch.cat along the tokens, which makes a new tensor every time (DynamicCache of transformers)"
@@ -65,6 +71,10 @@ class Append(Caching):
         made.storage.scales = self.scales
         return made
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy of all."""
+        return forward_pass(call)
+
 
 @layer
 class Insert(Caching):
@@ -79,3 +89,8 @@ class Insert(Caching):
         *rest, _, features = call.x.shape
         strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
         return call.x.view((*rest, self.tokens, features), strides)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A copy of the new tokens."""
+        x = call.inputs[1]
+        yield stream(call, "", "pointwise", 0, moved(x), size_bytes(x.size, call.y.dtype))

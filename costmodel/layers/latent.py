@@ -8,8 +8,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Storage, Tensor, viewed_strides
 from costmodel.layers.base import Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes_rank
+from costmodel.layers.kernels import backward_products, copied, moved, multiply, scale_bytes
+from costmodel.symbolic.sizes import exact_div
 
 
 class OfHeads(Layer):
@@ -42,6 +45,23 @@ class OfHeads(Layer):
         """Two products of the forward one's size."""
         yield Gradient(call.x, self.forward(call))
         yield Gradient(call.weights["weight"], self.forward(call))
+
+    @abstractmethod
+    def rows(self, call: Call) -> int:
+        """Rows of the matrix that it takes of each head."""
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each head with its rows of the matrix, after a copy of an input whose memory is not by head."""
+        if self._by_head(call) is not call.x.storage:
+            yield copied(call, call.x)
+        weight, (b, h, t, n) = call.weights["weight"], call.x.shape
+        read = moved(call.x) + exact_div((moved(weight) + scale_bytes(call)) * h * self.rows(call), weight.shape[0])
+        yield multiply(call, "", Product(h, b * t, self.out(call), n), read, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each gradient."""
+        (b, h, t, n), out = call.x.shape, self.out(call)
+        return backward_products(call, "product", Product(h, b * t, n, out), Product(h, n, out, b * t))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, with heads outermost: a view if memory order allows it, else a copy."""
@@ -76,6 +96,10 @@ class AbsorbKey(OfHeads):
         """The latent's features."""
         return self.rank
 
+    def rows(self, call: Call) -> int:
+        """Those that make keys."""
+        return call.x.shape[3]
+
     def weights(self, call: Call) -> Weights:
         """The whole matrix, of keys and values."""
         return {"weight": (call.x.shape[1] * (call.x.shape[3] + self.value), self.rank)}
@@ -92,6 +116,10 @@ class ExpandValue(OfHeads):
 
     def out(self, call: Call) -> int:
         """A value's features."""
+        return self.value
+
+    def rows(self, call: Call) -> int:
+        """Those that make values."""
         return self.value
 
     def weights(self, call: Call) -> Weights:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
+from costmodel.graph.kernel import Product as Sizes
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -17,6 +19,7 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
+from costmodel.layers.kernels import backward_products, copied, moved, multiply, read_of, scale_bytes, stream
 from costmodel.symbolic.sizes import exact_div, product
 
 
@@ -62,6 +65,21 @@ class Linear(Layer):
         yield Gradient(call.weights["weight"], same)
         if self.bias:
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product that adds the bias to its result, after a copy of rows that memory order does not hold."""
+        x, rows = call.x, call.x.rows
+        if viewed_strides(x.shape, x.strides, (rows, x.shape[-1])) is False:
+            yield copied(call, x)
+        added = call.y.size if self.bias else 0
+        read = read_of(call.operands()) + scale_bytes(call)
+        yield multiply(call, "", Sizes(1, rows, self.features, x.shape[-1]), read, call.y.bytes, added)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each gradient, and a sum of rows for the bias."""
+        rows, inputs = call.x.rows, call.x.shape[-1]
+        of_x, of_weight = Sizes(1, rows, inputs, self.features), Sizes(1, self.features, inputs, rows)
+        return backward_products(call, "product", of_x, of_weight)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weight's gradient: a view as a matrix of rows if memory order allows it, else a copy."""
@@ -116,6 +134,26 @@ class Matmul(Weightless):
         for operand in call.inputs:
             yield Gradient(operand, self.forward(call))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product, after a copy of each operand that is no batch of matrices in memory."""
+        for x in call.inputs:
+            if call.as_batch(x) is not x.storage:
+                yield copied(call, x)
+        batch, m, n, k = self._sizes(call)
+        yield multiply(call, "", Sizes(batch, m, n, k), read_of(call.inputs), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each gradient, m × n by n × k and k × m by m × n."""
+        batch, m, n, k = self._sizes(call)
+        a, b = call.inputs
+        for operand, other, sizes in ((a, b, Sizes(batch, m, k, n)), (b, a, Sizes(batch, k, n, m))):
+            if operand.requires_grad:
+                yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
+
+    def _sizes(self, call: Call) -> Sizes:
+        *batch, m, k = call.x.shape
+        return Sizes(product(batch), m, call.y.shape[-1], k)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient, as the matrix product held it: a view if it could, else a copy."""
         a, b = call.inputs
@@ -168,6 +206,26 @@ class Product(Weightless):
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
             yield Gradient(c, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product that adds c to its result, after a copy of rows that memory order does not hold."""
+        a, b = call.inputs[:2]
+        if viewed_strides(a.shape, a.strides, (a.rows, a.shape[-1])) is False:
+            yield copied(call, a)
+        added = call.y.size if len(call.inputs) > 2 else 0
+        sizes = Sizes(1, a.rows, b.shape[1], a.shape[-1])
+        yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes, added)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each gradient, and a sum where c was broadcast."""
+        a, b = call.inputs[:2]
+        rows, (k, n) = a.rows, b.shape
+        for operand, other, sizes in ((a, b, Sizes(1, rows, k, n)), (b, a, Sizes(1, k, n, rows))):
+            if operand.requires_grad:
+                yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
+        for c in call.inputs[2:]:
+            if c.requires_grad and not c.has(call.y.shape):
+                yield stream(call, "backward sum", "reduction", call.y.size, call.y.bytes, c.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient; rows as one matrix: a view if memory order allows it, else a copy."""

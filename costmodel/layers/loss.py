@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -18,7 +19,9 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
+from costmodel.layers.kernels import backward_pass, forward_pass, moved, stream
 from costmodel.symbolic.sizes import ceil_div
+from costmodel.training.dtypes import size_bytes
 
 
 class Loss(Layer):
@@ -56,6 +59,20 @@ class CrossEntropy(Loss, Weightless):
         """dx = (softmax(x) − [target])/rows, from the log-softmax: exp, product and subtraction per element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """The log-softmax, and its mean at the targets."""
+        x, target = call.x, call.inputs[1]
+        rows = size_bytes(target.size, x.dtype)
+        yield stream(call, "", "reduction", self.forward(call).pointwise - target.size, moved(x), x.bytes)
+        yield stream(call, "pick", "gather", target.size, rows + target.bytes, 2 * call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros but at the targets, then the gradient of the log-softmax."""
+        x, target = call.x, call.inputs[1]
+        for _, work, _ in call.gradients():
+            yield stream(call, "backward pick", "gather", 0, target.bytes, x.bytes, 2)
+            yield stream(call, "backward", "reduction", work.pointwise, 2 * x.bytes, x.bytes)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The log-softmax, the targets and the total weight."""
         yield call.fresh("logits", *call.x.shape)
@@ -86,6 +103,16 @@ class MeanSquaredError(Loss, Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Difference and the factor 2/n."""
         yield Gradient(call.x, LayerFlops(0, 2 * call.x.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """The squares of differences, and their mean."""
+        x = call.x
+        yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
+        yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Prediction and target."""
@@ -143,6 +170,26 @@ class FusedLinearCrossEntropy(Loss):
         """Each gradient times that of the loss."""
         for operand in (call.x, *call.weights.values()):
             yield Gradient(operand, LayerFlops(0, operand.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """For each chunk the logits, their loss and gradient in place, and a product for each gradient."""
+        logits, inputs = ceil_div(call.x.rows, self.chunks), call.x.shape[-1]
+        weight = call.weights["weight"]
+        x, w, y = (size_bytes(n, call.x.dtype) for n in (logits * inputs, weight.size, logits * self.features))
+        products = [("", Product(1, logits, self.features, inputs), x + w, y)]
+        if call.x.requires_grad:
+            products.append(("input", Product(1, logits, inputs, self.features), y + w, x))
+        if weight.requires_grad:
+            products.append(("weight", Product(1, self.features, inputs, logits), x + y + w, w))
+        n = self.chunks
+        for what, sizes, read, written in products:
+            name = f"{self.kind} {what}".strip()
+            yield Kernel(name, "product", n * sizes.flops, n * read, n * written, call.x.dtype, n, sizes)
+        yield stream(call, "loss", "reduction", self.forward(call).pointwise, 2 * n * y, n * y, n)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Each gradient times that of the loss."""
+        return backward_pass(call, "pointwise", launches=len(call.gradients()))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The gradients."""
@@ -227,6 +274,18 @@ class Compared(InnerLoss):
         again = 0 if x.requires_grad else share
         yield Gradient(target, LayerFlops(0, LOSSES[self.function].target * x.size + again))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel, and one that sums or averages."""
+        elements = LOSSES[self.function].forward * call.x.size
+        whole = self.reduction == "none"
+        yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
+        if not whole:
+            yield stream(call, self.reduction, "reduction", call.x.size, call.x.bytes, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel for each operand."""
+        return backward_pass(call, launches=max(1, len(call.gradients())))
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Prediction, target and weights; of a divergence the prediction only for the target's gradient."""
         x, *others = call.inputs
@@ -254,6 +313,14 @@ class Picked(InnerLoss):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product a row."""
         yield Gradient(call.x, LayerFlops(0, call.inputs[1].size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads by address."""
+        return forward_pass(call, "gather")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, then each number at its place."""
+        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """See the source."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_WORKSPACE,
@@ -18,6 +19,7 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
+from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
 
 
 class Norm(Layer):
@@ -36,6 +38,20 @@ class Norm(Layer):
     def output(self, call: Call) -> Shape | Tensor:
         """New memory of the input's shape, contiguous whatever the input's order."""
         return call.x.shape
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads a row once."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for the input's gradient, one for those of the weights, which sum over rows."""
+        asked = made_gradients(call)
+        read = call.y.bytes + kept_bytes(call)
+        for of_input in (True, False):
+            some = [g for g in asked if (g.operand is call.x) is of_input]
+            if some:
+                flops, written = sum(g.work.pointwise for g in some), sum(g.operand.bytes for g in some)
+                yield stream(call, "backward" if of_input else "backward weight", "reduction", flops, read, written)
 
     def workspace(self, call: Call) -> Workspace:
         """None: one fused kernel each way."""
@@ -155,6 +171,19 @@ class Batchnorm(PerChannel):
             return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Training: one that reads the batch twice, and the count of batches; inference: pointwise."""
+        if not call.run.training:
+            yield from forward_pass(call)
+            return
+        yield from forward_pass(call, "reduction", passes=2)
+        count = call.buffers["num_batches_tracked"]
+        yield stream(call, "count", "pointwise", 0, count.bytes, count.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the batch and its gradient twice."""
+        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
+
 
 @layer
 class Groupnorm(PerChannel):
@@ -174,6 +203,14 @@ class Groupnorm(PerChannel):
     def groups_of(self, call: Call) -> int:
         """`groups` a sample."""
         return call.x.shape[0] * self.groups
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Moments, scales for each channel, and the result: the input is read twice."""
+        return forward_pass(call, "reduction", launches=3, passes=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Sums for each channel, scales, the input's gradient, and the weights'."""
+        return backward_pass(call, "reduction", launches=4, kept=2 * kept_bytes(call) + call.y.bytes)
 
 
 @layer
@@ -234,6 +271,14 @@ class BatchnormUntracked(PerChannel):
         """New memory in the input's order."""
         return call.like(call.x)
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the batch twice."""
+        return forward_pass(call, "reduction", passes=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the batch and its gradient twice."""
+        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
+
 
 @layer
 class BatchnormFixed(Unary):
@@ -269,6 +314,10 @@ class BatchnormFixed(Unary):
         for name, weight in call.weights.items():
             alone = name == "weight" and not call.x.requires_grad
             yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel, which sums for the weights."""
+        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isqrt
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
+from costmodel.layers.kernels import backward_pass, forward_pass, made_beside
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
@@ -14,6 +16,14 @@ from costmodel.training.fields import Pair, pair
 
 class Pool(Spatial, Weightless):
     """Abstract: one number per window and channel."""
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reduces windows."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the incoming gradient alone."""
+        return backward_pass(call, "pointwise", kept=0)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
@@ -76,6 +86,10 @@ class MaxPool(Sliding):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient is added at its maximum's place."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the incoming gradient and the places of the maxima."""
+        return backward_pass(call, "pointwise", kept=made_beside(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, and where each maximum lies."""
@@ -186,6 +200,10 @@ class AdaptiveMaxPool(Adaptive):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each gradient is added at its maximum's place."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the incoming gradient and the places of the maxima."""
+        return backward_pass(call, "pointwise", kept=made_beside(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, and where each maximum lies."""

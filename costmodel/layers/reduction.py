@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Weightless, Workspace, layer, takes
+from costmodel.layers.kernels import backward_pass, forward_pass
 
 Keeps = Literal["input", "output"]
 
@@ -64,6 +66,14 @@ class Reduce(Weightless):
             call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
         )
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel; none for a sum, whose gradient is seen at every place."""
+        return backward_pass(call)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """See `REDUCTIONS`."""
         for keeps in REDUCTIONS[self.function].keeps:
@@ -93,6 +103,14 @@ class Cumulate(Unary):
         """An addition per element."""
         yield Gradient(call.x, LayerFlops(0, call.x.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel along the axis."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel along the axis, from its other end."""
+        return backward_pass(call, "reduction")
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
@@ -116,6 +134,14 @@ class Cumprod(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product, an addition and a quotient per element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel along the axis."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel along the axis, from its other end."""
+        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and result."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
+from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
@@ -23,6 +25,14 @@ class Moves(Spatial, Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """No arithmetic: the gradient is moved back."""
         yield Gradient(call.x, LayerFlops(0, 0))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
@@ -54,6 +64,14 @@ class Upsample(Spatial, Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is added to its source, or weighed and added to its four."""
         yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
     Call,
     Role,
@@ -16,6 +17,7 @@ from costmodel.graph.tensor import (
     viewed_strides,
 )
 from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, View, Weightless, Workspace, layer, takes_rank
+from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product
 
@@ -193,6 +195,14 @@ class Joining(Weightless):
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0), shared=True)
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One copy of all."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """None: slices."""
+        return backward_pass(call)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""
         return ()
@@ -251,6 +261,14 @@ class Moving(Weightless):
     def forward(self, call: Call) -> LayerFlops:
         """No arithmetic."""
         return LayerFlops(0, 0)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Nothing."""

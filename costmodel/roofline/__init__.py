@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.roofline.calibration import Calibration, calibrate, calibrated
+    from costmodel.roofline.calibration import Calibration, calibrate, calibrated, machine
     from costmodel.roofline.checking import Check, Finding, check
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.comparison import Comparison, compare
     from costmodel.roofline.execution import Execution, execute
+    from costmodel.roofline.host import Host, this_machine
     from costmodel.roofline.hosttime import HostTime, predict_seconds
-    from costmodel.roofline.machine import Machine, this_machine
     from costmodel.roofline.pictures import plot
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
-    **dict.fromkeys(("Calibration", "calibrate", "calibrated"), "calibration"),
+    **dict.fromkeys(("Calibration", "calibrate", "calibrated", "machine"), "calibration"),
     **dict.fromkeys(("Check", "Finding", "check"), "checking"),
     **dict.fromkeys(("Verdict", "classify"), "classification"),
     **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(("Execution", "execute"), "execution"),
     **dict.fromkeys(("HostTime", "predict_seconds"), "hosttime"),
-    **dict.fromkeys(("Machine", "this_machine"), "machine"),
+    **dict.fromkeys(("Host", "this_machine"), "host"),
     "plot": "pictures",
     **dict.fromkeys(("Profile", "profile"), "profiling"),
     "Program": "program",
@@ -47,8 +47,8 @@ __all__ = [
     "Comparison",
     "Execution",
     "Finding",
+    "Host",
     "HostTime",
-    "Machine",
     "Passes",
     "Profile",
     "Program",
@@ -65,6 +65,7 @@ __all__ = [
     "execute",
     "forward_program",
     "layer_programs",
+    "machine",
     "measure",
     "passes",
     "plot",

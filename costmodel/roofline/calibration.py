@@ -29,7 +29,8 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.roofline.machine import Machine, this_machine
+from costmodel.hardware.machine import Level, Machine, Source
+from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.rates import Rates
@@ -87,7 +88,7 @@ class Calibration(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(cached_property,))
 
     format: int = FORMAT
-    machine: Machine
+    machine: Host
     created: str
     thorough: bool
     took_seconds: float
@@ -228,7 +229,7 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else user_cache_path("costmodel")
 
 
-def path_of(machine: Machine) -> Path:
+def path_of(machine: Host) -> Path:
     """The file of a machine's calibration."""
     return cache_folder() / f"roofline-{machine.key}.json"
 
@@ -253,7 +254,7 @@ def store(calibration: Calibration) -> Path:
     return path
 
 
-def read(path: Path, machine: Machine) -> Calibration:
+def read(path: Path, machine: Host) -> Calibration:
     """The calibration in a file. Raises CalibrationError unless it is whole, of this version and of `machine`."""
     try:
         found = read_stored(Calibration, path, LARGEST_FILE)
@@ -327,6 +328,46 @@ def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Pro
     for warning in found.warnings:
         say(warning)
     return found
+
+
+def machine(*, threads: int = 1) -> Machine:
+    """This host, as its stored calibration has it, for whatever takes a machine.
+
+    Peaks are those of the fastest matrix product, bandwidths those of streaming from each cache and from memory, the
+    overhead that of a call of NumPy; all were attained, so none is a ceiling. Raises CalibrationError without one.
+    """
+    host = this_machine(threads)
+    path = path_of(host)
+    if not path.exists():
+        raise CalibrationError(
+            f"no calibration of this host in {path.parent}: make one by 'costmodel roofline calibrate', in ten seconds"
+        )
+    found = read(path, host)
+    rates, capacities = found.rates, dict(host.caches)
+    caches = [ceiling for ceiling in ceilings_of(found) if ceiling.name in capacities]
+    return Machine(
+        name="host",
+        category="cpu",
+        peak={"fp32": rates.peak("float32"), "fp64": rates.peak("float64")},
+        bandwidth=rates.memory_bandwidth,
+        memory=_installed_bytes(),
+        levels=[Level(name=c.name, size=capacities[c.name], bandwidth=c.rate) for c in caches],
+        processors=threads,
+        call_overhead=rates.call("add", "float32"),
+        measured=True,
+        notes=f"{host.cpu}, {threads} thread{'s' * (threads > 1)}, NumPy {host.numpy}"[:1000],
+        sources=[Source(title="measured here (costmodel roofline)", date=found.created[:10], confirmed=True)],
+    )
+
+
+def _installed_bytes() -> int:
+    """Memory of this host [bytes]. Raises CalibrationError where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        raise CalibrationError(
+            "the system does not say how much memory this host has: describe it by a Machine"
+        ) from None
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import Literal
 
+from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import Terms
-from costmodel.roofline.machine import Machine
 from costmodel.roofline.program import Op, Program, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.signature import Signature, signature_of
@@ -191,7 +191,7 @@ def verdict(seconds: float, overhead: float, resident: float, level: str = "") -
     return Verdict("compute", close=close)
 
 
-def predicted(terms: Terms, machine: Machine) -> Verdict:
+def predicted(terms: Terms, machine: Host) -> Verdict:
     """From a prediction's terms."""
     return verdict(terms.seconds, terms.overhead, terms.seconds - terms.memory, machine.level_of(terms.reach))
 
@@ -201,7 +201,7 @@ def naive(flops: float, moved_bytes: float, peak: float, bandwidth: float) -> Ve
     return Verdict("compute" if flops * bandwidth >= moved_bytes * peak else "memory")
 
 
-def distances_of(machine: Machine) -> dict[str, int]:
+def distances_of(machine: Host) -> dict[str, int]:
     """Reuse distance that stands for each level [bytes]: half of the first cache, a quarter of others, beyond all."""
     sizes = [size for name, size in machine.caches if name != "L1"] or [2**20, 2**25]
     names = [name for name, _ in machine.caches if name != "L1"] or ["cache", "last cache"]
@@ -209,7 +209,7 @@ def distances_of(machine: Machine) -> dict[str, int]:
     return {**dict(zip(names, shares, strict=True)), "memory": min(2 * sizes[-1], 2**27)}
 
 
-def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Machine) -> list[Verdict]:
+def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Host) -> list[Verdict]:
     """What bounds each program, which takes so long [s], by ablation of its calls."""
     effects = _effects([op for program in programs for op in program])
     found = []
@@ -238,7 +238,7 @@ def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
     }
 
 
-def _level(op: Op, slower: float, machine: Machine) -> str:
+def _level(op: Op, slower: float, machine: Host) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {

@@ -23,7 +23,7 @@ from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
 from costmodel.roofline.checking import Check, with_rounds
-from costmodel.roofline.machine import Machine
+from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
@@ -193,7 +193,7 @@ class Baseline(BaseModel):
 
     format: int = FORMAT
     question: str
-    machine: Machine
+    machine: Host
     created: str
     statistic: Statistic
     samples: dict[str, Samples]

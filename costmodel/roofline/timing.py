@@ -22,7 +22,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from costmodel.roofline.machine import require
+from costmodel.roofline.host import require
 from costmodel.roofline.memory import aligned, check_fits
 from costmodel.roofline.program import Program, Thunk
 

@@ -64,7 +64,10 @@ class Optimizer(Frozen):
     only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of
     a weight's size that its update makes and drops. lasts: whether the last of them is there until the next weight's.
     together: how many it makes for all weights at once where it updates all at once (PyTorch's ``foreach``; None: it
-    cannot). fused: whether it can update all in one kernel that makes none (PyTorch's ``fused``).
+    cannot). fused: whether it can update all in one kernel that makes none (PyTorch's ``fused``). passes: kernels of an
+    update that is not fused, and the elements that they read and write for each of a weight (None: what follows from
+    its states); a fused one reads weight, gradient and states and writes all but the gradient. multiplies: the matrix
+    products that it takes for a weight of two axes beside them.
     """
 
     name: str
@@ -76,6 +79,21 @@ class Optimizer(Frozen):
     lasts: bool = True
     together: Count | None = None
     fused: bool = False
+    passes: tuple[int, int, int] | None = None
+    multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
+
+    def passes_of(self, shape: Shape) -> tuple[int, int, int]:
+        """Kernels of an update of one weight, and elements that they read and write for each of the weight's.
+
+        Where it is not declared: every state is scaled and added to, every tensor made takes a kernel, and so does the
+        weight.
+        """
+        if self.passes is not None and (self.vectors is None or self.states_of(shape) == self.states):
+            return self.passes
+        if self.vectors == ADAM and self.states_of(shape) == ADAM:
+            return ADAMW_PASSES
+        states = sum(state.extent != "scalar" for state in self.states_of(shape))
+        return 2 * states + self.makes + 1, 3 * states + self.makes + 2 + states, 2 * states + self.makes + 1
 
     def states_of(self, shape: Shape) -> tuple[State, ...]:
         """The states of one weight."""
@@ -97,6 +115,8 @@ class Optimizer(Frozen):
 
 
 STEP = State("step", "scalar", 4)
+ADAMW_PASSES = (8, 12, 8)
+"""w·(1 − ηλ); m by lerp; v·β₂, + (1 − β₂)g²; √v, /√(1 − β₂ᵗ), + ε; w − η·m/…: operators of torch.optim's own loop."""
 MOMENTS = (State("exp_avg"), State("exp_avg_sq"))
 ADAM = (*MOMENTS, STEP)
 QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
@@ -124,7 +144,15 @@ OptimizerName = Literal[
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
-        Optimizer("sgd", (), "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)", makes=0, together=0, fused=True),
+        Optimizer(
+            "sgd",
+            (),
+            "w ← w − ηg (torch.optim.SGD; Robbins & Monro 1951)",
+            makes=0,
+            together=0,
+            fused=True,
+            passes=(1, 2, 1),
+        ),
         Optimizer(
             "momentum",
             (State("momentum_buffer"),),
@@ -132,6 +160,7 @@ OPTIMIZERS = {
             makes=0,
             together=0,
             fused=True,
+            passes=(3, 5, 3),
         ),
         Optimizer(
             "nesterov",
@@ -141,6 +170,7 @@ OPTIMIZERS = {
             lasts=False,
             together=0,
             fused=True,
+            passes=(4, 7, 4),
         ),
         Optimizer(
             "adagrad",
@@ -149,9 +179,15 @@ OPTIMIZERS = {
             makes=1,
             together=2,
             fused=True,
+            passes=(4, 7, 4),
         ),
         Optimizer(
-            "rmsprop", (State("square_avg"), STEP), "torch.optim.RMSprop (Tieleman & Hinton 2012)", makes=1, together=1
+            "rmsprop",
+            (State("square_avg"), STEP),
+            "torch.optim.RMSprop (Tieleman & Hinton 2012)",
+            makes=1,
+            together=1,
+            passes=(5, 8, 5),
         ),
         Optimizer(
             "rmsprop-momentum",
@@ -159,6 +195,7 @@ OPTIMIZERS = {
             "torch.optim.RMSprop, momentum (Tieleman & Hinton 2012)",
             makes=1,
             together=1,
+            passes=(7, 11, 7),
         ),
         Optimizer(
             "rmsprop-centered",
@@ -166,24 +203,41 @@ OPTIMIZERS = {
             "torch.optim.RMSprop, momentum, centered (Graves 2013, eq. 38 to 41)",
             makes=1,
             together=1,
+            passes=(9, 15, 9),
         ),
-        Optimizer("adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True),
-        Optimizer("adamw", ADAM, "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)", together=1, fused=True),
+        Optimizer(
+            "adam", ADAM, "torch.optim.Adam (Kingma & Ba 2015, alg. 1)", together=1, fused=True, passes=(7, 11, 7)
+        ),
+        Optimizer(
+            "adamw",
+            ADAM,
+            "torch.optim.AdamW (Loshchilov & Hutter 2019, alg. 2)",
+            together=1,
+            fused=True,
+            passes=ADAMW_PASSES,
+        ),
         Optimizer(
             "amsgrad",
             (*MOMENTS, State("max_exp_avg_sq"), STEP),
             "torch.optim.AdamW, amsgrad (Reddi et al. 2018)",
             together=1,
             fused=True,
+            passes=(9, 14, 9),
         ),
-        Optimizer("nadam", (*ADAM, State("mu_product", "scalar", 4)), "torch.optim.NAdam (Dozat 2016)", together=1),
+        Optimizer(
+            "nadam",
+            (*ADAM, State("mu_product", "scalar", 4)),
+            "torch.optim.NAdam (Dozat 2016)",
+            together=1,
+            passes=(8, 14, 8),
+        ),
         Optimizer(
             "adafactor",
             (State("row_var", "rows"), State("col_var", "columns"), STEP),
             "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
             vectors=(State("variance"), STEP),
         ),
-        Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2"),
+        Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2", passes=(5, 8, 5)),
         Optimizer(
             "muon",
             (State("momentum_buffer"),),
@@ -192,17 +246,21 @@ OPTIMIZERS = {
             only_matrices=True,
             makes=3,
             lasts=False,
+            multiplies="newton-schulz",
         ),
         Optimizer(
             "adam-8bit",
             (*QUANTISED, STEP),
             "Dettmers et al. 2022, §2: a byte each, an fp32 scale a block of 256; fp32 below 4,096 elements",
         ),
-        Optimizer("lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept"),
+        Optimizer(
+            "lamb", ADAM, "You et al. 2020, alg. 2: Adam's moments; the trust ratio is not kept", passes=(10, 16, 9)
+        ),
         Optimizer(
             "shampoo",
             (State("preconditioners", "axes"), State("inverse_roots", "axes")),
             "Gupta et al. 2018, alg. 2, with the inverse roots kept between updates (Anil et al. 2021, §3)",
+            multiplies="kronecker",
         ),
     )
 }

@@ -131,8 +131,9 @@ def test_a_shell_completes_commands_and_options() -> None:
     assert apart(COMP_WORDS="costmodel predict --opt", **asked | {"COMP_CWORD": "2"}).out == "plain,--optimizer\n"
 
 
-def test_help_without_a_command_lists_the_commands(capsys) -> None:
-    outcome = here(capsys, "--help")
+@pytest.mark.parametrize("asked", [[], ["-h"], ["--help"]])
+def test_help_lists_the_commands(capsys, asked: list[str]) -> None:
+    outcome = here(capsys, *asked)
     assert outcome.code == 0
     assert [command for command in COMMANDS if f"\n  {command}  " not in outcome.out] == []
 
@@ -140,7 +141,6 @@ def test_help_without_a_command_lists_the_commands(capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], ["command", "costmodel --help"]),
         (["predct"], ["'predct'", "'predict'"]),
         (["predict"], ["MODEL", "costmodel predict --help"]),
         (["predict", "gpt2-small", "extra"], ["extra"]),

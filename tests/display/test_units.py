@@ -1,10 +1,14 @@
 """How numbers read."""
 
+from contextlib import suppress
+from math import inf
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.display.units import read_amount, show_amount, show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.errors import SettingError
 
 POWERS = ["", "K", "M", "G", "T", "P", "E", "Z", "Y"]
 BINARY = {f"{prefix}i": 1024**n for n, prefix in enumerate(POWERS) if n}
@@ -66,3 +70,36 @@ def test_exact_numbers_have_every_digit() -> None:
 )
 def test_shares_tell_nothing_from_little(part: int, whole: int, text: str) -> None:
     assert show_share(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "text"),
+    [
+        (3.35e12, "B/s", "3.35 TB/s"),
+        (989.4e12, "FLOP/s", "989.4 TFLOP/s"),
+        (1978.9e12, "FLOP/s", "1.979 PFLOP/s"),
+        (999.96e9, "B/s", "1 TB/s"),
+        (700, "W", "700 W"),
+        (1.98e9, "Hz", "1.98 GHz"),
+        (5e-6, "s", "5.00 µs"),
+        (inf, "B/s", "infinite B/s"),
+    ],
+)
+def test_an_amount_has_four_digits_and_its_unit(amount: float, unit: str, text: str) -> None:
+    assert show_amount(amount, unit) == text
+
+
+@given(st.floats(1.0, 1e20), st.sampled_from(["FLOP/s", "B/s", "Hz", "W"]))
+def test_what_is_shown_of_an_amount_is_read_as_that_amount(amount: float, unit: str) -> None:
+    assert read_amount(show_amount(amount, unit), "x", unit) == pytest.approx(amount, rel=5.1e-4)
+
+
+@given(st.text(max_size=20))
+@example("1 TB/s")
+@example("1e99 TB/s")
+@example("1 iB/s")
+@example("٣ TB/s")
+def test_any_text_is_an_amount_or_refused(text: str) -> None:
+    for unit in ("FLOP/s", "B/s", "Hz", "W", "s"):
+        with suppress(SettingError):
+            assert 0 < read_amount(text, "x", unit) < inf

@@ -12,6 +12,7 @@ import costmodel as cm
 from costmodel.layers import load_all
 from costmodel.training.fields import field_types
 from tests.command import said_in_one_line
+from tests.layers.device_kernels import check_kernels
 
 ITEMS = sorted(name for name, kind in load_all().items() if kind.in_lists)
 INPUTS = ((1, 1, 1), (4, 6, 6))
@@ -54,6 +55,7 @@ def test_a_kind_answers_or_is_refused(name: str) -> None:
         try:
             model = cm.CNN(input=image, blocks=[*shaped(rank, image), {name: fields}, "relu"])
             one, two, three = (cm.predict(model, batch=n, loss=None) for n in (1, 2, 3))
+            check_kernels(three)
             for quantity in GROWING:
                 assert three.value(quantity) - two.value(quantity) == two.value(quantity) - one.value(quantity) >= 0
             assert one.params == three.params

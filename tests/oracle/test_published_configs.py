@@ -311,9 +311,9 @@ def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: 
         cache = transformers.DynamicCache(config=made)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
     found: list[int] = []
-    for length, given in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {})):
+    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {})):
         with torch.no_grad(), one_sequence, FlopCounterMode(display=False) as counter:
-            model(meta(batch, length, dtype=torch.int64), past_key_values=cache, use_cache=True, **given)
+            model(meta(batch, length, dtype=torch.int64), past_key_values=cache, use_cache=True, **asked)
         angles = (sum(n.values()) for name, n in counter.get_flop_counts().items() if name.endswith("rotary_emb"))
         held = [x.untyped_storage().nbytes() for layer in cache.layers for x in (layer.keys, layer.values)]
         found += [counter.get_total_flops() - sum(angles), sum(held)]

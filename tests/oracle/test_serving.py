@@ -126,17 +126,6 @@ def test_attention_over_latents(kernel: str) -> None:
     agree(shallow("deepseek-v2-lite"), "decode", 2, 5, 700, kernel, absorbed=True)
 
 
-PLAIN = {
-    "rotary.size": None,
-    "query_key_norm": None,
-    "score_cap": None,
-    "qkv_clip": None,
-    "pooler": None,
-    "classes": None,
-    "segments": None,
-    "causal": True,
-}
-"""Where one operation on paper is one in PyTorch: no parts of heads put together, no bounds, no soft caps."""
 STEPS = st.sampled_from([("decode", 1), ("decode", 3), ("prefill", 1), ("prefill", 4), ("prefill", 33)])
 
 
@@ -146,7 +135,7 @@ def test_drawn_decoders(spec: Transformer, batch: int, step: Any, past: int, com
     mode, seq = step
     fields = {"causal": True, "context": 60, "position_rows": None, **composed}
     spec = Transformer.of({**spec.model_dump(), **fields})
-    served(spec, mode, batch, seq, max(past, mode == "decode"), "eager")
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager")
 
 
 @differential
@@ -154,16 +143,23 @@ def test_drawn_decoders(spec: Transformer, batch: int, step: Any, past: int, com
 def test_drawn_latents(spec: Transformer, batch: int, step: Any, past: int, absorbed: bool) -> None:
     mode, seq = step
     spec = Transformer.of({**spec.model_dump(), "causal": True, "context": 60})
-    served(spec, mode, batch, seq, max(past, mode == "decode"), "eager", absorbed=absorbed)
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager", absorbed=absorbed)
 
 
 def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool = False) -> None:
-    """As `agree`; the peak, which may be inside of what is one operation on paper, is not above PyTorch's."""
+    """As `agree`; where one operation on paper is several in PyTorch the peak may be lower."""
     sizes = {"past": past or None, **({"seq": seq} if mode == "prefill" else {"speculative": seq - 1 or None})}
     latent = {"latent_attention": "absorbed" if absorbed else "expanded"}
     found, alive = in_pytorch(spec, batch, seq, past, kernel, absorbed=absorbed, last=mode == "prefill")
     paper, peak = on_paper(spec, mode=mode, batch=batch, attention=kernel, **sizes, **latent)
-    if spec.experts is not None:  # with a capacity, rows that experts have are not those that PyTorch's loop gives them
+    capped = spec.experts is not None and spec.experts.capacity_factor is not None
+    if capped:  # rows that experts have room for are not those that a loop over them gives each
         paper, found = paper._replace(weights_read=0), found._replace(weights_read=0)
     assert paper == found
-    assert peak == alive
+    assert peak <= alive if joined(spec) else peak == alive
+
+
+def joined(spec: Any) -> bool:
+    """Whether one operation on paper is several in PyTorch, between which more may be alive."""
+    parts = spec.value("rotary.size") not in (None, spec.head_features)
+    return parts or spec.latent is not None or spec.experts is not None or spec.query_key_norm == "heads"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.roofline.calibration import EMPTY, Calibration
-from costmodel.roofline.machine import Machine
+from costmodel.roofline.host import Host
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Op
 from costmodel.roofline.signature import Product, signature_of
@@ -13,7 +13,7 @@ ELEMENT = 1e-9
 FLOP = 1e-11
 STEP = 1e-7
 
-MACHINE = Machine("Abacus", 1, (("L1", 32_768), ("L2", 2**20)), "2.0", "openblas", "0.3", "Bead")
+MACHINE = Host("Abacus", 1, (("L1", 32_768), ("L2", 2**20)), "2.0", "openblas", "0.3", "Bead")
 
 
 def took(op: Op) -> float:

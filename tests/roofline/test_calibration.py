@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.roofline import calibration as storage
-from costmodel.roofline import machine as machines
+from costmodel.roofline import host as machines
 from costmodel.roofline.calibration import (
     STALE,
     Calibration,
@@ -23,7 +24,7 @@ from costmodel.roofline.calibration import (
     read,
     store,
 )
-from costmodel.roofline.machine import this_machine
+from costmodel.roofline.host import this_machine
 from tests.roofline.synthetic import MACHINE, calibration
 
 
@@ -192,3 +193,24 @@ def test_a_joined_calibration_has_rates_of_its_own() -> None:
     slow = calibration()
     fast = calibration(seconds={name: took / 2 for name, took in slow.seconds.items()})
     assert slow.rates.peak("float32") == pytest.approx(slow.joined(fast).rates.peak("float32") / 2)
+
+
+def test_the_calibrated_host_is_a_machine_like_any_other() -> None:
+    store(calibration())
+    host = cm.roofline.machine()
+    rates = calibration().rates
+    assert isinstance(host, cm.Machine)
+    assert host.measured
+    assert host.product_peak("fp32") == rates.peak("float32")
+    assert host.product_peak("fp64") == rates.peak("float64")
+    assert host.bandwidth == rates.memory_bandwidth
+    assert {level.name: level.size for level in host.levels}.items() <= dict(MACHINE.caches).items()
+    assert all(level.bandwidth and level.bandwidth >= host.bandwidth for level in host.levels)
+    assert host.call_overhead == pytest.approx(1e-6, rel=0.01)
+    assert host.confirmed("bandwidth", "peak.fp32", "levels", "call_overhead")
+    assert "2026-01-02" in str(host)
+
+
+def test_without_a_calibration_there_is_no_machine() -> None:
+    with pytest.raises(CalibrationError, match=r"no calibration of this host in .*: make one by 'costmodel roofline"):
+        cm.roofline.machine()

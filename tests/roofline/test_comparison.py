@@ -10,7 +10,7 @@ from costmodel.errors import CostModelError
 from costmodel.roofline import comparison as baseline
 from costmodel.roofline.checking import Check, check
 from costmodel.roofline.comparison import compare, compared, speedup_interval
-from costmodel.roofline.machine import Machine
+from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Profile, profile
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
@@ -163,7 +163,7 @@ def test_a_baseline_of_another_question_or_machine_is_refused(checked: Check) ->
     then = baseline.baseline_of(checked)
     other = check(MLP, batch=4, rounds=1, classes=False, calibration=calibration())
     assert "another question" in error_of(lambda: baseline.against(other, then))
-    foreign = Machine(**{**vars(then.machine), "cpu": "Quipu"})
+    foreign = Host(**{**vars(then.machine), "cpu": "Quipu"})
     said = error_of(lambda: baseline.against(checked, then.model_copy(update={"machine": foreign})))
     assert "another machine" in said
     assert "Quipu" in said

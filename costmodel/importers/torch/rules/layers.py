@@ -12,7 +12,7 @@ from costmodel.importers.torch.op_call import OpCall, rule, strides_of, tied
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
-from costmodel.layers.attention import FusedAttention, Softmax, SoftmaxAlong
+from costmodel.layers.attention import FusedAttention, Softmax, SoftmaxAlong, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Chosen, Made
@@ -291,7 +291,9 @@ def _fused(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     kernel = op.replay.attention.kernel
     assert kernel != "eager"
     scale = op.constant("scale") if op.has("scale") else None
-    kind = FusedAttention("cpu" if op.run.device == "cpu" else kernel, _dropout(op), scale=scale)
+    causal = op.has("is_causal") and op.value("is_causal", False) and query.shape[2] == key.shape[2]
+    seen = visible_pairs(query.shape[2], causal=True, window=None) if causal else None
+    kind = FusedAttention("cpu" if op.run.device == "cpu" else kernel, _dropout(op), scale=scale, seen=seen)
     mask = _mask(op, query, key) if op.has("attn_mask") else None
     if mask is None:
         return op.layer(kind, query, key, value)

@@ -1,4 +1,4 @@
-"""The machine that is measured: CPU, caches, NumPy, BLAS and threads; calibrations are stored by it."""
+"""The host that is measured: CPU, caches, NumPy, BLAS and threads; calibrations are stored by it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Machine:
+class Host:
     """All that measurements on a host depend on.
 
     caches: (level, bytes) of the data caches that one core sees, smallest first; empty if the system does not say.
@@ -53,7 +53,7 @@ class Machine:
         """The nearest memory that holds `size` bytes: a cache's name, or "memory"."""
         return next((name for name, capacity in self.caches if size <= capacity), "memory")
 
-    def changes_from(self, other: Machine) -> list[str]:
+    def changes_from(self, other: Host) -> list[str]:
         """What differs from another machine, each as ``name: theirs, here ours``."""
         ours, theirs = asdict(self), asdict(other)
         return [f"{name}: {theirs[name]}, here {ours[name]}" for name in ours if ours[name] != theirs[name]]
@@ -72,13 +72,13 @@ def require() -> None:
             raise CostModelError(f"the roofline needs {name}: pip install 'costmodel[roofline]'")
 
 
-def this_machine(threads: int = 1) -> Machine:
+def this_machine(threads: int = 1) -> Host:
     """The host that this process runs on. Raises CostModelError unless the extra `roofline` is there."""
     require()
     import numpy as np
 
     blas = _blas()
-    return Machine(
+    return Host(
         cpu=_cpu(),
         cores=_cores(),
         caches=_caches(),

@@ -1,0 +1,160 @@
+"""Ready machines: the specs that ship with the package, by name and by the other ways that people write it."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+
+from costmodel.display.units import show_bytes, show_tick
+from costmodel.documents.files import SPECS, is_path, shown_path
+from costmodel.errors import SpecError, UnknownNameError, shown
+from costmodel.hardware.machine import Machine
+
+MACHINES = SPECS / "machines"
+
+_FILLERS = frozenset(
+    {
+        *("amd", "apple", "google", "habana", "intel", "nvidia"),
+        *("cloud", "geforce", "instinct", "radeon", "tesla"),
+        *("chip", "dgx", "generation", "gpu", "hgx", "per"),
+    }
+)
+"""Words that say nothing that a name does not: vendors, their families, and what a figure is of."""
+
+
+def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
+    """A machine by its name, or from a YAML or JSON file.
+
+    Args:
+        machine: a name such as "h100-sxm", or one as tables and drivers write it, such as "A100-SXM4-40GB" or
+            "NVIDIA GeForce RTX 4090", in any case and with anything between its parts; or a path, which is what has a
+            directory separator or ends in .yaml, .yml or .json. A machine is returned as it is.
+
+    Raises:
+        SpecError: the file cannot be read or describes no machine.
+        UnknownNameError: no ready machine has that name, or several may be meant; the nearest are listed.
+
+    """
+    if isinstance(machine, Machine):
+        return machine
+    if isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine)):
+        if not os.path.lexists(machine):
+            raise SpecError(f"no such file: {shown_path(machine)}: give the path of a YAML or JSON file")
+        return Machine.load(machine)
+    if not isinstance(machine, str):
+        raise SpecError(
+            f"{shown(machine)} is not a machine: give a ready machine's name such as 'h100-sxm', a file's path, or a "
+            "Machine"
+        )
+    return _ready(machine)
+
+
+def machines(search: str | None = None) -> list[Machine]:
+    """Every ready machine, by name; or those with each word of `search` in a name, or as vendor, architecture, chip
+    or category.
+
+    Raises UnknownNameError if there is none.
+    """
+    found = list(_all().values())
+    if search is None:
+        return found
+    words = str(search).lower().split()
+    found = [machine for machine in found if words and all(_has(machine, word) for word in words)]
+    if not found:
+        words_for = {w: w for m in _all().values() for w in (m.vendor.lower(), m.architecture, m.category)}
+        raise _unknown(str(search), _key(str(search)), words_for | _known())
+    return found
+
+
+def _has(machine: Machine, word: str) -> bool:
+    names = [machine.name, *machine.aliases]
+    if any(_key(word) and _key(word) in _key(name) for name in names):
+        return True
+    return word in (machine.vendor.lower(), machine.architecture.lower(), machine.category, machine.chip.lower())
+
+
+def _ready(name: str) -> Machine:
+    key = _key(name)
+    if key in _stems():
+        return _spec(_stems()[key])
+    known = _known()
+    found = known.get(key) or _by_memory(name)
+    if found is not None:
+        return _spec(found)
+    if os.path.isfile(name):
+        raise SpecError(f"{shown(name)} is no ready machine, but a file: use {shown_path(os.path.join('.', name))}")
+    several = sorted({stem for full, stem in known.items() if key and full.startswith(key)})
+    if len(several) > 1:
+        nearest = ", ".join(map(repr, several[:6])) + (", ..." if len(several) > 6 else "")
+        raise UnknownNameError(f"machine {shown(name)} could be {nearest}: say which")
+    raise _unknown(name, key, known)
+
+
+def _by_memory(name: str) -> str | None:
+    """The name of what is written with an amount of memory that says nothing more, as in "RTX 3090 24GB".
+
+    Raises UnknownNameError if the machine has another amount.
+    """
+    words = _words(name)
+    sizes = [word for word in words if _SIZE.fullmatch(word)]
+    found = _known().get("".join(word for word in words if word not in sizes)) if len(sizes) == 1 else None
+    if found and int(sizes[0][:-2]) * 2**30 != _spec(found).memory:
+        has = show_tick(show_bytes(_spec(found).memory))
+        raise UnknownNameError(f"unknown machine {shown(name)}: {found!r} has {has}")
+    return found
+
+
+def _unknown(name: str, key: str, known: dict[str, str]) -> UnknownNameError:
+    """Error with the nearest names, whichever of a machine's names is near."""
+    from difflib import get_close_matches  # only errors need it
+
+    near = dict.fromkeys(known[found] for found in get_close_matches(key, known, n=6, cutoff=0.6))
+    if near:
+        meant = " or ".join(map(repr, list(near)[:3]))
+        return UnknownNameError(f"unknown machine {shown(name)}: did you mean {meant}? (costmodel machines lists all)")
+    return UnknownNameError(
+        f"unknown machine {shown(name)}: use one such as 'h100-sxm' or 'rtx-4090' (costmodel machines lists all), the "
+        "path of a file, or a Machine of your own"
+    )
+
+
+@cache
+def _all() -> dict[str, Machine]:
+    return {stem: _spec(stem) for stem in _stems().values()}
+
+
+@cache
+def _stems() -> dict[str, str]:
+    """Names by their plain form."""
+    return {_key(path.stem): path.stem for path in sorted(MACHINES.glob("*.yaml"), key=lambda path: path.stem)}
+
+
+@cache
+def _known() -> dict[str, str]:
+    """Names by the plain form of every way to write them. Raises SpecError if two machines are written alike."""
+    known = dict(_stems())
+    for name, machine in _all().items():
+        for alias in machine.aliases:
+            if known.setdefault(_key(alias), name) != name:
+                raise SpecError(f"{alias!r} is both {name} and {known[_key(alias)]}: give it to one")
+    return known
+
+
+@cache
+def _spec(stem: str) -> Machine:
+    return Machine.load(MACHINES / f"{stem}.yaml")
+
+
+def _key(name: str) -> str:
+    """The plain form of a name: its words, one after another."""
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    """Small letters, digits and "+" of a name, without fillers; 80g is 80gb."""
+    words = re.findall(r"[a-z0-9+]+", name.lower())
+    return [f"{word}b" if _SIZE.fullmatch(f"{word}b") else word for word in words if word not in _FILLERS]
+
+
+_SIZE = re.compile("[1-9][0-9]{0,2}gb")

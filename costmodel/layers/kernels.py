@@ -1,0 +1,148 @@
+"""Kernels of layers, made from what a call reads, makes and keeps.
+
+They are those of PyTorch on a GPU: one for each operator, but where its library joins several (a bias that a product
+adds, a normalisation) or splits one. Every layer kind states its own; families of kinds state theirs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from costmodel.graph.kernel import Kernel, Product, Sort
+from costmodel.graph.tensor import Call, Gradient, Tensor
+from costmodel.symbolic.sizes import product
+from costmodel.training.dtypes import FLOATS, size_bytes
+
+
+def moved(x: Tensor) -> int:
+    """Bytes of the different elements of a tensor: those that it shows several times (stride 0) are read once."""
+    if x.strides is None:
+        return x.bytes
+    shape = [n for n, stride in zip(x.shape, x.strides, strict=True) if type(stride) is not int or stride]
+    return size_bytes(product(shape), x.dtype)
+
+
+def read_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of reading these tensors, each once."""
+    total = 0
+    seen: list[Tensor] = []
+    for x in tensors:
+        if not any(x is other for other in seen):
+            seen.append(x)
+            total = total + moved(x)
+    return total
+
+
+def stream(
+    call: Call,
+    what: str,
+    sort: Sort,
+    flops: int,
+    read: int,
+    written: int,
+    launches: int = 1,
+) -> Kernel:
+    """A kernel of a call that moves bytes, and multiplies no matrices; `what`: of the call's work, "" for all."""
+    dtype = call.y.dtype if call.y.dtype in FLOATS or not call.inputs else call.x.dtype
+    return Kernel(f"{call.kind.kind} {what}".strip(), sort, flops, read, written, dtype, launches)
+
+
+def multiply(call: Call, what: str, sizes: Product, read: int, written: int, added: int = 0) -> Kernel:
+    """A matrix product of a call; `added`: pointwise operations that it does on its result."""
+    name = f"{call.kind.kind} {what}".strip()
+    return Kernel(name, "product", sizes.flops + added, read, written, call.x.dtype, 1, sizes)
+
+
+def copied(call: Call, x: Tensor) -> Kernel:
+    """The copy of an operand that a product makes, where memory order is not what it can read."""
+    return stream(call, "copy", "pointwise", 0, moved(x), x.bytes)
+
+
+def is_view(call: Call) -> bool:
+    """Whether the output is memory of an operand, so that nothing runs."""
+    return any(x.storage is call.y.storage for x in call.operands())
+
+
+def made_beside(call: Call) -> int:
+    """Bytes that the forward pass writes for backward beside its output: masks, statistics, places."""
+    known = [x.storage for x in (*call.operands(), *call.buffers.values(), call.y)]
+    return sum(s.bytes for s in dict.fromkeys(call.saved) if not any(s is other for other in known))
+
+
+def kept_bytes(call: Call) -> int:
+    """Bytes that the backward pass reads of what the call has kept."""
+    tensors = (*call.operands(), *call.buffers.values(), call.y)
+    total = 0
+    for storage in dict.fromkeys(call.saved):
+        seen = next((x for x in tensors if x.storage is storage), None)
+        total = total + (storage.bytes if seen is None else moved(seen))
+    return total
+
+
+def made_gradients(call: Call) -> list[Gradient]:
+    """Gradients that take a kernel: not the incoming one itself, unless its type changes."""
+    return [g for g in call.gradients() if not g.shared or g.operand.dtype != call.y.dtype]
+
+
+def forward_pass(call: Call, sort: Sort = "pointwise", launches: int = 1, passes: int = 1) -> Iterator[Kernel]:
+    """One kernel that reads all operands and writes all that is new; none for a view.
+
+    passes: how often it reads its first input.
+    """
+    if is_view(call):
+        return
+    read = read_of((*call.operands(), *call.buffers.values()))
+    if passes > 1:
+        read = read + (passes - 1) * moved(call.x)
+    flops = call.kind.forward(call).pointwise
+    yield stream(call, "", sort, flops, read, call.y.bytes + made_beside(call), launches)
+
+
+def backward_pass(
+    call: Call, sort: Sort = "pointwise", launches: int = 1, *, kept: int | None = None
+) -> Iterator[Kernel]:
+    """One kernel that reads the incoming gradient and what was kept, and writes every gradient that is new.
+
+    kept: bytes that it reads of what was kept, all unless given.
+    """
+    gradients = made_gradients(call)
+    if not gradients:
+        return
+    read = call.y.bytes + (kept_bytes(call) if kept is None else kept)
+    flops, written = 0, 0
+    for g in gradients:
+        flops, written = flops + g.work.pointwise, written + g.operand.bytes
+    yield stream(call, "backward", sort, flops, read, written, launches)
+
+
+def backward_each(call: Call) -> Iterator[Kernel]:
+    """A kernel for each operand's gradient, and a sum where the operand was broadcast."""
+    for x, work, _ in made_gradients(call):
+        whole = x.has(call.y.shape)
+        summed = 0 if whole else call.y.size
+        if whole or work.pointwise != summed:
+            flops = work.pointwise - summed
+            read = call.y.bytes + kept_bytes(call)
+            yield stream(call, "backward", "pointwise", flops, read, call.y.bytes)
+        if not whole:
+            yield stream(call, "backward sum", "reduction", summed, call.y.bytes, x.bytes)
+
+
+def backward_products(call: Call, sort: Sort, of_x: Product, of_weight: Product) -> Iterator[Kernel]:
+    """A product for the gradient of the input and one for that of the weight; the bias sums what comes in."""
+    weight = call.weights["weight"]
+    for operand, work, _ in call.gradients():
+        if operand is call.x or operand is weight:
+            what, other, sizes = ("input", weight, of_x) if operand is call.x else ("weight", call.x, of_weight)
+            read = call.y.bytes + moved(other)
+            name = f"{call.kind.kind} backward {what}"
+            yield Kernel(name, sort, sizes.flops, read, operand.bytes, call.x.dtype, 1, sizes)
+        else:
+            yield stream(call, "backward bias", "reduction", work.pointwise, call.y.bytes, operand.bytes)
+
+
+def scale_bytes(call: Call) -> int:
+    """Bytes of the scales of weights that are stored in few bits, which are read with them."""
+    policy = call.run.precision
+    stored = [w for w in call.stored.values() if policy.quantised and w.dtype == policy.quantised]
+    return sum(size_bytes(policy.scale_elements(w.shape), "fp16") for w in stored)

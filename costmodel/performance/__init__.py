@@ -1,0 +1,1 @@
+"""Graph and machine together: seconds, and what follows from them."""

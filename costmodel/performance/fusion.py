@@ -1,0 +1,222 @@
+"""What a compiler makes one kernel of: chains of pointwise kernels, and a reduction that they lead to or come from.
+
+Products stay kernels of a library, as in torch.compile (Ansel et al. 2024, PyTorch 2, §4.4): what is between them is
+read once and written once. Numbers that only backward needs are worked out again there, as its partitioner chooses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from costmodel.graph.kernel import Kernel
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.layers.kernels import is_view, kept_bytes, moved
+from costmodel.layers.pool import Adaptive, Sliding
+from costmodel.symbolic.sizes import decided
+
+STREAMS = ("pointwise", "reduction")
+
+
+class Fusion(NamedTuple):
+    """A chain that becomes one kernel: its layers, how often it is there, launches and bytes that a step saves."""
+
+    layers: tuple[str, ...]
+    times: int
+    launches: int
+    bytes: int
+
+
+@dataclass(eq=False)
+class Group:
+    """Calls that run as one. outside: results that something else reads too."""
+
+    calls: list[Call] = field(default_factory=list)
+    outside: set[Storage] = field(default_factory=set)
+
+    def takes(self, storage: Storage) -> bool:
+        """Whether a tensor is made within."""
+        return any(call.y.storage is storage for call in self.calls)
+
+    @cached_property
+    def _inputs(self) -> list[Tensor]:
+        """What is read from outside, each tensor once."""
+        found: list[Tensor] = []
+        for call in self.calls:
+            for x in (*call.operands(), *call.buffers.values()):
+                if not self.takes(x.storage) and not any(x.storage is other.storage for other in found):
+                    found.append(x)
+        return found
+
+    @cached_property
+    def _outputs(self) -> list[Tensor]:
+        """What is written."""
+        made = {call.y.storage: call.y for call in self.calls if not is_view(call)}
+        return [y for storage, y in made.items() if storage in self.outside]
+
+    @cached_property
+    def forward(self) -> list[Kernel]:
+        """One kernel; a batch norm in training needs the batch's statistics first, from a kernel of their own."""
+        kernels = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
+        if len(kernels) < 2:
+            return kernels
+        whole = [call for call in self.calls if call.kind.kind.startswith("batchnorm") and call.run.training]
+        read = sum(moved(x) for x in self._inputs) + sum(moved(call.x) for call in whole)
+        written = sum(y.bytes for y in self._outputs)
+        return [self._kernel(kernels, "", read, written, 1 + len(whole))]
+
+    @cached_property
+    def backward(self) -> list[Kernel]:
+        """One kernel, and one more for the gradients of weights, which sum over rows."""
+        calls = [call for call in self.calls if call.y.requires_grad]
+        kernels = [kernel for call in calls for kernel in call.kind.backward_kernels(call)]
+        if len(kernels) < 2:
+            return kernels
+        asked = [g for call in calls for g in call.gradients()]
+        summing = [call for call in calls if any(g.operand.storage.origin == "weight" for g in call.gradients())]
+        read = sum(y.bytes for y in self._outputs if y.requires_grad) + self._kept(calls)
+        read = read + sum(call.y.bytes + kept_bytes(call) for call in summing)
+        # Operands that get the incoming gradient itself share one.
+        own = {id(g.operand): g.operand for g in asked if not g.shared and not self.takes(g.operand.storage)}
+        shared = [g.operand for g in asked if g.shared and not self.takes(g.operand.storage)]
+        written = sum(x.bytes for x in own.values())
+        if shared and not any(x.storage.origin != "weight" for x in own.values()):
+            written = written + shared[0].bytes
+        return [self._kernel(kernels, "backward", read, written, 1 + len(summing))]
+
+    def _kept(self, calls: list[Call]) -> int:
+        """Bytes read of what was kept: of what was not written all that it is worked out from."""
+        kept = {storage for call in calls for storage in call.saved if storage.origin in ("computed", "input")}
+        again = any(self.takes(storage) and storage not in self.outside for storage in kept)
+        tensors = [x for x in self._inputs if x.storage.origin != "weight" and (again or x.storage in kept)]
+        tensors += [y for y in self._outputs if y.storage in kept]
+        return sum(moved(x) for x in tensors)
+
+    def _kernel(self, kernels: list[Kernel], what: str, read: int, written: int, launches: int) -> Kernel:
+        reduces = any(kernel.sort == "reduction" for kernel in kernels)
+        flops = sum(kernel.flops for kernel in kernels)
+        name = f"fused {'softmax ' if any('softmax' in k.name for k in kernels) else ''}{what}".strip()
+        dtype = self.calls[-1].y.dtype
+        return Kernel(name, "reduction" if reduces else "pointwise", flops, read, written, dtype, launches)
+
+    @cached_property
+    def _saved(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Launches and bytes saved forward, and backward."""
+        forward = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
+        trained = [call for call in self.calls if call.y.requires_grad]
+        backward = [kernel for call in trained for kernel in call.kind.backward_kernels(call)]
+        return _less(forward, self.forward), _less(backward, self.backward)
+
+    @cached_property
+    def pays(self) -> bool:
+        """Whether the joint kernels move no more, and are no more."""
+        return all(decided(launches) >= 0 and decided(moves) >= 0 for launches, moves in self._saved)
+
+    @property
+    def fusion(self) -> Fusion:
+        """What it saves."""
+        names = tuple(call.name for call in self.calls if not is_view(call))
+        times = self.calls[0].times
+        launches, moves = (forward + backward for forward, backward in zip(*self._saved, strict=True))
+        return Fusion(names, times, times * launches, times * moves)
+
+
+def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
+    launches = sum(k.launches for k in apart) - sum(k.launches for k in joint)
+    return launches, sum(k.read + k.written for k in apart) - sum(k.read + k.written for k in joint)
+
+
+def groups_of(run: Run) -> dict[Call, Group]:
+    """The group of each call that is fused with others."""
+    groups: dict[Call, Group] = {}
+    makers: dict[Storage, Maker] = {}
+    for number, call in enumerate(run.root.calls()):
+        if not is_view(call):
+            makers[call.y.storage] = Maker(number, call)
+    _fuse(run.root, groups, makers)
+    groups = {call: group for call, group in groups.items() if _kernels(group) > 1}
+    read: dict[Storage, list[Call]] = {}
+    for call in run.root.calls():
+        for x in call.operands():
+            read.setdefault(x.storage, []).append(call)
+    handed = {block.exit.storage for block in run.root.blocks() if block.exit is not None}
+    handed |= {x.storage for x in run.outputs}
+    for group in dict.fromkeys(groups.values()):
+        for call in group.calls:
+            storage = call.y.storage
+            readers = read.get(storage, [])
+            if storage in handed or not readers or any(groups.get(reader) is not group for reader in readers):
+                group.outside.add(storage)
+    return {call: group for call, group in groups.items() if group.pays}
+
+
+def _kernels(group: Group) -> int:
+    return sum(not is_view(call) for call in group.calls)
+
+
+class Maker(NamedTuple):
+    """The call that made a tensor, and its number in the order of the forward pass."""
+
+    number: int
+    call: Call
+
+
+def _fuse(block: Block, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> None:
+    """Join each call of a block to the group that made what it reads, unless something between needs that group."""
+    made: dict[Storage, Group] = {}
+    for entry in block.entries:
+        if isinstance(entry, Block):
+            _fuse(entry, groups, makers)
+            continue
+        if is_view(entry):
+            if (group := made.get(entry.y.storage)) is not None:
+                groups[entry] = group
+                group.calls.append(entry)
+            continue
+        if not _streams(entry):
+            continue
+        near = {id(made[x.storage]): made[x.storage] for x in entry.inputs if x.storage in made}
+        fitting = (
+            group for group in near.values() if _fits(entry, group) and not _between(entry, group, groups, makers)
+        )
+        group = next(fitting, None) or Group()
+        groups[entry] = group
+        group.calls.append(entry)
+        made[entry.y.storage] = group
+
+
+def _streams(call: Call) -> bool:
+    """Whether a compiler writes all its kernels itself; not casts of weights, done once, nor windows that overlap."""
+    kernels = list(call.kind.forward_kernels(call))
+    windows = isinstance(call.kind, (Sliding, Adaptive)) and not getattr(call.kind, "whole", False)
+    return call.y.storage.origin != "cast" and not windows and bool(kernels) and all(k.sort in STREAMS for k in kernels)
+
+
+def _fits(call: Call, group: Group) -> bool:
+    """Whether it goes over as many elements as the group, which has not been reduced to fewer."""
+    largest = max(decided(c.y.size) for c in group.calls)
+    size = max([decided(call.y.size), *(decided(x.size) for x in call.inputs)])
+    return size == largest == decided(group.calls[-1].y.size)
+
+
+def _between(call: Call, group: Group, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> bool:
+    """Whether something else that a call reads is made from results of a group, which then must be done before."""
+    first = min(makers[c.y.storage].number for c in group.calls if c.y.storage in makers)
+    ahead = [x.storage for x in call.inputs if not group.takes(x.storage)]
+    seen: set[Storage] = set()
+    while ahead:
+        storage = ahead.pop()
+        maker = makers.get(storage)
+        if storage in seen or maker is None:
+            continue
+        seen.add(storage)
+        if group.takes(storage):
+            return True
+        joined = groups.get(maker.call)
+        if maker.number < first and joined is None:
+            continue  # made before the group began
+        for source in (maker.call,) if joined is None else joined.calls:
+            ahead += [x.storage for x in source.inputs]
+    return False

@@ -1,0 +1,145 @@
+"""A time in words: the verdict first, then where the time goes, and what makes the range wide."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Cells, Table, printable
+from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
+from costmodel.performance.constants import UNITS
+from costmodel.performance.interval import Effect
+
+if TYPE_CHECKING:
+    from costmodel.performance.time import LayerTime, Time
+
+COLUMNS = 80
+MOST_LAYERS = 8
+NAME = 34
+_LIMITS = {
+    "compute": "bound by arithmetic",
+    "memory": "bound by memory bandwidth",
+    "overhead": "bound by the start of kernels",
+    "host": "bound by the host, which starts kernels more slowly than they run",
+}
+_TIERS = {
+    "ceiling": "ceiling: from the datasheet alone, a lower bound that no run reaches",
+    "typical": "typical: constants of the machine's family, none fitted to models",
+    "calibrated": "calibrated: with constants measured on the machine",
+}
+NARROWS = {
+    "eager_seconds": "a trace of one step, or stack='cuda-graphs'",
+    "conditions": "one measured step (costmodel machines fit)",
+}
+
+
+def sheet(t: Time) -> Sheet:
+    """What there is to read."""
+    p, settings = t.prediction, t.prediction.settings
+    what = "step" if settings.training else "pass"
+    spread = "" if t.tier == "ceiling" else f" ({show_seconds(t.low)} to {show_seconds(t.high)})"
+    title = f"{printable(p.model.title)} on {printable(t.machine.name)}"
+    verdict = f"{title}: {show_seconds(t.seconds)} a {what}{spread}"
+    asked = [settings.mode, f"batch {p.batch_shape.batch}"]
+    asked += [f"{settings.accumulate} micro-batches"] if settings.accumulate > 1 else []
+    asked += [f"seq {p.batch_shape.seq}"] if p.batch_shape.seq is not None else []
+    asked += ["image {}x{}".format(*p.batch_shape.image)] if p.batch_shape.image is not None else []
+    asked += [settings.policy.name, f"stack {t.stack.name}"]
+    head = [
+        verdict,
+        ", ".join(asked),
+        f"{_rates(t)}; {_LIMITS[t.bound]}",
+        f"MFU {t.mfu:.1%}, HFU {t.hfu:.1%} of {show_rate(t.peak)}FLOP/s",
+    ]
+    lines = [line for text in head for line in wrap(text, COLUMNS, subsequent_indent="  ")]
+    return Sheet(lines, _tables(t), _warnings(t), _notes(t), COLUMNS)
+
+
+def _rates(t: Time) -> str:
+    rates = f"{_rate(t.samples_per_second)} samples/s"
+    return rates if t.tokens_per_second is None else f"{rates}, {_rate(t.tokens_per_second)} tokens/s"
+
+
+def _rate(rate: float) -> str:
+    """Three significant digits, below 1,000 with a decimal."""
+    return show_count(int(rate)) if rate >= 1000 else f"{rate:.3g}"
+
+
+def _tables(t: Time) -> list[Table]:
+    phases = [phase for phase in t.phases if phase.launches]
+    rows: list[Cells] = [
+        (
+            phase.phase,
+            show_seconds(phase.seconds),
+            f"{phase.seconds / t.seconds:.0%}",
+            show_seconds(phase.device_seconds),
+            show_seconds(phase.host_seconds),
+            f"{phase.launches:,}",
+        )
+        for phase in phases
+    ]
+    tables = [Table(("Phase", "time", "share", "device", "host", "launches"), rows)]
+    largest = sorted(t.layers, key=lambda row: -row.seconds)[:MOST_LAYERS]
+    found: list[Cells] = [_layer(row) for row in largest]
+    tables.append(Table(("Layer (the longest)", "kind", "time", "share", "bound"), found, frozenset({0, 1, 4})))
+    if t.fusions:
+        tables.append(_fusions(t))
+    return tables
+
+
+def _layer(row: LayerTime) -> Cells:
+    return _short(row.name, NAME), _short(row.kind, 18), show_seconds(row.seconds), f"{row.share:.1%}", row.bound
+
+
+def _short(name: str, most: int) -> str:
+    """The end of a name that is too long, which says more than its start."""
+    name = printable(name)
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def _fusions(t: Time) -> Table:
+    largest = sorted(t.fusions, key=lambda fusion: -fusion.bytes)[:MOST_LAYERS]
+    rows: list[Cells] = [
+        (
+            _short(f"{fusion.layers[0]} … {fusion.layers[-1].rpartition('.')[2]}", NAME + 6),
+            str(len(fusion.layers)),
+            f"{int(fusion.times)}",
+            f"{int(fusion.launches):,}",
+            show_bytes(int(fusion.bytes)),
+        )
+        for fusion in largest
+    ]
+    return Table(("Fused (saving most)", "layers", "times", "launches", "traffic"), rows)
+
+
+def _warnings(t: Time) -> list[str]:
+    said = []
+    peak = int(t.prediction.memory.peak)
+    if peak > t.machine.memory:
+        said.append(f"needs {show_bytes(peak)}, and {t.machine.name} has {show_bytes(t.machine.memory)}")
+    for dtype, other in t.runs_in.items():
+        said.append(f"{t.machine.name} has no units for {dtype}, which runs in {other}")
+    return said
+
+
+def _notes(t: Time) -> list[str]:
+    notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
+    if t.tier != "ceiling":
+        notes.append("range: holds about four of five measured runs; what makes it widest:")
+        notes += [_effect(effect, t) for effect in t.widest]
+        notes.append("One measured step narrows it: costmodel machines fit.")
+    return notes
+
+
+def _effect(effect: Effect, t: Time) -> str:
+    faster, slower = effect.low / t.seconds - 1, effect.high / t.seconds - 1
+    of = effect.constant
+    return (
+        f"- {UNITS[effect.name].partition(' [')[0]}: {_number(of.typical)} ({_number(of.low)} to {_number(of.high)}) "
+        f"changes the time by {faster:+.0%} to {slower:+.0%} ({of.source})"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"

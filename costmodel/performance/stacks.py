@@ -1,0 +1,70 @@
+"""Software stacks: how kernels are started, and which become one. Each is a small declaration, as optimizers are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.performance.constants import Constants
+from costmodel.training.frozen import Frozen, frozen
+
+StackName = Literal["eager", "compiled", "cuda-graphs"]
+"""Names of the ready-made stacks, for a type checker and an editor."""
+
+
+@frozen()
+class Stack(Frozen):
+    """A stack.
+
+    launch: what starting a kernel takes of the host: a constant by name, or seconds. fuses: whether chains of pointwise
+    kernels become one. channels_last: whether convolutions run in that order of memory whatever the model's.
+    """
+
+    name: str
+    launch: Literal["eager_seconds", "compiled_seconds", "graph_seconds"] | float
+    fuses: bool = False
+    channels_last: bool = False
+    source: str = "as declared"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.launch, str) and not self.launch >= 0:
+            raise SettingError(f"launch={shown(self.launch)} is no time: give seconds, such as 5e-6")
+        if isinstance(self.launch, str) and self.launch not in _LAUNCHES:
+            raise unknown("launch", self.launch, _LAUNCHES)
+
+    def launch_seconds(self, constants: Constants) -> float:
+        """Time of the host for one launch [s]."""
+        return getattr(constants, self.launch) if isinstance(self.launch, str) else self.launch
+
+
+_LAUNCHES = ("eager_seconds", "compiled_seconds", "graph_seconds")
+STACKS = {
+    stack.name: stack
+    for stack in (
+        Stack("eager", "eager_seconds", source="PyTorch, an operator at a time from Python"),
+        Stack(
+            "compiled",
+            "compiled_seconds",
+            fuses=True,
+            channels_last=True,
+            source="torch.compile (Ansel et al. 2024, PyTorch 2, §4.4; inductor's layout optimization of convolutions)",
+        ),
+        Stack(
+            "cuda-graphs",
+            "graph_seconds",
+            source="kernels of the eager stack, recorded once and replayed (CUDA Programming Guide, CUDA graphs)",
+        ),
+    )
+}
+"""The ready-made stacks, by name."""
+
+
+def stack_named(stack: str | Stack) -> Stack:
+    """A ready-made stack by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    if isinstance(stack, Stack):
+        return stack
+    if not isinstance(stack, str):
+        raise SettingError(f"stack={shown(stack)} is neither a name nor a Stack")
+    if stack not in STACKS:
+        raise unknown("stack", stack, STACKS)
+    return STACKS[stack]

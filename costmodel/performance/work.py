@@ -1,0 +1,138 @@
+"""All that one step asks of a device, in order: kernels of the forward pass, of backward and of the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from costmodel.graph.kernel import Kernel
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Block, Call, Storage
+from costmodel.performance.fusion import Fusion, Group, groups_of
+from costmodel.performance.update import update_kernels, usual_update
+from costmodel.symbolic.sizes import decided
+from costmodel.training.dtypes import Dtype, size_bytes
+from costmodel.training.settings import Settings
+
+Phase = Literal["forward", "backward", "update"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
+"""The loss is part of forward; what is run again in backward is part of that."""
+
+
+class Task(NamedTuple):
+    """A kernel of a layer, which happens `times` times in a step. again: whether it is run again for backward."""
+
+    layer: str
+    kind: str
+    phase: Phase
+    times: int
+    kernel: Kernel
+    again: bool = False
+
+
+@dataclass
+class Work:
+    """The tasks of one step, and what was fused."""
+
+    tasks: list[Task] = field(default_factory=list)
+    fusions: list[Fusion] = field(default_factory=list)
+
+
+def work_of(run: Run, settings: Settings, *, fuse: bool = False) -> Work:
+    """What one step of a run asks, all its micro-batches together; fuse: whether chains of kernels become one."""
+    return _Walk(run, settings, fuse).work
+
+
+class _Walk:
+    def __init__(self, run: Run, settings: Settings, fuse: bool) -> None:
+        self.run = run
+        self.work = Work()
+        self.micro_batches = settings.accumulate
+        self.groups: dict[Call, Group] = groups_of(run) if fuse else {}
+        self._forward(run.root, "forward")
+        if run.training:
+            self._backward(run.root)
+            self._sums()
+            for kernel in update_kernels(run, settings, usual_update(settings)):
+                self.work.tasks.append(Task("optimizer", settings.states.name, "update", 1, kernel))
+        for group in dict.fromkeys(self.groups.values()):
+            if len(group.calls) > 1:
+                self.work.fusions.append(group.fusion)
+
+    def _add(self, call: Call, phase: Phase, kernel: Kernel, *, again: bool = False) -> None:
+        times = call.times * self.micro_batches
+        self.work.tasks.append(Task(call.name, call.kind.kind, phase, times, kernel, again))
+
+    def _forward(self, block: Block, phase: Phase, *, again: bool = False) -> None:
+        for entry in block.entries:
+            if isinstance(entry, Block):
+                self._forward(entry, phase, again=again)
+                continue
+            for kernel in self._forward_kernels(entry):
+                self._add(entry, phase, kernel, again=again)
+
+    def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
+        group = self.groups.get(call)
+        if group is None:
+            yield from call.kind.forward_kernels(call)
+        elif call is group.calls[-1]:
+            yield from group.forward
+
+    def _backward(self, block: Block) -> None:
+        for entry in reversed(block.entries):
+            if isinstance(entry, Block):
+                if entry.recomputed:
+                    self._forward(entry, "backward", again=True)
+                self._backward(entry)
+            elif entry.y.requires_grad:
+                for kernel in self._backward_kernels(entry):
+                    self._add(entry, "backward", kernel)
+
+    def _backward_kernels(self, call: Call) -> Iterator[Kernel]:
+        group = self.groups.get(call)
+        if group is None:
+            yield from call.kind.backward_kernels(call)
+        elif call is group.calls[-1]:
+            yield from group.backward
+
+    def _sums(self) -> None:
+        """Adding up the gradients of a tensor that several layers read, and joining those of its slices."""
+        for storage, (whole, parts) in _contributions(self.run, self.groups).items():
+            weight = storage.origin == "weight"
+            dtype: Dtype = self.run.precision.gradient_dtype if weight else storage.dtype
+            size = size_bytes(storage.elements, dtype)
+            times = storage.times
+            if parts:
+                self._sum("join", storage, times * self.micro_batches, dtype, size, size)
+            if (sums := whole + bool(parts) - 1) > 0:
+                self._sum("sum", storage, sums * times * self.micro_batches, dtype, 2 * size, size)
+            if weight and self.micro_batches > 1:
+                self._sum("sum", storage, (self.micro_batches - 1) * times, dtype, 2 * size, size)
+
+    def _sum(self, what: str, storage: Storage, times: int, dtype: Dtype, read: int, written: int) -> None:
+        kernel = Kernel(f"gradient {what}", "pointwise", written if what == "sum" else 0, read, written, dtype)
+        name = storage.name or "gradient"
+        self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
+
+
+def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:
+    """How many gradients come to each tensor, as a whole and of slices.
+
+    Views hand on what comes to them. Of calls that are fused only what comes from outside their group counts.
+    """
+    found: dict[Storage, tuple[int, int]] = {}
+    for call in run.root.calls():
+        if not call.y.requires_grad or any(x.storage is call.y.storage for x in call.inputs):
+            continue
+        for x in {id(g.operand): g.operand for g in call.gradients()}.values():
+            storage = x.storage
+            if storage.origin not in ("computed", "weight"):
+                continue
+            if (group := groups.get(call)) is not None and group.takes(storage):
+                continue
+            for leaf in storage.leaves():  # the input of a repeated block stands for those of all its rounds
+                whole, parts = found.get(leaf, (0, 0))
+                part = decided(x.size) < decided(leaf.elements)
+                found[leaf] = (whole + (not part), parts + part)
+    return found

@@ -1,0 +1,65 @@
+"""Tables on pages of every width: what has no room is named, and nothing is wider than the page."""
+
+import re
+
+import pytest
+
+import costmodel as cm
+from costmodel.analysis.recommend import recommend
+from costmodel.display.table import Marked, Page, Table, written_for
+
+TABLE = Table(
+    ("layer", "kind", "params", "forward"),
+    [("block.attention.scores", "matmul ×12", "12", "1,000"), ("total", "2 layers", "12", "1,000")],
+    words=frozenset({0, 1}),
+    total=True,
+    spare=(1,),
+)
+
+
+def written(columns: int | None, *, colours: bool = False) -> str:
+    with written_for(Page(columns, colours)):
+        return TABLE.text()
+
+
+def test_a_wide_page_has_everything() -> None:
+    assert written(None) == written(200) == TABLE.text()
+    assert "matmul" in written(200)
+
+
+@pytest.mark.parametrize("columns", range(40, 60))
+def test_a_narrow_page_says_what_it_leaves_out(columns: int) -> None:
+    text = written(columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert ("kind" in text.splitlines()[0]) != ("no room for: kind" in text)
+
+
+def test_what_means_something_stands_out_only_in_colours() -> None:
+    marked = Table(("verdict",), [(Marked("does not fit", "alarm"),)])
+    assert marked.text() == "verdict\ndoes not fit"
+    with written_for(Page(80, colours=True)):
+        assert "\x1b[1;31mdoes not fit\x1b[0m" in marked.text()
+    assert "color:" in marked.html().replace("color:inherit", "")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 110, 200])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        cm.predict("gpt2-small", batch=32, seq=512),
+        cm.predict("deepseek-v2-lite", seq=512),
+        cm.predict("gpt2-small", batch=32).timeline,
+        cm.predict("gpt2-small", batch=32).fits("24 GiB"),
+        cm.predict("gpt2-small").explain("memory.peak"),
+        cm.compare("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl"),
+        recommend("gpt2-small", memory="24 GiB", samples=64),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_answers_fit_the_page(answer: object, columns: int) -> None:
+    with written_for(Page(columns)):
+        text = str(answer)
+    assert [line for line in text.splitlines() if len(line) > columns] == []
+    with written_for(Page(columns, colours=True)):
+        coloured = str(answer)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text

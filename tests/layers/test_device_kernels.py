@@ -1,0 +1,117 @@
+"""The kernels that layers ask of a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.graph.kernel import Kernel
+from costmodel.layers.arithmetic import Dropout
+from costmodel.layers.base import Unary
+from tests.layers.device_kernels import check_kernels
+
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("resnet50", {}),
+    ("resnet50", {"precision": "fp16-autocast"}),
+    ("resnext50_32x4d", {"mode": "inference", "precision": "int8"}),
+    ("efficientnet_b0", {"precision": "bf16"}),
+    ("gpt2-small", {"seq": 64}),
+    ("gpt2-small", {"seq": 64, "attention": "flash", "loss_chunks": 3, "precision": "bf16-autocast"}),
+    ("mixtral-8x7b", {"seq": 48, "precision": "fp8"}),
+    ("deepseek-v2-lite", {"seq": 32, "checkpoint": "block"}),
+    ("t5-small", {"seq": 48, "lora": {"rank": 4, "targets": ["query"]}}),
+    ("vit-b-16", {"freeze": "classes"}),
+    ("gpt-oss-20b", {"seq": 32, "mode": "inference", "precision": "bf16"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=[f"{n}-{len(s)}-{i}" for i, (n, s) in enumerate(MODELS)])
+def test_kernels_do_the_work_of_the_layer(name: str, settings: dict[str, Any]) -> None:
+    check_kernels(cm.predict(name, batch=3, **settings))
+
+
+def small(*blocks: Any, **settings: Any) -> cm.Prediction:
+    return cm.predict(cm.CNN(input=(8, 4, 4), blocks=list(blocks)), batch=2, loss=None, **settings)
+
+
+def test_views_launch_nothing_and_copies_once() -> None:
+    p = cm.predict("gpt2-small", batch=2, seq=64)
+    calls = {call.name: call for call in p.run.root.calls()}
+    for name, launched in (("block.attention.split_query", 0), ("block.attention.merge_heads", 1)):
+        assert sum(k.launches for k in calls[name].kind.forward_kernels(calls[name])) == launched
+
+
+def test_a_linear_layer_is_one_product_forward_and_two_and_a_sum_back() -> None:
+    p = cm.predict(cm.MLP(sizes=[6, 10, 4]), batch=5, loss=None)
+    calls = [call for call in p.run.root.calls() if call.kind.kind == "linear"]
+    (forward,) = calls[1].kind.forward_kernels(calls[1])
+    assert (forward.sort, forward.sizes) == ("product", (1, 5, 4, 10))
+    assert forward.flops == 2 * 5 * 4 * 10 + 5 * 4
+    assert (forward.read, forward.written) == (4 * (50 + 40 + 4), 4 * 20)
+    back = {k.name: k for k in calls[1].kind.backward_kernels(calls[1])}
+    assert back["linear backward input"].sizes == (1, 5, 10, 4)
+    assert back["linear backward weight"].sizes == (1, 4, 10, 5)
+    assert back["linear backward bias"].sort == "reduction"
+    assert "linear backward input" not in {k.name for k in calls[0].kind.backward_kernels(calls[0])}
+
+
+def test_grouped_weight_gradients_are_worked_out_once() -> None:
+    p = small({"conv": {"channels": 8, "kernel": 3, "padding": 1, "groups": 8, "bias": False}}, "relu")
+    (call,) = [call for call in p.run.root.calls() if call.kind.kind == "conv"]
+    (forward,) = call.kind.forward_kernels(call)
+    (weight,) = call.kind.backward_kernels(call)
+    assert forward.sizes == (8, 2 * 16, 1, 9)
+    assert weight.flops == forward.flops == p.flops.forward
+    assert p.flops.backward == 8 * forward.flops  # as PyTorch's counter has it
+
+
+def test_types_decide_the_bytes() -> None:
+    fp32, low = (cm.predict("resnet18", batch=2, precision=name) for name in ("fp32", "bf16"))
+    (a,), (b,) = (_convolution(p) for p in (fp32, low))
+    assert (a.dtype, b.dtype) == ("fp32", "bf16")
+    assert a.read == 2 * b.read
+
+
+def _convolution(prediction: cm.Prediction) -> list[Kernel]:
+    call = next(call for call in prediction.run.root.calls() if call.kind.kind == "conv")
+    return list(call.kind.forward_kernels(call))
+
+
+def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
+    model = cm.CNN(input=(8, 4, 4), blocks=["relu", Dropout(0.5), {"conv": {"channels": 2, "kernel": 1}}])
+    train, infer = (cm.predict(model, batch=2, loss=None, mode=mode) for mode in ("train", "inference"))
+    found = {}
+    for p in (train, infer):
+        (call,) = [call for call in p.run.root.calls() if call.kind.kind == "dropout"]
+        found[p.settings.mode] = list(call.kind.forward_kernels(call))
+    assert found["inference"] == []
+    (kernel,) = found["train"]
+    assert kernel.read == 4 * 256
+    assert kernel.written in (4 * 256, 5 * 256)  # the mask is kept where something before is trained
+
+
+def test_fused_attention_works_on_visible_pairs_alone() -> None:
+    full, half = (
+        next(
+            k
+            for call in cm.predict(
+                "gpt2-small", batch=1, seq=64, attention="flash", attention_pairs=pairs
+            ).run.root.calls()
+            for k in call.kind.forward_kernels(call)
+            if k.sort == "attention"
+        )
+        for pairs in ("full", "visible")
+    )
+    assert full.flops == half.flops
+    assert full.sizes == (12, 64, 64, 64)
+
+
+def test_a_kind_that_forgets_its_kernels_is_refused() -> None:
+    from costmodel.layers.base import Layer, layer
+
+    body = {name: getattr(Unary, name) for name in ("check", "output", "workspace", "weights", "buffers")}
+    body |= {name: Dropout.__dict__[name] for name in ("forward", "backward", "saved")}
+    with pytest.raises(TypeError, match="does not say: backward_kernels, forward_kernels"):
+        layer(type("Silent", (Layer,), {**body, "source": "none"}))

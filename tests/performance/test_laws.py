@@ -1,0 +1,311 @@
+"""The laws of kernels: what holds for every machine and every size, and what has been measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import SpecError, UnknownNameError
+from costmodel.graph.kernel import Kernel, Product, Sort
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
+from costmodel.performance.calibration import Calibration
+from costmodel.performance.constants import TABLE, constant, typical
+from costmodel.performance.interval import interval
+from costmodel.performance.laws import Device, seconds
+
+ARCHITECTURES = (
+    "",
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "cdna2",
+    "cdna3",
+    "unheard of",
+)
+SORTS: tuple[Sort, ...] = ("product", "convolution", "attention", "pointwise", "reduction", "gather")
+
+
+def machine(scale: float = 1.0, bandwidth: float = 2e12, **fields: object) -> Machine:
+    """About an A100, with its peaks times `scale`."""
+    peak = {"fp32": 19.5e12 * scale, "tf32": 156e12 * scale, "fp16": 312e12 * scale, "int8": 624e12 * scale}
+    given = {"architecture": "ampere", "category": "gpu", "processors": 108, **fields}
+    return Machine(name="one", peak=peak, bandwidth=bandwidth, memory=80 * 10**9, **given)  # type: ignore[arg-type]
+
+
+def kernel(sort: Sort, batch: Any, m: Any, n: Any, k: Any, dtype: str = "fp16", launches: int = 1) -> Kernel:
+    """A kernel with the work and the bytes of a product of these sizes, or of its output alone."""
+    size = 4 if dtype == "fp32" else 2
+    products = sort in ("product", "convolution", "attention")
+    flops = launches * (2 * batch * m * n * k if products else 8 * batch * m * n)
+    read = launches * size * batch * (m * k + k * n if products else m * n)
+    sizes = Product(batch, m, n, k) if products else None  # type: ignore[arg-type]
+    return Kernel("kernel", sort, flops, read, launches * size * batch * m * n, dtype, launches, sizes)  # type: ignore[arg-type]
+
+
+sizes = st.integers(0, 3000) | st.sampled_from([1, 2, 7, 8, 64, 128, 4096, 12288, 50257])
+sorts = st.sampled_from(SORTS)
+dtypes = st.sampled_from(["fp16", "bf16", "fp32"])
+machines = st.builds(
+    machine,
+    st.floats(1e-3, 1e3),
+    st.floats(1e9, 1e14),
+    architecture=st.sampled_from(ARCHITECTURES),
+    processors=st.none() | st.integers(1, 400),
+    chip=st.sampled_from(["", "GA100", "GA102"]),
+    tdp=st.none() | st.floats(10, 1500),
+    levels=st.sampled_from([(), [{"name": "L2", "size": 40 * 10**6}]]),
+)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, dtypes)
+def test_no_kernel_is_faster_than_the_datasheet(on, sort, batch, m, n, k, dtype) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    assert 0 <= seconds(one, on, "ceiling") <= seconds(one, on)
+
+
+@given(
+    st.floats(1e-2, 1e2), st.floats(1.0, 1e3), st.floats(1e10, 1e13), st.floats(1.0, 1e3), sorts, sizes, sizes, sizes,
+    dtypes, st.none() | st.floats(20, 1000), st.sampled_from(ARCHITECTURES),
+)  # fmt: skip
+def test_more_peak_or_bandwidth_is_never_slower(peak, more, bandwidth, wider, sort, m, n, k, dtype, tdp, name) -> None:
+    one = kernel(sort, 3, m, n, k, dtype)
+    slow = machine(peak, bandwidth, tdp=tdp, architecture=name)
+    fast = machine(peak * more, bandwidth * wider, tdp=tdp, architecture=name)
+    assert seconds(one, fast) <= seconds(one, slow) * (1 + 1e-9)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, dtypes, st.sampled_from(["batch", "m"]))
+def test_two_batches_take_at_most_twice_one(on, sort, batch, m, n, k, dtype, doubled) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    two = kernel(sort, 2 * batch if doubled == "batch" else batch, 2 * m if doubled == "m" else m, n, k, dtype)
+    assert seconds(two, on) <= 2 * seconds(one, on) * (1 + 1e-9)
+
+
+@given(machines, sorts, sizes, sizes, sizes, sizes, st.integers(0, 500), dtypes, st.sampled_from(["batch", "m"]))
+def test_more_work_is_never_faster(on, sort, batch, m, n, k, more, dtype, grown) -> None:
+    one = kernel(sort, batch, m, n, k, dtype)
+    two = kernel(sort, batch + more if grown == "batch" else batch, m + more if grown == "m" else m, n, k, dtype)
+    assert seconds(one, on) <= seconds(two, on) * (1 + 1e-9)
+
+
+@given(sorts, sizes, sizes, sizes, st.integers(1, 50))
+def test_without_limits_only_launches_are_left(sort, m, n, k, launches) -> None:
+    on = machine(1e12, 1e24)
+    one = kernel(sort, 2, m, n, k, launches=launches)
+    start = kernel(sort, 0, 0, 0, 0, launches=launches)
+    assert seconds(one, on) == pytest.approx(seconds(start, on), rel=1e-3)
+    assert seconds(start, on) >= launches * typical(on).kernel_seconds
+
+
+@given(machines, sorts, st.lists(st.tuples(sizes, sizes, sizes, sizes), min_size=1, max_size=5), dtypes)
+def test_arrays_are_the_same_as_numbers(on, sort, rows, dtype) -> None:
+    grid = [np.array(column, dtype=float) for column in zip(*rows, strict=True)]
+    together = seconds(kernel(sort, *grid, dtype=dtype), on)
+    assert together == pytest.approx([seconds(kernel(sort, *row, dtype=dtype), on) for row in rows], rel=1e-12)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_launches_of_equal_kernels_add_up(sort: Sort) -> None:
+    on = machine()
+    assert seconds(kernel(sort, 4, 100, 70, 64, launches=3), on) == pytest.approx(
+        3 * seconds(kernel(sort, 4, 100, 70, 64), on)
+    )
+
+
+# Measured by LLMCompass (Zhang et al., ISCA 2024) on an A100, in milliseconds.
+@pytest.mark.parametrize(
+    ("m", "n", "k", "milliseconds"),
+    [
+        (64, 12288, 12288, 0.19),
+        (256, 12288, 12288, 0.3185),
+        (1024, 12288, 12288, 1.199),
+        (8192, 12288, 12288, 8.6216),
+        (8192, 4096, 4096, 1.021),
+        (8192, 32768, 32768, 61.1346),
+    ],
+)
+def test_products_on_an_a100_are_within_a_tenth_of_measured(m: int, n: int, k: int, milliseconds: float) -> None:
+    on = machine(bandwidth=2.039e12, tdp=400, base_clock=1.275e9, boost_clock=1.41e9)
+    assert seconds(kernel("product", 1, m, n, k), on) == pytest.approx(milliseconds / 1e3, rel=0.1)
+
+
+def test_a_wave_that_is_not_full_costs_as_one_that_is() -> None:
+    on = machine()
+    full, beyond = (seconds(kernel("product", 1, 128 * tiles, 128, 65536), on) for tiles in (216, 220))
+    assert beyond > full * 1.02
+
+
+def test_small_boards_sustain_less_than_their_boost_clock() -> None:
+    small = Machine(name="small", peak={"fp16": 65e12, "fp32": 8.1e12}, bandwidth=320e9, memory=16 * 10**9, tdp=70,
+                    architecture="turing", base_clock=585e6, boost_clock=1590e6)  # fmt: skip
+    assert 585 / 1590 <= Device(small).clock(matrix=True) < 0.65
+    assert Device(machine(tdp=400)).clock(matrix=True) > 0.95
+
+
+def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
+    on = machine()
+    assert seconds(kernel("product", 1, 4096, 4096, 4096), on) < seconds(kernel("product", 1, 4096, 4095, 4096), on)
+
+
+def test_depthwise_convolutions_are_not_padded_to_tiles() -> None:
+    depthwise = kernel("convolution", 512, 128 * 28 * 28, 1, 9)
+    assert seconds(depthwise, machine()) < 5 * Device(machine()).ceiling(depthwise)
+
+
+def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowed() -> None:
+    one = kernel("product", 1, 4096, 4096, 4096, "fp32")
+    assert seconds(one, machine()) > 5 * seconds(one, machine(), allow_tf32=True)
+    convolution = one._replace(sort="convolution")
+    assert seconds(convolution, machine()) == seconds(convolution, machine(), allow_tf32=True)
+
+
+def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_eager() -> None:
+    one = kernel("pointwise", 1, 8, 8, 8, launches=10)
+    times = [Device(machine()).host_seconds(one, stack) for stack in ("cuda-graphs", "compiled", "eager")]
+    assert times == sorted(times)
+    assert times[-1] == 10 * typical(machine()).eager_seconds
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_constant_has_a_range_and_a_source(name: str) -> None:
+    assert "" in TABLE[name]
+    for of in TABLE[name].values():
+        assert 0 <= of.low <= of.typical <= of.high
+        assert of.source.title
+        assert of.found
+
+
+@given(machines, sorts, sizes, sizes, sizes)
+def test_an_interval_holds_its_middle_and_each_effect(on, sort, m, n, k) -> None:
+    one = kernel(sort, 2, m, n, k)
+    found = interval(lambda c: seconds(one, on, "calibrated", c), on)
+    assert found.low <= found.typical <= found.high
+    for effect in found.effects:
+        assert found.low * (1 - 1e-9) <= effect.low <= effect.high <= found.high * (1 + 1e-9)
+
+
+def test_one_constant_moves_all_kernels_together() -> None:
+    """Ten equal products are as uncertain as one: their errors do not average out."""
+    one = kernel("product", 1, 8192, 8192, 8192)
+    a = interval(lambda c: seconds(one, machine(), "calibrated", c), machine())
+    ten = interval(lambda c: 10 * seconds(one, machine(), "calibrated", c), machine())
+    assert ten.high / ten.typical == pytest.approx(a.high / a.typical)
+    assert {effect.name for effect in a.effects[:2]} == {"conditions", "product_share"}
+
+
+def test_what_is_measured_narrows_an_interval() -> None:
+    one = kernel("product", 1, 8192, 8192, 8192)
+    on = machine()
+    wide = interval(lambda c: seconds(one, on, "calibrated", c), on)
+    measured = Calibration(machine="one", constants={"product_share": 0.9, "conditions": 1.0}).on(on)
+    narrow = interval(
+        lambda c: seconds(one, on, "calibrated", c), on, known=["product_share", "conditions"], at=measured
+    )
+    assert narrow.high / narrow.low < wide.high / wide.low
+
+
+def test_an_anchored_time_is_known_better_than_a_free_one() -> None:
+    """The ratio of two times, of which one is measured: constants that move both alike cancel."""
+    on, one, other = machine(), kernel("product", 1, 8192, 8192, 8192), kernel("product", 1, 8192, 8192, 4096)
+    free = interval(lambda c: seconds(other, on, "calibrated", c), on)
+    anchored = interval(lambda c: seconds(other, on, "calibrated", c) / seconds(one, on, "calibrated", c), on)
+    assert anchored.high / anchored.low < (free.high / free.low) ** 0.3
+
+
+def test_a_calibration_is_read_back(tmp_path: Path) -> None:
+    found = Calibration(machine="one", constants={"product_share": 0.9}, measured=["4096 x 4096: 0.5 ms"])
+    path = tmp_path / "one.yaml"
+    path.write_text(found.dump(), encoding="utf-8")
+    assert Calibration.load(path) == found
+    assert found.on(machine()).product_share == 0.9
+    assert found.on(machine()).vector_share == typical(machine()).vector_share
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("machine: one\nconstants: {product_shar: 0.9}", "line 2.*did you mean 'product_share'"),
+        ("machine: one\nconstants:\n  product_share: -1", "line 3.*constants.product_share: -1 is no positive number"),
+        ("machine: one\nconstants: {product_share: fast}", "'fast' is no positive number"),
+        ("machine: one\nconstants: 3", "is not a mapping"),
+        ("constants: {product_share: 0.9}", "field machine is missing"),
+        ("- one", "a calibration has named fields"),
+    ],
+)
+def test_a_calibration_that_is_wrong_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "one.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match=message) as refused:
+        Calibration.load(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_measured_machine_reaches_its_figures() -> None:
+    host = Machine(name="host", peak={"fp32": 1e12}, bandwidth=1e10, memory=10**10, category="cpu", measured=True,
+                   call_overhead=1e-6, tdp=10)  # fmt: skip
+    product = kernel("product", 1, 4096, 4096, 4096, "fp32")
+    assert seconds(product, host) == pytest.approx(product.flops / 1e12, rel=0.05)
+    assert seconds(kernel("pointwise", 1, 0, 0, 0), host) == pytest.approx(1e-6)
+    assert Device(host).host_seconds(product) == 0
+
+
+def test_constants_that_there_are_not_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="constant"):
+        constant("speed", machine())
+
+
+# TFLOP/s of square products of 4096, 8192 and 10240 by torch.matmul, as people measured them on their machines
+# (zzc0721/torch-performance-test-data: issues 43, 77, 78, 79, 80, 95, 107, 108, 120, 124, 126, 140, 164, 185, 195).
+MEASURED = [
+    ("a40", "fp16", 113.51, 108.47, 119.18),
+    ("a40", "fp32", 23.01, 23.73, 22.82),
+    ("a40", "tf32", 54.88, 59.52, 59.39),
+    ("a100-pcie-40gb", "fp16", 241.49, 197.51, 205.66),
+    ("a100-pcie-40gb", "fp32", 15.52, 17.56, 16.67),
+    ("a100-pcie-40gb", "tf32", 108.32, 97.32, 102.05),
+    ("a10g", "fp16", 62.46, 65.67, 69.47),
+    ("a10g", "fp32", 23.37, 23.23, 22.43),
+    ("h100-pcie", "bf16", 495.93, 492.84, 471.79),
+    ("h100-pcie", "fp32", 36.51, 36.95, 35.80),
+    ("h100-sxm", "bf16", 788.72, 797.51, 719.72),
+    ("h100-sxm", "fp32", 51.88, 51.81, 49.61),
+    ("h100-sxm", "tf32", 402.15, 372.05, 376.66),
+    ("h20", "bf16", 133.41, 138.60, 142.25),
+    ("l20", "fp16", 113.26, 108.96, 106.53),
+    ("l20", "fp32", 36.35, 35.88, 35.27),
+    ("l4", "fp16", 53.02, 53.80, 52.47),
+    ("l4", "fp32", 12.53, 10.66, 11.11),
+    ("mi210", "fp16", 117.08, 120.18, 127.16),
+    ("mi210", "fp32", 33.13, 33.02, 33.68),
+    ("p100-pcie-16gb", "fp32", 8.21, 8.63, 8.56),
+    ("rtx-3080", "fp16", 61.69, 63.36, 63.53),
+    ("rtx-3080", "fp32", 21.45, 21.18, 20.56),
+    ("rtx-4090", "fp16", 168.38, 155.50, 156.88),
+    ("rtx-4090", "fp32", 53.02, 53.41, 51.43),
+    ("rtx-5090", "bf16", 182.19, 234.66, 236.99),
+    ("v100-sxm2-16gb", "fp16", 95.73, 97.36, 89.37),
+    ("v100-sxm2-16gb", "fp32", 13.85, 14.38, 14.51),
+]
+
+
+def test_square_products_are_as_measured_on_sixteen_machines() -> None:
+    errors: dict[str, list[float]] = {}
+    for name, dtype, *rates in MEASURED:
+        device = Device(load_machine(name))
+        for n, rate in zip((4096, 8192, 10240), rates, strict=True):
+            one = kernel("product", 1, n, n, n, "fp32" if dtype == "tf32" else dtype)
+            predicted = device.seconds(one, allow_tf32=dtype == "tf32")
+            errors.setdefault(name, []).append(predicted * rate * 1e12 / one.flops - 1)
+    every = [error for of_one in errors.values() for error in of_one]
+    assert sum(map(abs, every)) / len(every) < 0.07
+    assert {name for name, of_one in errors.items() if abs(sum(of_one) / len(of_one)) > 0.12} == set()

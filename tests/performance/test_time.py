@@ -1,0 +1,194 @@
+"""Seconds of a step on a machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.performance.time import Time
+
+MACHINES = ("h100-sxm", "a100-sxm-80gb", "rtx-4090", "v100-sxm2-16gb", "t4", "mi300x", "m2-max", "xeon-8480")
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("resnet18", {"batch": 8}),
+    ("resnet18", {"batch": 8, "mode": "inference", "precision": "fp16-autocast"}),
+    ("gpt2-small", {"batch": 2, "seq": 64, "checkpoint": "block"}),
+    ("gpt2-small", {"batch": 2, "seq": 64, "attention": "flash", "precision": "bf16", "accumulate": 3}),
+    ("efficientnet_b0", {"batch": 4, "optimizer": "momentum"}),
+    ("mixtral-8x7b", {"batch": 1, "seq": 32, "mode": "inference", "precision": "int4"}),
+]
+cases = st.sampled_from(CASES)
+stacks = st.sampled_from(["eager", "compiled", "cuda-graphs"])
+machines = st.sampled_from(MACHINES)
+
+
+def timed(case: tuple[str, dict[str, Any]], machine: Any = "h100-sxm", **how: Any) -> Time:
+    name, settings = case
+    return cm.predict(name, **settings).on(machine, **how)
+
+
+@given(cases, machines, stacks)
+def test_rows_add_up_and_no_time_beats_the_datasheet(case: Any, machine: str, stack: Any) -> None:
+    t = timed(case, machine, stack=stack)
+    device = sum(phase.device_seconds for phase in t.phases)
+    assert sum(row.seconds for row in t.layers) == pytest.approx(device)
+    assert sum(row.seconds for row in t.kernels) == pytest.approx(device)
+    assert t.seconds == pytest.approx(t.forward_seconds + t.backward_seconds + t.update_seconds)
+    assert t.seconds == pytest.approx(sum(max(phase.device_seconds, phase.host_seconds) for phase in t.phases))
+    assert 0 < timed(case, machine, stack=stack, tier="ceiling").seconds <= t.seconds
+    assert 0 < t.mfu <= t.hfu <= 1
+    assert t.low <= t.seconds <= t.high
+
+
+@given(cases, machines)
+def test_fused_is_no_slower_than_eager(case: Any, machine: str) -> None:
+    eager, compiled = (timed(case, machine, stack=stack) for stack in ("eager", "compiled"))
+    assert compiled.seconds <= eager.seconds
+    for before, after in zip(eager.phases, compiled.phases, strict=True):
+        assert after.launches <= before.launches
+    assert sum(k.bytes for k in compiled.kernels) <= sum(k.bytes for k in eager.kernels)
+    assert all(fusion.launches >= 0 and fusion.bytes >= 0 for fusion in compiled.fusions)
+
+
+@given(cases, st.sampled_from(["bandwidth", "peak"]), st.floats(1.0, 8.0))
+def test_more_machine_is_never_slower(case: Any, what: str, factor: float) -> None:
+    def machine(times: dict[str, float]) -> cm.Machine:
+        peak = dict.fromkeys(("fp32", "bf16", "fp16"), 10000000000000.0 * times["peak"])
+        return cm.Machine(name="lab", peak=peak, bandwidth=1e12 * times["bandwidth"], memory="64 GiB")
+
+    plain = {"bandwidth": 1.0, "peak": 1.0}
+    assert timed(case, machine({**plain, what: factor})).seconds <= timed(case, machine(plain)).seconds
+
+
+def test_a_machine_without_limits_takes_its_launches() -> None:
+    peak = dict.fromkeys(("fp32", "bf16", "fp16"), 1e30)
+    machine = cm.Machine(name="limitless", peak=peak, bandwidth=1e30, memory="64 GiB")
+    t = timed(CASES[2], machine)
+    assert t.bound == "host"
+    launches = sum(phase.launches for phase in t.phases)
+    assert t.seconds == pytest.approx(t.constants.eager_seconds * launches)
+    assert launches == sum(kernel.launches for kernel in t.kernels)
+    graphs = timed(CASES[2], machine, stack="cuda-graphs")
+    assert graphs.seconds < t.seconds
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{name}-{number}" for number, (name, _) in enumerate(CASES)])
+def test_two_batches_take_at_most_twice_as_long(case: Any) -> None:
+    name, settings = case
+    twice = timed((name, {**settings, "batch": 2 * settings["batch"]}))
+    assert timed(case).seconds <= twice.seconds <= 2 * timed(case).seconds
+
+
+def test_phases_follow_the_mode() -> None:
+    t = timed(CASES[1])
+    assert t.backward_seconds == t.update_seconds == 0
+    assert t.samples == 8
+    assert t.tokens_per_second is None
+    assert t.samples_per_second == pytest.approx(8 / t.seconds)
+
+
+def test_micro_batches_repeat_all_but_the_update() -> None:
+    settings = {"batch": 4, "seq": 128, "precision": "bf16"}
+    one, four = (cm.predict("gpt2-small", accumulate=n, **settings).on("h100-sxm") for n in (1, 4))
+    assert four.forward_seconds == pytest.approx(4 * one.forward_seconds)
+    assert four.update_seconds == pytest.approx(one.update_seconds)
+    assert four.backward_seconds > 4 * one.backward_seconds  # gradients are added up
+    assert four.tokens == 4 * 4 * 128
+
+
+def test_recomputation_is_run_in_backward_and_told_from_the_model() -> None:
+    none, block = (cm.predict("gpt2-small", batch=4, seq=128, checkpoint=c).on("h100-sxm") for c in ("none", "block"))
+    assert block.forward_seconds == pytest.approx(none.forward_seconds)
+    assert block.backward_seconds > 1.3 * none.backward_seconds
+    assert block.hfu > block.mfu
+    assert none.hfu == none.mfu
+
+
+def test_gradients_that_meet_are_added_up() -> None:
+    p = cm.predict("gpt2-small", batch=2, seq=64)
+    sums = [task for task in p.on("h100-sxm").work.tasks if task.kind == "gradient sum"]
+    # In each block two residual streams come together; the embedding is the head's weight too.
+    assert sum(task.times for task in sums if task.kernel.written == 4 * 2 * 64 * 768) == 2 * 12
+    assert any(task.kernel.written == 4 * 50257 * 768 for task in sums)
+
+
+def test_a_fused_update_moves_28_bytes_a_parameter_in_fp32() -> None:
+    p = cm.predict("gpt2-small", batch=1, seq=8, update="fused")
+    update = [task for task in p.on("h100-sxm").work.tasks if task.phase == "update"]
+    assert sum(task.kernel.read + task.kernel.written for task in update) == 28 * p.params
+
+
+def test_the_course_figures() -> None:
+    """154 GFLOP at 312 TFLOP/s take 0.5 ms; a ReLU of 10^9 numbers at 900 GB/s takes 8.9 ms."""
+    a100 = cm.predict(cm.MLP(sizes=[4389, 4389]), batch=4000, precision="bf16", mode="inference").on(
+        "a100-sxm-40gb", tier="ceiling"
+    )
+    assert a100.prediction.flops.forward == pytest.approx(154e9, rel=0.01)
+    assert a100.seconds == pytest.approx(0.5e-3, rel=0.02)
+    relu = cm.predict(cm.CNN(input=(1000, 100, 100), blocks=["relu"]), batch=100, mode="inference")
+    machine = cm.Machine(name="course", peak={"fp32": "15 TFLOP/s"}, bandwidth="900 GB/s", memory="16 GB")
+    assert relu.on(machine, tier="ceiling").seconds == pytest.approx(8.9e-3, rel=0.01)
+
+
+def test_a_verdict_comes_first_and_fits_a_terminal() -> None:
+    for case, stack in zip(CASES, ("eager", "compiled") * 3, strict=True):
+        text = str(timed(case, "v100-sxm2-16gb", stack=stack))
+        first, *rest = text.splitlines()
+        assert "on v100-sxm2-16gb: " in first
+        assert max(map(len, [first, *rest])) <= 80, text
+
+
+def test_what_runs_in_another_type_or_does_not_fit_is_said() -> None:
+    assert "no units for bf16" in str(timed(CASES[3], "t4"))
+    assert "warning: needs" in str(cm.predict("llama-3.1-8b", batch=1, seq=128).on("t4"))
+
+
+def test_a_type_that_a_machine_cannot_hold_is_refused() -> None:
+    with pytest.raises(CostModelError, match="tpu-v4 has no peak for fp16"):
+        _ = timed(CASES[1], "tpu-v4").seconds
+
+
+def test_data_has_everything() -> None:
+    t = timed(CASES[0], stack="compiled")
+    data = json.loads(t.to_json())
+    assert data["seconds"] == t.seconds
+    assert len(data["kernels"]) == len(t.kernels) == len(t.to_dataframe())
+    assert data["fusions"]
+    assert data["widest"][0]["seconds_low"] <= t.seconds <= data["widest"][0]["seconds_high"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"machine": "h100-sxn"}, "h100-sxm"),
+        ({"stack": "eagre"}, "eager"),
+        ({"tier": "roof"}, "calibrated, ceiling, typical"),
+        ({"allow_tf32": "yes"}, "neither True nor False"),
+        ({"stack": cm.Stack("odd", "eager_seconds", fuses=True)}, ""),
+    ],
+)
+def test_wrong_questions_are_refused_in_one_line(how: dict[str, Any], said: str) -> None:
+    p = cm.predict("resnet18", batch=1)
+    machine = how.pop("machine", "h100-sxm")
+    if not said:
+        assert p.on(machine, **how).seconds > 0
+        return
+    with pytest.raises(CostModelError, match=said) as error:
+        p.on(machine, **how)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize("name", [model.name for model in cm.models()])
+def test_every_ready_model_has_a_time(name: str, mode: Any) -> None:
+    sizes: dict[str, Any] = {"seq": 16} if "seq" in cm.load(name).BATCH_SIZES else {}
+    for stack in ("eager", "compiled"):
+        t = cm.predict(name, batch=2, mode=mode, **sizes).on("rtx-4090", stack=stack)
+        assert t.seconds > 0
+        assert t.mfu <= 1
