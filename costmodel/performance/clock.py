@@ -58,7 +58,7 @@ _WORDS = ("backward", "weight", "softmax", "cross_entropy")
 
 def law_of(kernel: Kernel) -> tuple[Any, ...]:
     """What decides the law of a kernel beside its numbers: kernels that agree in it can be worked out together."""
-    return (kernel.sort, kernel.dtype, *(word in kernel.name for word in _WORDS))
+    return (kernel.sort, kernel.dtype, kernel.stored, *(word in kernel.name for word in _WORDS))
 
 
 def _stacked(kernels: list[Kernel]) -> Kernel:
