@@ -18,7 +18,7 @@ from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.engines import Engine, engine_named
-from costmodel.performance.time import Time, time_on
+from costmodel.performance.time import Time
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import GivenSettings
@@ -281,18 +281,19 @@ class Serving(Answer):
         return {}
 
     def _time(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Time:
-        return time_on(self._predicted(model, mode, batch, **sizes), self.machine, stack=self.engine.starts)
+        asked = self._predicted(model, mode, batch, **sizes)
+        return Time(asked, self.machine, self.engine.starts, "typical", self.engine.constants(self.machine))
 
     def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Prediction:
         cache: dict[str, Any] = {"cache": self.engine.cache}
         if self.engine.cache == "paged":
             cache["page_size"] = self.engine.page_size
-        fused = _fusible(model)
+        fused = _fusible(model, merged=self.engine.merged)
         own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
         if "attention" not in own:
             own["attention"] = "efficient" if model.latent is not None or model.positions == "relative" else "flash"
         else:
-            fused = model
+            fused = model  # the kernels of PyTorch that were asked for
         return predict(fused, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
 
     @cached_property
@@ -392,10 +393,16 @@ _ARRIVALS: dict[Arrivals, str] = {
 }
 
 
-def _fusible(model: Transformer) -> Transformer:
-    """The model as a fused kernel of an engine sees it: without what PyTorch's own has no place for."""
-    changes = {name: None for name in ("score_cap",) if getattr(model, name) is not None}
-    changes |= {"sinks": False} if model.sinks else {}  # type: ignore[dict-item]
+def _fusible(model: Transformer, *, merged: bool = False) -> Transformer:
+    """The model as an engine runs it: fused attention without what PyTorch's own has no place for.
+
+    merged: with one product for query, key and value.
+    """
+    changes: dict[str, Any] = {} if model.score_cap is None else {"score_cap": None}
+    if model.sinks:
+        changes["sinks"] = False
+    if merged and not model.fused_qkv and model.latent is None and model.key_bias:
+        changes["fused_qkv"] = True
     return model.with_fields(changes) if changes else model
 
 
