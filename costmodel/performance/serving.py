@@ -467,7 +467,7 @@ def serve(
         >>> import costmodel as cm
         >>> served = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, engine="vllm")
         >>> served.largest
-        369
+        359
 
     """
     found = decoder(model)

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.performance.engines import ENGINES, KERNELS, Engine
 from costmodel.performance.serving import Drafts, Load, Serving
+from costmodel.training.precision import Precision
 from tests.command import here
 from tests.profiles import examples
 
 SMALL = "llama-3.2-1b"
+INT4 = Precision("int4-32", weight="bf16", quantised="int4", group=32)
 
 
 def served(**asked: Any) -> Serving:
@@ -221,7 +223,7 @@ def test_eager_decoding_that_was_measured(model: str, measured: float) -> None:
     assert load.tokens_per_second_user == pytest.approx(measured, rel=0.05)
 
 
-@pytest.mark.parametrize(("precision", "measured"), [("bf16", 104.9), ("int8", 155.58), ("int4", 196.8)])
+@pytest.mark.parametrize(("precision", "measured"), [("bf16", 104.9), ("int8", 155.58), (INT4, 196.8)])
 def test_compiled_decoding_that_was_measured(precision: Any, measured: float) -> None:
     """Tokens a second of Llama 2 7B on an A100 of 80 GB (gpt-fast, README), which set nothing."""
     load = one(model="llama-2-7b", input=5, output=200, engine="gpt-fast", precision=precision)
