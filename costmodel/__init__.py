@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
+    from costmodel.performance.engines import Engine
+    from costmodel.performance.serving import Drafts, Serving, serve
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
 
@@ -58,6 +60,8 @@ _HOMES = {
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
+    "Engine": "costmodel.performance.engines",
+    **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -75,12 +79,15 @@ __all__ = [
     "GPT2XL",
     "MLP",
     "CostModelError",
+    "Drafts",
     "EncoderDecoder",
+    "Engine",
     "GPT2Large",
     "GPT2Medium",
     "GPT2Small",
     "Machine",
     "Prediction",
+    "Serving",
     "Stack",
     "Time",
     "Transformer",
@@ -104,6 +111,7 @@ __all__ = [
     "recommend",
     "roofline",
     "sensitivity",
+    "serve",
     "solve",
     "sweep",
     "time_on",

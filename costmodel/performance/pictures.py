@@ -34,5 +34,5 @@ def chart_of(t: Time) -> Chart:
 def _dot(kernel: KernelTime) -> Dot:
     rate = kernel.flops / kernel.seconds
     label = f"{kernel.layer}, {kernel.kernel}"
-    times = (kernel.seconds,) * 4
-    return Dot(label, kernel.bound, kernel.share, kernel.intensity, rate, rate, *times, 0.0, (label,))
+    once = kernel.seconds
+    return Dot(label, kernel.bound, kernel.share, kernel.intensity, rate, rate, once, once, once, once, 0.0, (label,))

@@ -209,8 +209,8 @@ def run_of(
     count = number / each
     rate = None if loader is None else _rate(loader)
     loading = 0.0 if rate is None else count * t.samples * devices / rate
-    times = [max(count * seconds, loading) for seconds in (t.seconds, t.low, t.high)]
-    return Run(t, count, devices, *times, rate)
+    typical, low, high = (max(count * seconds, loading) for seconds in (t.seconds, t.low, t.high))
+    return Run(t, count, devices, typical, low, high, rate)
 
 
 def watts_of(t: Time, power: Power | float | str) -> tuple[float, str]:

@@ -126,7 +126,7 @@ class Time(Answer):
 
     def _phases(self, constants: Constants, tasks: Sequence[float]) -> list[PhaseTime]:
         launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(constants)
-        sums = {phase: [0.0, 0] for phase in PHASES}
+        sums: dict[Phase, list[Any]] = {phase: [0.0, 0] for phase in PHASES}
         for task, seconds in zip(self.work.tasks, tasks, strict=True):
             sums[task.phase][0] += seconds
             sums[task.phase][1] += int(task.times * task.kernel.launches)
@@ -243,7 +243,7 @@ class Time(Answer):
                 found[bound] = found.get(bound, 0.0) + seconds
         if waiting:
             found["host"] = sum(phase.seconds for phase in self.phases if phase.phase in waiting)
-        return max(found, key=lambda bound: found[bound], default="host")
+        return max(found, key=found.__getitem__) if found else "host"
 
     @cached_property
     def _bounds(self) -> list[Bound]:
@@ -288,7 +288,15 @@ class Time(Answer):
             of[bound] = of.get(bound, 0.0) + seconds
         whole = sum(self._device_seconds) or 1.0
         return [
-            LayerTime(*key, *phases.values(), sum(phases.values()), sum(phases.values()) / whole, _most(bounds[key]))
+            LayerTime(
+                *key,
+                phases["forward"],
+                phases["backward"],
+                phases["update"],
+                sum(phases.values()),
+                sum(phases.values()) / whole,
+                _most(bounds[key]),
+            )
             for key, phases in found.items()
         ]
 
