@@ -371,7 +371,7 @@ class Time(Answer):
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
         """
         from costmodel.display.figures import save
-        from costmodel.performance.pictures import roofline
+        from costmodel.performance.report import roofline
 
         figure = roofline(self, dark)
         if path is not None:
