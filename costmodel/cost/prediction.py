@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -27,6 +28,7 @@ from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
+from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
 
@@ -349,11 +351,14 @@ def _check_quantity(quantity: str) -> None:
 
 
 @takes_settings()
-def predict(model: Architecture | str, **settings: Unpack[GivenSettings]) -> Prediction:
+def predict(
+    model: Architecture | Layer | str, *, input: Sequence[int] | None = None, **settings: Unpack[GivenSettings]
+) -> Prediction:
     """What a model costs, before anyone builds it.
 
     Args:
-        model: an architecture, or what `load` takes: a ready model's name or a file's path.
+        model: an architecture, or what `load` takes: a ready model's name or a file's path; or a layer by itself.
+        input: of a layer by itself the shape of its input, the batch first; its input needs a gradient.
         **settings: how it is run; each is listed below.
 
     Raises:
@@ -365,6 +370,12 @@ def predict(model: Architecture | str, **settings: Unpack[GivenSettings]) -> Pre
         124439808
 
     """
+    if isinstance(model, Layer):
+        from costmodel.architectures.single import alone
+
+        model, settings["batch"] = alone(model, input, settings.get("batch"))
+    elif input is not None:
+        raise SettingError(f"input={shown(input)} is for a layer by itself: leave it out")
     if not isinstance(model, Architecture):
         from costmodel.importers.zoo import load
 
