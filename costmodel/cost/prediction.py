@@ -190,17 +190,18 @@ class Prediction(Data):
         machine: str | os.PathLike[str] | Machine,
         *,
         stack: str | costmodel.Stack = "eager",
-        tier: str = "typical",
+        tier: str | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
     ) -> costmodel.Time:
         """How long one step takes on a machine, why, and how far that may be off.
 
         Args:
-            machine: a ready machine's name such as "h100-sxm", a file's path, or a `Machine`.
+            machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
             stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a `Stack`.
             tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
-                family) or "calibrated" (with what was measured on it).
+                family) or "calibrated" (with what was measured on it); None: calibrated where `machine` is a
+                calibration, else typical.
             allow_tf32: whether products of fp32 may be rounded to tf32; None: convolutions alone, as in PyTorch.
             channels_last: whether convolutions have channels last in memory.
 
@@ -244,7 +245,7 @@ class Prediction(Data):
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(_with_machine(data["settings"])))
         found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
@@ -287,6 +288,15 @@ class Prediction(Data):
         from costmodel.cost.report import html
 
         return html(self)
+
+
+def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with a machine in the place of its description."""
+    if not isinstance(settings.get("on"), dict):
+        return settings
+    from costmodel.hardware.machine import Machine
+
+    return {**settings, "on": Machine(**settings["on"])}
 
 
 def _check_quantity(quantity: str) -> None:

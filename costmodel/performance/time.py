@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -11,9 +12,12 @@ from costmodel.cost.prediction import Prediction
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import page, written_for
+from costmodel.documents.document import parse
+from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.performance.calibration import Calibration
 from costmodel.performance.clock import Clock
 from costmodel.performance.constants import Constants, typical
 from costmodel.performance.fusion import Fusion
@@ -24,8 +28,6 @@ from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from matplotlib.figure import Figure
 
 COLUMNS = 80
@@ -357,7 +359,7 @@ class Time(Answer):
         """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
         return self.run(**run).money(price=price)
 
-    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+    def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """A roofline with every kernel on it, as large as its share of the time, also written to `path`.
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
@@ -430,28 +432,46 @@ def _most(of: dict[Bound, float]) -> Bound:
     return max(of, key=lambda bound: of[bound])
 
 
+def calibration_of(machine: Any) -> Calibration | None:
+    """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
+    if isinstance(machine, Calibration):
+        return machine
+    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
+        return None
+    where = shown_path(machine)
+    data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data
+    return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
+
+
 def time_on(
     prediction: Prediction,
-    machine: str | PathLike[str] | Machine,
+    machine: str | os.PathLike[str] | Machine | Calibration,
     *,
     stack: StackName | Stack = "eager",
-    tier: Tier = "typical",
+    tier: Tier | None = None,
     allow_tf32: bool | None = None,
     channels_last: bool = False,
 ) -> Time:
     """How long one step of a prediction takes on a machine; see `Prediction.on`. Raises CostModelError."""
-    if tier not in get_args(Tier):
+    if tier is not None and tier not in get_args(Tier):
         raise unknown("tier", tier, get_args(Tier))
     for name, value in (("allow_tf32", allow_tf32), ("channels_last", channels_last)):
         if not isinstance(value, bool | None):
             raise SettingError(f"{name}={shown(value)} is neither True nor False")
-    device = load_machine(machine)
+    calibration = calibration_of(machine)
+    device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
+    if tier == "calibrated" and calibration is None:
+        raise SettingError(
+            f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
+        )
+    measured = calibration is not None and tier != "typical"
     return Time(
         prediction,
         device,
         stack_named(stack),
-        tier,
-        typical(device),
+        tier or ("calibrated" if measured else "typical"),
+        calibration.on(device) if calibration is not None and measured else typical(device),
+        tuple(calibration.constants) if calibration is not None and measured else (),
         allow_tf32=allow_tf32,
         channels_last=bool(channels_last),
     )
