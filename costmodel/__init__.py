@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
+    from costmodel.performance.fitting import fit_machine
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
 
@@ -56,6 +57,7 @@ _HOMES = {
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
+    "fit_machine": "costmodel.performance.fitting",
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -86,6 +88,7 @@ __all__ = [
     "break_even",
     "cheapest_checkpoint",
     "compare",
+    "fit_machine",
     "from_torch",
     "load",
     "load_machine",

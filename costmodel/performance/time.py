@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
+from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from costmodel.cost.prediction import Prediction
@@ -30,6 +31,9 @@ from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RERUN = 0.05
+"""By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
+quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
 COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
 Bound = Literal["compute", "memory", "overhead"]
@@ -83,6 +87,9 @@ class PhaseTime(NamedTuple):
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
 
+    known: constants that were measured, and have no range. anchors: steps that were measured on the machine, with their
+    seconds: where other constants are off, these are too, and only what differs from them makes the range.
+
     What a step is made of is worked out once; everything else follows when it is asked for.
     """
 
@@ -94,6 +101,7 @@ class Time(Answer):
         tier: Tier,
         constants: Constants,
         known: Sequence[str] = (),
+        anchors: Sequence[tuple[Time, float]] = (),
         *,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
@@ -104,6 +112,7 @@ class Time(Answer):
         self.tier: Tier = tier
         self.constants = constants
         self.known = tuple(known)
+        self.anchors = tuple(anchors)
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
 
@@ -146,11 +155,21 @@ class Time(Answer):
     def interval(self) -> Interval:
         """The range of the step's seconds, and what makes it wide; the ceiling has none."""
         if self.tier == "ceiling":
-            seconds = self._seconds_with(self.constants)
+            seconds = self.seconds_with(self.constants)
             return Interval(seconds, seconds, seconds, ())
-        return interval(self._seconds_with, self.machine, known=self.known, at=self.constants)
+        if not self.anchors:
+            return interval(self.seconds_with, self.machine, known=self.known, at=self.constants)
+        found = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
+        faster, slower = (hypot(log(end / found.typical), RERUN) for end in (found.low, found.high))
+        return found._replace(low=found.typical * exp(-faster), high=found.typical * exp(slower))
 
-    def _seconds_with(self, constants: Constants) -> float:
+    def _anchored(self, constants: Constants) -> float:
+        """Of one step, with other constants, and as much longer as measured steps then take than they would."""
+        off = [log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
+        return self.seconds_with(constants) * exp(sum(off) / len(off))
+
+    def seconds_with(self, constants: Constants) -> float:
+        """Of one step, with other constants."""
         return sum(phase.seconds for phase in self._phases(constants, self._of_tasks(constants)))
 
     @cached_property
@@ -464,14 +483,18 @@ def time_on(
         raise SettingError(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
         )
-    measured = calibration is not None and tier != "typical"
+    if calibration is not None and tier in (None, "calibrated"):
+        from costmodel.performance.fitting import calibrated_time
+
+        return calibrated_time(
+            prediction, calibration, stack_named(stack), allow_tf32=allow_tf32, channels_last=bool(channels_last)
+        )
     return Time(
         prediction,
         device,
         stack_named(stack),
-        tier or ("calibrated" if measured else "typical"),
-        calibration.on(device) if calibration is not None and measured else typical(device),
-        tuple(calibration.constants) if calibration is not None and measured else (),
+        tier or "typical",
+        typical(device),
         allow_tf32=allow_tf32,
         channels_last=bool(channels_last),
     )
