@@ -95,3 +95,33 @@ def test_the_shell_times(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = here(capsys, "predict", "resnet18", "--on", "h100-sxn")
     assert code == 2
     assert "h100-sxm" in said
+
+
+def test_recommendations_rank_by_samples_a_second_on_a_machine() -> None:
+    found = cm.recommend("gpt2-small", on="rtx-4090", seq=256)
+    rates = [entry.samples_per_second or 0.0 for entry in found]
+    assert rates == sorted(rates, reverse=True)
+    assert len(found) > 1
+    assert found.budget.bytes == cm.load_machine("rtx-4090").memory
+    assert "samples/s" in str(found)
+    assert not found.best.changes
+
+
+def test_what_does_not_fit_as_asked_is_tried_with_other_numbers() -> None:
+    found = cm.recommend("llama-3.1-8b", memory="80 GiB", seq=512, batch=1, optimizer="adamw")
+    assert found.best.changes == "weights, gradients and states in bf16"
+    assert "changes numerics" in str(found)
+    adapters = cm.recommend("llama-3.1-8b", memory="20 GiB", seq=512, batch=1, optimizer="adamw")
+    assert "adapters of rank 16 on bf16 weights" in adapters.best.changes
+    smallest = cm.recommend("llama-3.1-8b", memory="12 GiB", seq=512, batch=1, optimizer="adamw")
+    assert "adapters of rank 16 on int4 weights" in smallest.best.changes
+    p = smallest.best.prediction
+    assert p.settings.lora is not None
+    assert p.trainable_params < 0.01 * p.params
+    assert {s.dtype for s in p.run.trained} == {"fp16"}
+    assert not cm.recommend("llama-3.1-8b", memory="80 GiB", seq=512, batch=1, optimizer="adamw", precision="fp32")
+
+
+def test_recommendations_need_memory_or_a_machine() -> None:
+    with pytest.raises(CostModelError, match="memory='24 GiB'"):
+        cm.recommend("gpt2-small")
