@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
 from costmodel.architectures.base import Architecture, BatchShape
@@ -20,6 +20,7 @@ from costmodel.errors import CostModelError, SettingError, ShapeError, shown, un
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
+from costmodel.training.settings import Stack as StackName
 
 if TYPE_CHECKING:
     import sympy
@@ -189,8 +190,8 @@ class Prediction(Data):
         self,
         machine: str | os.PathLike[str] | Machine,
         *,
-        stack: str | costmodel.Stack = "eager",
-        tier: str | None = None,
+        stack: StackName | costmodel.Stack = "eager",
+        tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
     ) -> costmodel.Time:

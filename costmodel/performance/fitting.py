@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any
 
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import NUMBER, read_amount, show_seconds
+from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import UNITS, Constants, constant, typical
-from costmodel.performance.stacks import Stack, stack_named
+from costmodel.performance.measured import MeasuredStep, measured_step
 from costmodel.performance.time import Time, time_on
 
 FITTED = (
@@ -39,61 +37,6 @@ FEW = 3
 NOISE = 0.03
 """Of a measured step, relative: what rows are allowed to differ by before a constant leaves its range for them."""
 ROUNDS = 8
-MOST_ANCHORS = 6
-"""Measured steps that a range is relative to, at most."""
-
-
-class MeasuredStep(NamedTuple):
-    """A step as it was measured. row: the text that says so."""
-
-    row: str
-    prediction: Prediction
-    stack: Stack
-    seconds: float
-
-
-def measured_step(row: str) -> MeasuredStep:
-    """A step from text such as "gpt2-small batch=32 seq=512 stack=compiled: 0.213 s", or "...: 1,210 samples/s".
-
-    Settings are those of `predict`. Raises CostModelError.
-    """
-    question, colon, result = row.rpartition(":")
-    words = question.split()
-    if not colon or not words:
-        raise SettingError(f"{shown(row)} is no measured step: use text such as 'gpt2-small batch=32 seq=512: 0.213 s'")
-    settings: dict[str, Any] = {}
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
-        settings[name] = _value(value)
-    stack = stack_named(str(settings.pop("stack", "eager")))
-    try:
-        prediction = predict(words[0], **settings)
-    except CostModelError as error:
-        raise SettingError(f"measured {shown(row)}: {error}") from None
-    return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row))
-
-
-def _value(text: str) -> Any:
-    if text.isdecimal():
-        return int(text)
-    if found := re.fullmatch(r"(\d+)x(\d+)", text):
-        return int(found[1]), int(found[2])
-    return tuple(text.split(",")) if "," in text else text
-
-
-def _seconds(text: str, prediction: Prediction, row: str) -> float:
-    """Seconds of a step from a time, or from samples or tokens a second."""
-    rate = re.fullmatch(rf"({NUMBER})(samples|images|tokens)/s", text.replace(",", "").replace(" ", ""))
-    if rate is None:
-        return read_amount(text.strip(), f"measured {shown(row)}: time", "s")
-    samples = prediction.batch_shape.batch * prediction.settings.accumulate
-    if rate[2] == "tokens":
-        samples *= prediction.batch_shape.seq or 1
-    if not float(rate[1]):
-        raise SettingError(f"measured {shown(row)}: {shown(text)} is no rate above 0")
-    return samples / float(rate[1])
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,39 +123,8 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
         software=software,
         measured=[step.row for step in steps],
     )
-    after = [calibrated_time(step.prediction, calibration, step.stack) for step in steps]
+    after = [time_on(step.prediction, calibration, stack=step.stack) for step in steps]
     return Fit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
-
-
-def calibrated_time(
-    prediction: Prediction,
-    calibration: Calibration,
-    stack: Stack,
-    *,
-    allow_tf32: bool | None = None,
-    channels_last: bool = False,
-) -> Time:
-    """A time with the constants of a calibration, whose range is what differs from the steps that were measured."""
-    machine = load_machine(calibration.machine)
-    constants, known = calibration.on(machine), tuple(calibration.constants)
-    anchors = []
-    for row in calibration.measured[:MOST_ANCHORS]:
-        if _is_step(row):
-            step = measured_step(row)
-            anchors.append((Time(step.prediction, machine, step.stack, "calibrated", constants), step.seconds))
-    return Time(
-        prediction, machine, stack, "calibrated", constants, known, anchors, allow_tf32=allow_tf32,
-        channels_last=channels_last,
-    )  # fmt: skip
-
-
-def _is_step(row: str) -> bool:
-    """Whether a line of a calibration is a step, and not a kernel."""
-    try:
-        measured_step(row)
-    except CostModelError:
-        return False
-    return True
 
 
 def _one(times: Sequence[Time]) -> tuple[str]:

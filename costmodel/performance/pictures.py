@@ -34,5 +34,8 @@ def chart_of(t: Time) -> Chart:
 def _dot(kernel: KernelTime) -> Dot:
     rate = kernel.flops / kernel.seconds
     label = f"{kernel.layer}, {kernel.kernel}"
-    times = (kernel.seconds,) * 4
-    return Dot(label, kernel.bound, kernel.share, kernel.intensity, rate, rate, *times, 0.0, (label,))
+    seconds = kernel.seconds
+    return Dot(
+        label, kernel.bound, kernel.share, kernel.intensity, rate, rate, seconds, seconds, seconds, seconds, 0.0,
+        (label,),
+    )  # fmt: skip
