@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
     from costmodel.performance.fitting import fit_machine
+    from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
 
@@ -58,6 +59,7 @@ _HOMES = {
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
     "fit_machine": "costmodel.performance.fitting",
+    "calibrate_machine": "costmodel.performance.probing",
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -86,6 +88,7 @@ __all__ = [
     "Transformer",
     "VisionTransformer",
     "break_even",
+    "calibrate_machine",
     "cheapest_checkpoint",
     "compare",
     "fit_machine",

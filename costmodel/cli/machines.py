@@ -118,9 +118,27 @@ def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> An
     return found
 
 
+@verb(
+    click.Argument(["machine"], required=False),
+    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    examples=("machines calibrate --out lab.yaml", "machines calibrate h100-sxm --json"),
+)
+def calibrate(machine: str | None, out: str | None) -> Any:
+    """Constants of a machine from kernels timed on the GPU at hand with PyTorch, in under a minute.
+
+    MACHINE is the GPU's own name unless given.
+    """
+    from costmodel.performance.probing import calibrate_machine, device_name
+
+    found = calibrate_machine(machine or device_name())
+    if out is not None:
+        found.calibration.save(out)
+    return found
+
+
 machines = Machines(
     "machines",
-    {"Commands": ("machines", ("search", "show", "fit"))},
+    {"Commands": ("machines", ("search", "show", "fit", "calibrate"))},
     help="Ready machines, by name, chip or vendor. Without a command the words search.",
     epilog=epilog("machines", "machines hopper", "machines show h100-sxm"),
 )

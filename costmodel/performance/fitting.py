@@ -6,18 +6,19 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import exp, log
+from math import log
 from typing import Any
 
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_seconds
-from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.errors import SettingError
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import UNITS, Constants, constant, typical
+from costmodel.performance.constants import UNITS, constant, typical
+from costmodel.performance.drawn import drawn
 from costmodel.performance.measured import MeasuredStep, measured_step
 from costmodel.performance.time import Time, time_on
 
@@ -34,9 +35,6 @@ FITTED = (
 """Constants that measured steps can tell apart; those that do nothing to any of them are left alone."""
 FEW = 3
 """From fewer rows than this a single number is taken: how much longer all kernels take."""
-NOISE = 0.03
-"""Of a measured step, relative: what rows are allowed to differ by before a constant leaves its range for them."""
-ROUNDS = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,11 +48,7 @@ class Fit(Answer):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibration to a file that `Prediction.on` takes. Raises CostModelError."""
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(self.calibration.dump())
-        except OSError as error:
-            raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
+        self.calibration.save(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
@@ -115,7 +109,8 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
         raise SettingError("nothing was measured: give one step or more")
     times = [time_on(step.prediction, device, stack=step.stack) for step in steps]
     names = _one(times) if len(steps) < FEW else _effective(times, device)
-    found = _fitted(steps, times, device, names)
+    wanted = [log(step.seconds) for step in steps]
+    found = drawn(names, device, lambda c: [log(time.seconds_with(c)) for time in times], wanted)
     calibration = Calibration(
         machine=device.name,
         constants={name: getattr(found, name) for name in names},
@@ -144,41 +139,3 @@ def _effective(times: Sequence[Time], machine: Machine) -> tuple[str, ...]:
         if any(max(pair) > 1.001 * min(pair) for pair in ends):
             found.append(name)
     return tuple(found)
-
-
-def _fitted(steps: Sequence[MeasuredStep], times: Sequence[Time], machine: Machine, names: Sequence[str]) -> Constants:
-    """Gauss–Newton steps on logarithms: the squares of what rows are off, and of how far constants leave their middle.
-
-    A single number is free, and has only the rows to follow.
-    """
-    import numpy as np
-
-    wanted = np.log([step.seconds for step in steps])
-    middle = typical(machine)
-    center = np.log([getattr(middle, name) for name in names])
-    widths = np.array([_half_width(name, machine) for name in names])
-    logs = center.copy()
-    prior = np.diag(1 / widths) if len(names) > 1 else np.zeros((1, 1))
-
-    def predicted(at: Any) -> Any:
-        constants = middle.changed(**{name: exp(value) for name, value in zip(names, at, strict=True)})
-        return np.log([time.seconds_with(constants) for time in times])
-
-    for _ in range(ROUNDS):
-        here = predicted(logs)
-        slopes = np.empty((len(steps), len(names)))
-        for number in range(len(names)):
-            ahead = logs.copy()
-            ahead[number] += 1e-3
-            slopes[:, number] = (predicted(ahead) - here) / 1e-3
-        matrix = np.vstack([slopes / NOISE, prior])
-        right = np.concatenate([(wanted - here) / NOISE, prior @ (center - logs)])
-        step = np.linalg.lstsq(matrix, right, rcond=None)[0]
-        logs = np.clip(logs + np.clip(step, -0.7, 0.7), center - 3, center + 3)
-    return middle.changed(**{name: exp(value) for name, value in zip(names, logs, strict=True)})
-
-
-def _half_width(name: str, machine: Machine) -> float:
-    """Half of a constant's range, as a logarithm."""
-    of = constant(name, machine)
-    return max(0.02, log(of.high / of.low) / 2)
