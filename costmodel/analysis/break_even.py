@@ -63,7 +63,7 @@ class Crossing:
     leads: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 
@@ -157,6 +157,9 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
 
 def cross(asked: Prediction, a: str, b: str, for_: str) -> BreakEven:
     """`break_even` for the question of a prediction, whose own value of `for_` does not matter."""
+    for what in (a, b):
+        if not isinstance(what, str):
+            raise SettingError(f"{shown(what)} is not a cost: use a name such as 'memory.activations' or 'mlp'")
     if _unit(a) != _unit(b):
         raise SettingError(f"{a} and {b} are not in one unit: {_unit(a)} and {_unit(b)}")
     for what in (a, b):

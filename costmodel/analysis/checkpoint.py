@@ -33,7 +33,7 @@ class Candidate:
     recomputed_flops: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice(Answer):
     """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits."""
 

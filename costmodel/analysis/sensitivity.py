@@ -42,7 +42,7 @@ class Sensitivity:
     elasticity: Fraction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
@@ -151,7 +151,7 @@ def _of_time(prediction: Prediction, quantity: str) -> Sensitivities:
             other = float(varied.at(near).value(quantity))
         except (CostModelError, IndexError):
             continue
-        slope = Fraction(other - value) / (near - here)
+        slope = Fraction(other - value) / (near - here) if here else Fraction(0)
         if slope:
             elasticity = Fraction(log(other / value) / log(near / here))
             ranked.append(Sensitivity(name, f"to {near:,}", here, slope, elasticity))

@@ -46,7 +46,7 @@ _COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution(Answer):
     """The largest value of a knob at which a quantity is within its target; true if there is one.
 

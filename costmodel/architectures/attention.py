@@ -39,7 +39,7 @@ class Tables:
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
         # it, scaling query and key beforehand.
         unequal = model.value_features != model.head_features
-        relative = model.positions == "relative"
+        relative = model.by_distance
         lacks = unequal or relative or (run.training and model.attention_dropout > 0)
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
         self.composed = setting.kernel == "eager" or self.fallback
@@ -61,13 +61,17 @@ class Tables:
             if model.positions == "rotary"
             else []
         )
-        self.bias = self._relative() if model.positions == "relative" else None
+        self.buckets = (
+            self.run.buffer((self.seq, self.seq), "index", self.run.within("relative_buckets")) if relative else None
+        )
+        self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
 
-    def _relative(self) -> Tensor:
-        """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1)."""
-        buckets = self.run.buffer((self.seq, self.seq), "index", self.run.within("relative_buckets"))
-        biases = Embedding(self.model.buckets, self.model.heads)(buckets, name="relative_bias")
+    def relative(self) -> Tensor | None:
+        """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1), if there are."""
+        if self.buckets is None:
+            return None
+        biases = Embedding(self.model.buckets, self.model.heads)(self.buckets, name="relative_bias")
         return Permute((2, 0, 1))(biases, name="relative_bias_by_head")
 
     def mask(self, window: int | None) -> Tensor | None:
@@ -102,17 +106,17 @@ class Mixer:
         self.every = seq * (seq if memory is None else memory.shape[1])
         self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else self.every
         self.mask = tables.mask(window) if memory is None else None
-        self.bias = tables.bias if memory is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value = self._projected(x, angles if self.rotated else [])
+            bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
             if model.causal and not x.run.training:
                 self._cache(key, value)
             with x.run.part("core"):
-                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value)
+                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
@@ -167,7 +171,7 @@ class Mixer:
             return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm", own), name=f"split_{name}")
         return SplitHeads(heads)(x, name=f"split_{name}")
 
-    def _composed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         model, tables = self.model, self.tables
         if model.kv_heads is not None and model.kv_heads != model.heads:
             times = exact_div(model.heads, model.kv_heads)
@@ -184,8 +188,8 @@ class Mixer:
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
             scores = Add()(scores, tables.slopes, name="add_alibi")
-        if self.bias is not None:
-            scores = Add()(scores, self.bias, name="add_relative")
+        if bias is not None:
+            scores = Add()(scores, bias, name="add_relative")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(Sink()(scores) if model.sinks else scores)
@@ -195,10 +199,10 @@ class Mixer:
             weights = Dropout(model.attention_dropout)(weights)
         return Matmul(visible)(weights, value, name="mix")
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
         return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale, self.pairs)(
-            query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
+            query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

@@ -10,12 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from costmodel.architectures.activations import NAMES
 from costmodel.documents.description import Description, Reads
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Activation
-from costmodel.layers.base import KINDS, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
@@ -31,12 +30,6 @@ def as_tuple(value: Any) -> Any:
 
 ImageShape = Annotated[Reads[tuple[Size, Size, Size], tuple[Size, Size, Size] | list[Size]], BeforeValidator(as_tuple)]
 """(channels, height, width)."""
-NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
-
-
-def activation(name: str) -> Layer:
-    """The kind called `name`, with its defaults."""
-    return KINDS[name]()
 
 
 def _known(name: str) -> str:
@@ -84,6 +77,8 @@ class Architecture(Description):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    DETACHES: ClassVar[bool] = False
+    """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}

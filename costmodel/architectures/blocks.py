@@ -13,7 +13,7 @@ from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec, Variant
-from costmodel.graph.run import Run
+from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
 from costmodel.symbolic.sizes import exact_div
@@ -39,7 +39,15 @@ def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetti
     mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
+    shared = Shared(run) if model.shared_blocks else None
+
     def block(variant: Variant, x: Tensor) -> Tensor:
+        if shared is None:
+            return applied(variant, x)
+        with run.sharing(shared):
+            return applied(variant, x)
+
+    def applied(variant: Variant, x: Tensor) -> Tensor:
         mlp = partial(routed if variant.routed else feed_forward, model)
         sublayers: Sublayers = {"attention": mixers[variant], **crossing, "mlp": mlp}
         return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)

@@ -37,8 +37,17 @@ from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 SHARED = (
-    *("vocab", "width", "head_size", "relative_buckets", "qkv_bias", "key_bias", "score_scale", "attention_bias"),
-    *("mlp", "mlp_bias", "activation", "norm", "embedding_dropout", "attention_dropout", "residual_dropout"),
+    *("vocab", "width", "head_size", "relative_buckets", "relative_shared", "qkv_bias", "key_bias", "score_scale"),
+    *(
+        "attention_bias",
+        "mlp",
+        "mlp_bias",
+        "activation",
+        "norm",
+        "embedding_dropout",
+        "attention_dropout",
+        "residual_dropout",
+    ),
     *("mlp_dropout", "final_dropout"),
 )
 """Fields of both the encoder's and the decoder's blocks."""
@@ -92,6 +101,7 @@ class EncoderDecoder(Architecture):
         default="relative", description="biases by distance, or vectors (of sound: fixed ones)"
     )
     relative_buckets: Size | None = Field(default=None, description="distances told apart (default: 32)")
+    relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
     qkv_bias: bool = Field(default=False, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     score_scale: Factor | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
@@ -121,6 +131,8 @@ class EncoderDecoder(Architecture):
             raise ValueError("a source of sound needs positions 'learned'")
         if self.relative_buckets is not None and self.positions != "relative":
             raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if not self.relative_shared and self.positions != "relative":
+            raise ValueError(f"relative_shared: false needs positions 'relative', not {self.positions!r}")
         if not self.key_bias and not self.qkv_bias:
             raise ValueError("key_bias: false needs qkv_bias")
         return self

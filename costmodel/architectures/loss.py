@@ -10,26 +10,29 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 
 
-def attach_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> None:
+def attach_loss(run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1) -> tuple[Tensor, ...]:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
-    All that this records, casts and sums too, is of the phase "loss". Raises SettingError.
+    Returns what backward starts from: the loss, or without one all outputs. All that this records, casts and sums too,
+    is of the phase "loss". Raises SettingError.
     """
     run.phase = "forward" if loss is None else "loss"
     if loss is None:
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")
-        run.outputs = output if isinstance(output, tuple) else ()
-    elif isinstance(output, tuple):
+        run.outputs = output if isinstance(output, tuple) else run.outputs
+        return output if isinstance(output, tuple) else run.outputs or (output,)
+    run.outputs = ()
+    if isinstance(output, tuple):
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
         total, *rest = (_of(run, loss, y, f"loss{n}", f"targets{n}") for n, y in enumerate(output, start=1))
         for n, more in enumerate(rest, start=1):
             total = Add()(total, more, name="loss" if n == len(rest) else f"add_loss{n}")
-    elif chunks > 1:
-        _take_chunked(run, loss, output, chunks)
-    else:
-        _of(run, loss, output, "loss", "targets")
+        return (total,)
+    if chunks > 1:
+        return (_take_chunked(run, loss, output, chunks),)
+    return (_of(run, loss, output, "loss", "targets"),)
 
 
 def _of(run: Run, loss: str, output: Tensor, name: str, targets: str) -> Tensor:
@@ -39,7 +42,7 @@ def _of(run: Run, loss: str, output: Tensor, name: str, targets: str) -> Tensor:
     return CrossEntropy()(output, run.input((batch, *rest), "index", targets), name=name)
 
 
-def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> None:
+def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> Tensor:
     """Take the head back, so that it makes no logits, and run it with the loss."""
     if loss != "cross_entropy":
         raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
@@ -52,4 +55,4 @@ def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> None:
     run.root.entries.pop()
     targets = run.input(head.x.shape[:-1], "index", "targets")
     fused = FusedLinearCrossEntropy(head.kind.features, head.kind.bias, chunks)
-    fused(head.x, targets, name="loss", tied=head.stored)
+    return fused(head.x, targets, name="loss", tied=head.stored)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from costmodel.architectures.activations import activation
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
@@ -15,7 +16,6 @@ from costmodel.architectures.base import (
     Definition,
     Probability,
     Size,
-    activation,
     as_tuple,
     refuse,
     scaled_size,

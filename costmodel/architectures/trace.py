@@ -63,7 +63,9 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
     if run.adaptation is not None:
         run.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
-    attach_loss(run, loss if settings.training else None, output, settings.loss_chunks)
+    ends = attach_loss(run, loss if settings.training else None, output, settings.loss_chunks)
+    if settings.training and model.DETACHES:
+        run.settle(ends)
     return run
 
 

@@ -48,7 +48,7 @@ class Transformer(TransformerSpec):
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
         x = body(self, run, embedded(self, x, tokens), attention)
-        if self.embedding_width is not None:
+        if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
@@ -56,4 +56,6 @@ class Transformer(TransformerSpec):
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)
-        return told if self.head is None else (rows, told)
+        if self.head is None:
+            return told
+        return (rows, *told) if isinstance(told, tuple) else (rows, told)

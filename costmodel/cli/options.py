@@ -134,6 +134,9 @@ def read_values(name: str, text: str) -> Sequence[Any]:
     pieces = [_piece(name, piece.strip()) for piece in text.split(",")]
     if len(pieces) == 1:
         return pieces[0]
+    from costmodel.analysis.sweep.axes import MOST_LISTED, check_count
+
+    check_count(name, sum(map(len, pieces)), MOST_LISTED)
     return [value for piece in pieces for value in piece]
 
 
@@ -163,6 +166,9 @@ def _range(name: str, text: str) -> Sequence[int]:
     if by < 1 + factor or (factor and start < 1):
         raise SettingError(f"axis {name}: the range {shown(text)} never ends: use a larger step")
     if not factor:
+        from costmodel.analysis.sweep.axes import check_count
+
+        check_count(name, (end - start) // by + 1)  # before it is asked for its length, which may be too large for one
         return range(start, end + 1, by)
     values = [start]
     while values[-1] * by <= end:

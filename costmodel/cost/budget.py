@@ -12,7 +12,7 @@ from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, show_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 

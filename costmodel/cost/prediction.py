@@ -14,7 +14,15 @@ from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory
 from costmodel.cost.rows import Row, idle_params, rows_of
-from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.cost.timeline import (
+    Standing,
+    Timeline,
+    gradient_bytes,
+    lasting,
+    reserved_bytes,
+    standing_of,
+    timeline_of,
+)
 from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
@@ -30,8 +38,10 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
-MOST_REPLAYED = 1_000_000
+MOST_REPLAYED = 40_000
 """Moments of a step, round by round, that are replayed."""
+MOST_STANDING = 400_000
+"""Tensors there throughout, which are taken before them."""
 
 
 class Prediction(Data):
@@ -106,6 +116,11 @@ class Prediction(Data):
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
+        standing = sum(times for _, _, times in lasting(self.run, self.settings))
+        if standing > MOST_STANDING:
+            raise SettingError(
+                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
+            )
         return reserved_bytes(self.run, self.settings)
 
     @cached_property
@@ -127,6 +142,10 @@ class Prediction(Data):
             peak=self.timeline.peak,
             cache=sum(s.bytes * s.times for s in run.cached),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: formulas are found again when they are asked for."""
+        return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
 
     @cached_property
     def lettered(self) -> Prediction:
@@ -283,8 +302,23 @@ class Prediction(Data):
 
         return text(self)
 
-    def __repr__(self) -> str:
-        return f"<Prediction {self.model.title} {self.params:,} params>"
+    def report(self, *, depth: int | None = None, shapes: bool = False) -> str:
+        """The report as text, with layers summed up by part down to `depth` levels, and shapes of outputs if asked.
+
+        Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import text
+
+        return text(self, depth, shapes)
+
+    def by_part(self, depth: int = 1) -> list[Row]:
+        """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.
+
+        A repeated block is one part. Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import parts_of
+
+        return parts_of(self.layers, depth)
 
     def _repr_html_(self) -> str:
         from costmodel.cost.report import html
@@ -302,7 +336,7 @@ def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_quantity(quantity: str) -> None:
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
 
 

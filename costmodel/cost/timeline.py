@@ -71,7 +71,7 @@ def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
         yield Lasting("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
             yield Lasting("weights", size_bytes(policy.scale_elements(shape), "fp16"), s.times)
-    for s, shape in run.trained.items():
+    for s, shape in run.updated.items():
         if policy.master:
             yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
         for size in optimizer.state_sizes(shape, state_bytes):
@@ -94,7 +94,7 @@ def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) ->
 
 def gradient_bytes(run: Run, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
-    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.trained)
+    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.updated)
 
 
 MOST_UNFOLDED = 200_000
@@ -292,7 +292,7 @@ def reserved_bytes(run: Run, settings: Settings) -> int:
     lives = _lives(run, settings, Lifetimes(), loops=False).allocations
     standing = [(size, times) for line, size, times in lasting(run, settings) if line != "counters"]
     if settings.accumulate > 1:
-        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.trained]
+        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.updated]
     return replay(standing, [(allocation.size, allocation.born, allocation.died) for allocation in lives])
 
 

@@ -43,6 +43,7 @@ def figure_class() -> Any:
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a picture in the format that the path's ending names, whole or not at all. Raises CostModelError."""
     ending = ending_of(path, figure)
+    check_writable(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=ending)
     write(drawn.getvalue(), path)
@@ -59,19 +60,31 @@ def ending_of(path: str | os.PathLike[str], figure: Figure) -> str:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise CostModelError if a file could not be written there, before the work that gives its content."""
-    target = Path(path)
-    folder = target.parent
-    if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        reason = "it is a folder" if target.is_dir() else f"{shown(str(folder))} is no folder that can be written to"
-        raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
+    try:
+        target = Path(path)
+        folder = target.parent
+        if target.is_dir():
+            reason = "it is a folder"
+        elif target.exists() and not target.is_file():
+            reason = "it is a device or pipe: name a regular file"
+        elif not folder.is_dir() or not os.access(folder, os.W_OK):
+            reason = f"{shown(str(folder))} is no folder that can be written to"
+        else:
+            return
+    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
+        reason = getattr(error, "strerror", None) or str(error)
+    raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
 
 
 def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
-    """Write a file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    """Write a regular file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    check_writable(path)
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.unlink(missing_ok=True)
+        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+            file.write(content.encode() if isinstance(content, str) else content)
         part.replace(target)
     except OSError as error:
         _discard(part)

@@ -74,6 +74,11 @@ class Pointwise(Unary):
     function: str
     in_place: bool = False
 
+    @property
+    def cast_as(self) -> str:
+        """By function: autocast casts for some."""
+        return f"{self.kind}.{self.function}"
+
     def forward(self, call: Call) -> LayerFlops:
         """See `FUNCTIONS`."""
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)

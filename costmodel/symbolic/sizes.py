@@ -34,6 +34,9 @@ class Letter(int):
         letter.expression = expression
         return letter
 
+    def __getnewargs__(self) -> tuple[int, Any]:  # type: ignore[override]
+        return self.value, self.expression
+
     def __floordiv__(self, other: int) -> Letter:
         return Letter(int(self) // int(other), _floor(self.expression, expression(other)))
 

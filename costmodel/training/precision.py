@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
 from costmodel.training.frozen import Frozen, frozen
@@ -22,11 +22,20 @@ LOWERED = frozenset(
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
+_RAISED_FUNCTIONS = (
+    *("asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt"),
+    *("sinh", "softplus", "square", "tan"),
+)
 RAISED = {
-    "gpu": frozenset({"softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"}),
+    "gpu": frozenset(
+        {
+            *("softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"),
+            *(f"pointwise.{function}" for function in _RAISED_FUNCTIONS),
+        }
+    ),
     "cpu": frozenset({"cross_entropy", "mean_squared_error"}),
 }
-"""Kinds that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
+"""Kinds, and functions of a kind, that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
 
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""
@@ -173,11 +182,11 @@ FP32 = PRECISIONS["fp32"]
 
 
 def precision_named(precision: str | Precision) -> Precision:
-    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError."""
     if isinstance(precision, Precision):
         return precision
     if not isinstance(precision, str):
-        raise SettingError(f"precision={shown(precision)} is neither a name nor a Precision")
+        raise UnknownNameError(f"precision={shown(precision)} is neither a name nor a Precision")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     return PRECISIONS[precision]

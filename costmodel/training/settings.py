@@ -14,8 +14,8 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
 from costmodel.training.fields import check_fields, check_names
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.optimizers import Optimizer, OptimizerName, optimizer_named
-from costmodel.training.precision import Precision, PrecisionName, precision_named
+from costmodel.training.optimizers import OPTIMIZERS, Optimizer, OptimizerName, optimizer_named
+from costmodel.training.precision import PRECISIONS, Precision, PrecisionName, precision_named
 
 Mode = Literal["train", "inference"]
 Attention = Literal["eager", "flash", "efficient"]
@@ -142,6 +142,9 @@ class Settings(Frozen):
         for name, kind in (("optimizer", Optimizer), ("precision", Precision)):
             object.__setattr__(self, name, declared(kind, getattr(self, name), name))
         # Named here once, so that a wrong name is refused when the settings are made.
+        for name, known in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+            if isinstance(getattr(self, name), str):
+                _check_name(name, getattr(self, name), known)
         _ = self.states, self.policy
         for name in ("optimizer", "precision"):
             check_declared(name, getattr(self, name))
@@ -208,6 +211,31 @@ ALIASES = {
     "eval": "inference",
     "infer": "inference",
     "cuda": "gpu",
+    "sdpa": "flash",
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "fused": "flash",
+    "math": "eager",
+    "standard": "eager",
+    "mem_efficient": "efficient",
+    "xformers": "efficient",
+    "full": "block",
+    "every": "block",
+    "layer": "block",
+    "float32": "fp32",
+    "float": "fp32",
+    "tf32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "amp": "fp16-autocast",
+    "mixed": "bf16-autocast",
+    "mixed-precision": "bf16-autocast",
+    "adam8bit": "adam-8bit",
+    "adamw_8bit": "adam-8bit",
+    "adamw8bit": "adam-8bit",
+    "adamw_torch": "adamw",
+    "sgd_momentum": "momentum",
 }
 """Other names that people give values of settings, for errors."""
 
@@ -349,6 +377,8 @@ def _lora(value: Any) -> Lora | None:
 
 def _checkpoint(value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, str):
+        if ALIASES.get(value) in get_args(Checkpoint):  # any other name may be that of a part
+            raise UnknownNameError(f"unknown checkpoint {shown(value)}: did you mean {ALIASES[value]!r}?")
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return tuple(value)

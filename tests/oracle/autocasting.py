@@ -15,7 +15,7 @@ from . import models
 LOWERED = {"linear", "matmul", "conv2d", "conv_transpose2d", "_scaled_dot_product_flash_attention"}
 """Of the functions that models here call, those that autocast to a lower precision (torch.amp's table for CUDA)."""
 
-RAISED = {"softmax", "layer_norm", "group_norm", "cross_entropy", "mse_loss", "rms_norm"}
+RAISED = {"softmax", "layer_norm", "group_norm", "cross_entropy", "mse_loss", "rms_norm", "pow", "square"}
 """Those that autocast to fp32."""
 
 

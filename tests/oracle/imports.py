@@ -33,14 +33,16 @@ def measured(module: nn.Module, *inputs: Tensor, device: str = "meta", **named: 
     """What PyTorch counts and keeps, with backward from everything that the module returns."""
     weights, buffers = list(module.parameters()), list(module.buffers())
     outside = [*weights, *buffers, *inputs, *(x for x in named.values() if isinstance(x, Tensor))]
+    with torch.device(device), sdpa_kernel(SDPBackend.MATH), Saved(outside) as saved:
+        leaves = torch.utils._pytree.tree_leaves(module(*inputs, **named))
+    kept = saved.held
     with (
         torch.device(device),
         sdpa_kernel(SDPBackend.MATH),
-        Saved(outside) as saved,
         FlopCounterMode(display=False) as counter,
-    ):
+    ):  # which holds on to graphs
         leaves = torch.utils._pytree.tree_leaves(module(*inputs, **named))
-        forward, kept = counter.get_total_flops(), saved.bytes
+        forward = counter.get_total_flops()
         outputs = list({id(y): y for y in leaves if isinstance(y, Tensor) and y.requires_grad}.values())
         if outputs:
             torch.autograd.backward(outputs, [torch.empty_like(y) for y in outputs])

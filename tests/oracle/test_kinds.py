@@ -49,6 +49,7 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
+from costmodel.layers.xielu import Xielu
 from costmodel.symbolic.sizes import product
 
 from . import models, single
@@ -134,6 +135,11 @@ def parametric_relu(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(2))))
     slopes = draw(st.sampled_from([1, x.shape[1]]))
     return Case(ParametricRelu((slopes,)), (x,), nn.PReLU(slopes))
+
+
+@row
+def xielu(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Xielu(), (draw(single.given(draw(any_shape()))),), models.Xielu())
 
 
 @row

@@ -53,7 +53,7 @@ def targets(loss: str, rows: int, classes: int, device: str) -> Any:
 def test_cpu_autocast_of_transformers(spec: Transformer, batch: int, seq: int, loss: str) -> None:
     model = models.Transformer(spec, seq, "eager", "cpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
-    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "cpu")
+    target = targets(loss, batch * seq, models.features_of(spec), "cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = kept(model, tokens, target, loss)
     paper = stated(spec, loss, batch=batch, seq=seq, device="cpu", precision="bf16-autocast")
@@ -91,7 +91,7 @@ def test_gpu_autocast_of_transformers(
     with torch.device("meta"):
         model = models.Transformer(spec, seq, attention, "gpu")
     tokens = meta(batch, seq, dtype=torch.int64)
-    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "meta")
+    target = targets(loss, batch * seq, models.features_of(spec), "meta")
     found = on_gpu(model, tokens, target, loss, dtype)
     settings: dict[str, Any] = {"batch": batch, "seq": seq, "attention": attention, "precision": f"{dtype}-autocast"}
     assert stated(spec, loss, **settings) == found
@@ -112,8 +112,6 @@ def test_pure_bf16(spec: Transformer, batch: int, seq: int) -> None:
     with torch.device("meta"):
         model = models.Transformer(spec, seq, "eager", "gpu").to(torch.bfloat16)
     tokens = meta(batch, seq, dtype=torch.int64)
-    target = targets(
-        "cross_entropy", batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "meta"
-    )
+    target = targets("cross_entropy", batch * seq, models.features_of(spec), "meta")
     paper = stated(spec, "cross_entropy", batch=batch, seq=seq, precision="bf16")
     assert paper == kept(model, tokens, target, "cross_entropy")

@@ -70,7 +70,7 @@ HEADS = st.fixed_dictionaries(
     {
         **dict.fromkeys(("input_scale", "logit_scale", "logit_cap"), FACTOR),
         **{name: st.booleans() for name in ("bias", "spare_bias")},
-        "transform": st.sampled_from([None, *sorted(models.ACTIVATIONS)]),
+        "transform": st.sampled_from([None, *models.NAMES]),
     }
 )
 
@@ -98,6 +98,7 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         head_size=head_size,
         positions=positions,  # pyright: ignore[reportArgumentType]
         relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
+        relative_shared=positions != "relative" or draw(st.booleans()),
         qkv_bias=biased,
         key_bias=not biased or draw(st.booleans()),
         score_scale=draw(FACTOR),

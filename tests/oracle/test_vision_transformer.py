@@ -37,7 +37,7 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
         features = spec.value("pooler.width") or d
-        self.act = models.ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
+        self.act = models.activated(spec.pooler.activation) if spec.pooler else None
         self.pooler = nn.Linear(d, features) if spec.pooler else None
         self.pooler_dropout = models.Dropout(spec.value("pooler.dropout") or 0.0, device)
         self.classes = nn.Linear(features if spec.pooler else d, spec.classes) if spec.classes else None

@@ -40,7 +40,14 @@ class Sweep(xarray.Dataset):
         write_parquet(self, path)
 
     def to_zarr(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As `xarray.Dataset.to_zarr`. Raises CostModelError if it cannot be written."""
+        """As `xarray.Dataset.to_zarr`, but that every chunk is written: one that is gone later is missing, not zero.
+
+        Raises CostModelError if it cannot be written.
+        """
+        kwargs.setdefault("write_empty_chunks", True)
+        own = {"encoding", "region", "append_dim"} & kwargs.keys() or kwargs.get("zarr_format") == 2
+        if not own and kwargs.get("mode") in (None, "w", "w-"):
+            kwargs["encoding"] = {str(name): {"fill_value": _absent(self[name].dtype)} for name in self.data_vars}
         try:
             return super().to_zarr(*args, **kwargs)
         except OSError as error:
@@ -79,6 +86,11 @@ class Sweep(xarray.Dataset):
         if path is not None:
             save(figure, path)
         return figure
+
+
+def _absent(dtype: np.dtype[Any]) -> Any:
+    """What stands in a Zarr store where a chunk is missing: nothing that a sweep could have found."""
+    return {"i": -1, "f": float("nan")}.get(dtype.kind, "missing from the store")
 
 
 TEXT = np.dtype("O", metadata={"element_type": str})

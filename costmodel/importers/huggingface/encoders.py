@@ -9,16 +9,11 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import Config, Family, architectures
+from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, tasks
 from costmodel.importers.huggingface.fields import activation_named
 
 PAIRS = 2
 """Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
-
-
-def labels(config: Config) -> int:
-    """Classes of a classifier: as many as are named, two if none are."""
-    return len(config["id2label"] or ()) or config["num_labels"] or 2
 
 
 def text_ends(config: Config, made: dict[str, Any]) -> None:
@@ -36,10 +31,23 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
         made["classes"] = PAIRS
     elif "classes" in config.end:
         made["classes"] = labels(config)
+    told_by = next((told_by for told_by in TASKS.values() if told_by in config.end), None)
+    if told_by is not None:
+        made["classes.told_by"] = told_by
+    if told_by == "spans":  # by their start and their end
+        made |= {"classes": PAIRS, "classes.dropout": config.values.get("qa_dropout", 0.0)}
+    elif told_by == "each":
+        made["classes.dropout"] = config.values.get("classifier_dropout")
     if "classes" not in config.end:
         made.pop("classes.dropout")
     elif made["classes.dropout"] is None:
         made["classes.dropout"] = made["residual_dropout"]
+
+
+def encoder_ends(stem: str, ends: dict[str, str]) -> dict[str, str]:
+    """Those given, and classes of every token or of spans."""
+    told = {name: end for name, end in tasks(stem).items() if not end.endswith("last")}
+    return {f"{stem}{name}": end for name, end in ends.items()} | told
 
 
 TEXT = Family(
@@ -53,13 +61,16 @@ BERT = Family(
     model_type="bert",
     source="BERT (Devlin et al. 2019)",
     like=TEXT,
-    ends={
-        "BertForMaskedLM": "tokens",
-        "BertForPreTraining": "tokens pooler pairs",
-        "BertModel": "pooler",
-        "BertForSequenceClassification": "pooler classes",
-        "BertForNextSentencePrediction": "pooler pairs",
-    },
+    ends=encoder_ends(
+        "Bert",
+        {
+            "ForMaskedLM": "tokens",
+            "ForPreTraining": "tokens pooler pairs",
+            "Model": "pooler",
+            "ForSequenceClassification": "pooler classes",
+            "ForNextSentencePrediction": "pooler pairs",
+        },
+    ),
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
     | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
@@ -82,11 +93,9 @@ ROBERTA = Family(
     model_type="roberta",
     source="RoBERTa (Liu et al. 2019): BERT with GELU before the head, whatever the blocks have",
     like=BERT,
-    ends={
-        "RobertaForMaskedLM": "tokens",
-        "RobertaModel": "pooler",
-        "RobertaForSequenceClassification": "pooler classes",
-    },
+    ends=encoder_ends(
+        "Roberta", {"ForMaskedLM": "tokens", "Model": "pooler", "ForSequenceClassification": "pooler classes"}
+    ),
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
@@ -111,16 +120,15 @@ DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
     like=TEXT,
-    ends={
-        "DistilBertForMaskedLM": "tokens",
-        "DistilBertModel": "",
-        "DistilBertForSequenceClassification": "pooler classes",
-    },
+    ends=encoder_ends(
+        "DistilBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
     fields={"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12, "dim": 768}
-    | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2},
+    | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2}
+    | {"qa_dropout": 0.1},
     sets={"pooler": "relu", "mixed_dropout": 0.0},
     aliases="hidden_size num_attention_heads num_hidden_layers",
-    idle="qa_dropout tie_weights_",
+    idle="tie_weights_",
     fixed={"sinusoidal_pos_embds": (False,)},
 )
 
@@ -221,6 +229,14 @@ MT5 = Family(
     like=T5,
     ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
     fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+    aliases=T5.aliases,
+)
+UMT5 = Family(
+    model_type="umt5",
+    source="UMT5 (Chung et al. 2023): mT5 with biases by distance of each block's own",
+    like=MT5,
+    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
+    sets={"relative_shared": False},
     aliases=T5.aliases,
 )
 

@@ -115,7 +115,8 @@ class Capture:
         args = self._arguments(node)
         changed = _changed(target, args)
         if changed in self.buffers and self.buffers[changed].path.endswith("num_batches_tracked"):
-            return  # batch norm's count is its own
+            self._names[node] = {TENSOR: changed}  # batch norm's count is its own, however often it counts
+            return
         plain = op.removesuffix("_") if changed is not None and not op.startswith("__") else op
         self._called.update(_callers(node))
         self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))

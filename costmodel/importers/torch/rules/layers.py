@@ -352,12 +352,15 @@ def batch_norm(op: OpCall) -> Tensor:
     """By the batch's statistics, or by running ones."""
     if not op.has("running_mean"):
         return op.layer(BatchnormUntracked(op.has("weight")), op.tensor("input"), tied=tied(op))
-    for name in ("running_mean", "running_var"):
-        op.replay.taken(op.step.args[name]["tensor"])
+    again = [op.replay.taken(op.step.args[name]["tensor"]) for name in ("running_mean", "running_var")]
     weights = tied(op)
     fixed = op.run.training and not op.value("training", True)
     kind = BatchnormFixed(bool(weights)) if fixed else Batchnorm(bool(weights))
-    return op.layer(kind, op.tensor("input"), tied=weights)
+    y = op.layer(kind, op.tensor("input"), tied=weights)
+    if any(again) and y.maker is not None:
+        for buffer in y.maker.buffers.values():  # those that its first call has
+            del op.run.buffers[buffer.storage]
+    return y
 
 
 @rule("layer_norm")
