@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from costmodel.architectures.vision_transformer import VisionTransformer
     from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
+    from costmodel.explorer.page import explore
     from costmodel.hardware.catalogue import load_machine, machines
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
@@ -50,6 +51,7 @@ _HOMES = {
     "break_even": "costmodel.analysis.break_even",
     "sensitivity": "costmodel.analysis.sensitivity",
     "CostModelError": "costmodel.errors",
+    "explore": "costmodel.explorer.page",
     **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.analysis.solve"),
     "Prediction": "costmodel.cost.prediction",
     "predict": "costmodel.cost.prediction",
@@ -91,6 +93,7 @@ __all__ = [
     "calibrate_machine",
     "cheapest_checkpoint",
     "compare",
+    "explore",
     "fit_machine",
     "from_torch",
     "load",

@@ -35,6 +35,7 @@ ORDER = (
     "cost",
     "performance",
     "analysis",
+    "explorer",
     "roofline",
     "cli",
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import VariedSize, knob_of, last_true
+from costmodel.analysis.vary import VariedSize, check_open, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer
@@ -144,14 +144,13 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
             "attention.scores:flops.forward", "mlp:params".
         b: likewise.
         for_: what to turn: batch, seq, image, or a size of the model such as layers or width.
-        **settings: all that `predict` takes but for_.
+        **settings: all that `predict` takes but `for_`.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if for_ in settings:
-        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    check_open(for_, settings)
     return cross(predict(model, **settings), a, b, for_)
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import Curve, VariedSize, current, knob_of, last_true
+from costmodel.analysis.vary import Curve, VariedSize, check_open, current, knob_of, last_true
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import BETTER, plain
@@ -194,8 +194,7 @@ def solve(
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if for_ in settings:
-        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    check_open(for_, settings)
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
 
 

@@ -20,7 +20,7 @@ from costmodel.symbolic.sizes import LARGEST_SIZE
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LossName = Literal["cross_entropy", "mean_squared_error"]
+LossName = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
 
 
 def as_tuple(value: Any) -> Any:

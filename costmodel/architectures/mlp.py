@@ -128,11 +128,11 @@ class MLP(Architecture):
         }
 
     def with_sizes(self, sizes: dict[str, int]) -> Self:
-        """`sizes` maps a run of layers ``first:last`` to its letter."""
-        spread: list[int] = []
+        """`sizes` maps runs of layers ``first:last`` to their letters."""
+        spread = list(self.sizes)
         for field, letter in sizes.items():
             start, end = (int(part) for part in field.split(":"))
-            spread += [letter] * (end - start + 1)
+            spread[start : end + 1] = [letter] * (end - start + 1)
         return self.model_copy(update={"sizes": tuple(spread)})
 
 

@@ -102,7 +102,7 @@ class Experts(Description):
             raise ValueError("experts.shared_gate needs experts.shared_width")
         if (self.groups is None) != (self.chosen_groups is None):
             raise ValueError("experts.groups and experts.chosen_groups need each other")
-        if not 1 <= self.imbalance <= self.count / self.per_token:
+        if self.imbalance != 1 and not 1 <= self.imbalance <= self.count / self.per_token:  # even rows always fit
             raise ValueError(
                 f"experts.imbalance {self.imbalance:g} is not possible: from 1, even, to "
                 f"{self.count / self.per_token:g}, where all tokens choose the same {self.per_token} of {self.count} "
@@ -358,8 +358,8 @@ class TransformerSpec(Architecture):
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
         if not self.relative_shared and not self.by_distance:
             raise ValueError(
-                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets beside "
-                "'learned' ones"
+                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
+                "beside 'learned' ones"
             )
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")

@@ -24,7 +24,12 @@ class Transformer(TransformerSpec):
 
     @property
     def default_loss(self) -> LossName | None:
-        """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
+        """Cross-entropy of tokens, classes or both; none for a model without a head or classes.
+
+        Of one class alone binary cross-entropy.
+        """
+        if self.head is None and self.classes is not None and self.classes.count == 1:
+            return "binary_cross_entropy"
         return None if self.head is None and self.classes is None else "cross_entropy"
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:

@@ -179,6 +179,7 @@ costmodel = Verbs(
         "Machines": ("machines", ("machines",)),
         "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
         "Many questions": ("sweep", ("sweep", "pareto")),
+        "In a browser": ("explorer", ("explore",)),
         "This machine": ("roofline", ("roofline",)),
     },
     params=[VERSION],

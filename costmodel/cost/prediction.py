@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
-MOST_REPLAYED = 40_000
+MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
 MOST_STANDING = 400_000
 """Tensors there throughout, which are taken before them."""

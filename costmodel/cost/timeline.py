@@ -29,7 +29,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run
-from costmodel.symbolic.sizes import Letter, largest
+from costmodel.symbolic.sizes import Letter, largest, undominated
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
@@ -139,7 +139,7 @@ class Step(NamedTuple):
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
-    every: of letters whose formulas are to hold everywhere, all levels that may be the highest somewhere.
+    every: of letters whose formulas are to hold everywhere, at each moment all levels that may be the highest somewhere.
     """
 
     standing: Alive
@@ -147,7 +147,7 @@ class Timeline(Answer):
     levels: tuple[Level, ...]
     changes: tuple[Change, ...]
     loops: tuple[Loop, ...]
-    every: tuple[Level, ...] = ()
+    every: tuple[tuple[Level, ...], ...] = ()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -170,8 +170,21 @@ class Timeline(Answer):
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        levels = self.every or [self.levels[now] for now in self._highest(self._totals)]
-        return largest([self._alive(level).total for level in levels])
+        return largest([step.alive.total for step in self.highest])
+
+    @cached_property
+    def highest(self) -> tuple[Step, ...]:
+        """Of each phase the first step with the most alive; where formulas hold everywhere all that may have it."""
+        if not self.every:
+            return tuple(self._step(now) for now in self._highest(self._totals))
+        phases: dict[Phase, list[tuple[Moment, Level]]] = {}
+        for moment, variants in zip(self.moments, self.every, strict=True):
+            phases.setdefault(moment.phase, []).extend((moment, level) for level in variants)
+        found: list[Step] = []
+        for levels in phases.values():
+            kept = undominated([level[0] + level[1] + level[2] + level[3] for _, level in levels])
+            found += [Step(*levels[place][0], self._alive(levels[place][1])) for place in kept]
+        return tuple(found)
 
     @cached_property
     def peak_step(self) -> Step:
@@ -182,7 +195,7 @@ class Timeline(Answer):
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
         sizes = [level[TEMPORARIES] for level in self.levels]
-        every = [level[TEMPORARIES] for level in self.every]
+        every = [level[TEMPORARIES] for variants in self.every for level in variants]
         return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
 
     @cached_property
@@ -278,7 +291,7 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):
         variants = lifetimes.every_level(changes)
-        levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
+        levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
     else:
         levels, every = lifetimes.levels(changes), ()
     return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.loops), every)

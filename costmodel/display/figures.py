@@ -118,12 +118,17 @@ def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure,
     """An empty picture with a title and one pair of axes. Raises CostModelError as `empty`."""
     figure = empty(size, theme)
     axes = figure.add_subplot(facecolor=theme.paper)
-    axes.set_title(title.replace("$", r"\$"), color=theme.ink, size=10.5, loc="left")
+    axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left")
     axes.tick_params(which="both", colors=theme.ink)
     for side in axes.spines:
         axes.spines[side].set_color(theme.faint)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def literal(text: str) -> str:
+    """A text that Matplotlib draws as it is: a name with two dollar signs is no formula."""
+    return text.replace("$", r"\$")
 
 
 MOST_TICKS = 12
@@ -189,7 +194,7 @@ def written(value: Any) -> str:
     """A label of an axis, short."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = str(value)
-        return text if len(text) <= 18 else f"{text[:17]}…"
+        return literal(text if len(text) <= 18 else f"{text[:17]}…")
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -185,7 +185,12 @@ def whole(number: Any) -> int | None:
     """The int that is the same number, as 1e9 is 1000000000; None for what is no whole number."""
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
-    return index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else None
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        return None
+    try:
+        return index(number)
+    except TypeError:  # an array of several numbers
+        return None
 
 
 _MEASURES = {

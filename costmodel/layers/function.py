@@ -64,6 +64,10 @@ FUNCTIONS = {
 """Functions of one tensor by name, a subexpression counted once. `exponential` is cˣ, `pow` xᶜ, `add` x + c."""
 
 
+FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
+"""Operations per element of the gradient from the result instead, of functions whose backward then can work so."""
+
+
 @layer
 class Pointwise(Unary):
     """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead."""
@@ -84,8 +88,8 @@ class Pointwise(Unary):
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `FUNCTIONS`; what only shifts hands the gradient on."""
-        backward = FUNCTIONS[self.function].backward
+        """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on."""
+        backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
         yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -13,9 +13,7 @@ SOFTPLUS = 3
 
 @layer
 class Xielu(Unary):
-    """y = (x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x, α₊ = log(1 + eᵃ), α₋ = β + log(1 + eᵇ), trained a and b.
-
-    β and ε are constants.
+    """y = (x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x, α₊ = log(1 + eᵃ), α₋ = β + log(1 + eᵇ), a and b trained.
 
     Backward takes the derivative for x > 0 and for x ≤ 0: dx = g·((x > 0 ? 2α₊·x : α₋·(e^min(x, ε) − 1)) + β).
     """

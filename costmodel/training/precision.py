@@ -16,7 +16,7 @@ from costmodel.training.frozen import Frozen, frozen
 
 LOWERED = frozenset(
     {
-        *("linear", "expert_linear", "matmul", "conv", "conv_transpose"),
+        *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
         *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
     }
 )
@@ -26,14 +26,18 @@ _RAISED_FUNCTIONS = (
     *("asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt"),
     *("sinh", "softplus", "square", "tan"),
 )
+_RAISED_LOSSES = (
+    *("cross_entropy", "mean_squared_error", "compared.binary_cross_entropy_with_logits", "compared.huber_loss"),
+    *("compared.kl_div", "compared.mse_loss", "compared.smooth_l1_loss"),
+)
 RAISED = {
     "gpu": frozenset(
         {
-            *("softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"),
+            *("softmax", "softmax_along", "layernorm", "rmsnorm", "groupnorm", *_RAISED_LOSSES),
             *(f"pointwise.{function}" for function in _RAISED_FUNCTIONS),
         }
     ),
-    "cpu": frozenset({"cross_entropy", "mean_squared_error"}),
+    "cpu": frozenset(_RAISED_LOSSES),
 }
 """Kinds, and functions of a kind, that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
 

@@ -19,7 +19,8 @@ from costmodel.training.precision import PRECISIONS, Precision, PrecisionName, p
 
 Mode = Literal["train", "inference"]
 Attention = Literal["eager", "flash", "efficient"]
-Loss = Literal["default", "cross_entropy", "mean_squared_error", "none"]
+Loss = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
+LossPrecision = Literal["output", "fp32"]
 Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
@@ -66,7 +67,8 @@ class Settings(Frozen):
     The text beside a field's type says what it is, in the words of every help; the value after it is an example. seq,
     target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default"
     is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of
-    rows, so that only one chunk's logits exist at a time.
+    rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes before the
+    loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
     path of a YAML or JSON file of them.
 
@@ -95,6 +97,9 @@ class Settings(Frozen):
     attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
     loss: Annotated[Loss | None, "Loss (default: the model's own).", "mean_squared_error"] = "default"
     loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together.", 8] = 1
+    loss_precision: Annotated[
+        LossPrecision, "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32"
+    ] = "output"
     device: Annotated[Device, "Whose kernels decide what is kept.", "cpu"] = "gpu"
     flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done.", "arithmetic"] = "pytorch"
     attention_pairs: Annotated[
@@ -193,6 +198,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": get_args(Mode),
     "attention": get_args(Attention),
     "loss": (*(name for name in get_args(Loss) if name != "none"), None),
+    "loss_precision": get_args(LossPrecision),
     "device": get_args(Device),
     "flop_rule": get_args(FlopRule),
     "attention_pairs": get_args(AttentionPairs),
@@ -207,6 +213,9 @@ ALIASES = {
     "ce": "cross_entropy",
     "xent": "cross_entropy",
     "nll": "cross_entropy",
+    "bce": "binary_cross_entropy",
+    "kl": "kl_divergence",
+    "kl_div": "kl_divergence",
     "training": "train",
     "eval": "inference",
     "infer": "inference",
@@ -264,6 +273,7 @@ class GivenSettings(TypedDict, total=False):
     attention: Attention
     loss: Loss | None
     loss_chunks: int
+    loss_precision: LossPrecision
     device: Device
     flop_rule: FlopRule
     attention_pairs: AttentionPairs
@@ -290,6 +300,7 @@ class SeveralSettings(TypedDict, total=False):
     attention: Attention | Iterable[Attention]
     loss: Loss | Iterable[Loss | None] | None
     loss_chunks: int | Iterable[int]
+    loss_precision: LossPrecision | Iterable[LossPrecision]
     device: Device | Iterable[Device]
     flop_rule: FlopRule | Iterable[FlopRule]
     attention_pairs: AttentionPairs | Iterable[AttentionPairs]

@@ -1114,4 +1114,49 @@ def nll_loss(draw: Draw, op: Operator) -> Case:
     )
 
 
+
+
+
+# Recurrent
+
+
+@case("lstm", "gru", "rnn_tanh", "rnn_relu")
+def recurrent(draw: Draw, op: Operator) -> Case:
+    name = op.__name__
+    steps, batch, features, hidden = draw(sizes(4))
+    layers, both, bias, first = draw(st.integers(1, 2)), draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    gates, states = {"lstm": (4, 2), "gru": (3, 1)}.get(name, (1, 1))
+    projected = draw(st.integers(0, hidden - 1)) if name == "lstm" else 0
+    handed, directions = projected or hidden, 2 if both else 1
+    weights: list[Given] = []
+    for number in range(layers):
+        width = features if number == 0 else handed * directions
+        for _ in range(directions):
+            weights += [weight(draw, gates * hidden, width), weight(draw, gates * hidden, handed)]
+            weights += [weight(draw, gates * hidden) for _ in range(2 * bias)]
+            weights += [weight(draw, projected, hidden)] if projected else []
+    x = draw(given((batch, steps, features) if first else (steps, batch, features)))
+    before = some(draw, *((layers * directions, batch, width) for width in (handed, hidden)[:states]))
+    p, train = pick(draw, 0.0, 0.1), draw(st.booleans())
+
+    def call(x: Tensor, *rest: Tensor) -> Any:
+        h = list(rest[:states]) if states == 2 else rest[0]
+        return op(x, h, list(rest[states:]), bias, layers, p, train, both, first)[0]
+
+    return Case(call, (x, *before, *weights))
+
+
+@case("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def recurrent_cell(draw: Draw, op: Operator) -> Case:
+    batch, features, hidden = draw(sizes(3))
+    gates, states = {"lstm_cell": (4, 2), "gru_cell": (3, 1)}.get(op.__name__, (1, 1))
+    weights = [weight(draw, gates * hidden, width) for width in (features, hidden)]
+    weights += [weight(draw, gates * hidden) for _ in range(2 * draw(st.booleans()))]
+
+    def call(x: Tensor, *rest: Tensor) -> Any:
+        return op(x, list(rest[:states]) if states == 2 else rest[0], *rest[states:])
+
+    return Case(call, (*some(draw, (batch, features), *((batch, hidden) for _ in range(states))), *weights))
+
+
 assert set(REDUCTIONS) <= set(CASES)

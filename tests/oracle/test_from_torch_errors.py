@@ -117,3 +117,18 @@ def test_other_types_of_weights_are_noted() -> None:
     model = cm.from_torch(nn.Linear(2, 2).to(torch.bfloat16), X.to(torch.bfloat16))
     assert "weights are bfloat16" in model.notes
     assert cm.predict(model, precision="bf16").memory.weights == 2 * 6
+
+
+class Endless(nn.Module):
+    """Takes for ever while its height is open, as the guards of some networks seem to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        while not isinstance(x.shape[2], int):
+            pass
+        return x * x.shape[2]
+
+
+def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
+    model = cm.from_torch(Endless(), torch.zeros(2, 3, 4, 5), time_limit=0.5)
+    assert "height is fixed at 4: leaving it open takes more than 0.5 s" in model.notes
+    assert model.open == {"batch"}

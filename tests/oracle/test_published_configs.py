@@ -22,6 +22,8 @@ from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES
 
+from tests.importers.test_published_files import PUBLISHED as FILES
+
 from .measure import meta
 from .settings import differential
 from .vision import stub_operators
@@ -121,6 +123,30 @@ def test_left_out_fields_are_those_of_the_published_class(family: str) -> None:
 def test_the_published_class_costs_the_same(family: str) -> None:
     config = {"model_type": family, **NEEDED.get(family, {})}
     assert on_paper(config, 2, 5) == counted(config, 2, 5)
+
+
+OF_CLASSES = [
+    (family, name)
+    for family in IN_PACKAGE
+    for name, end in FAMILIES[family].ends.items()
+    if {"classes", "pairs"} & set(end.split()) and hasattr(transformers, name)
+]
+"""Families, and architectures that end in classes."""
+
+
+@pytest.mark.parametrize(("family", "architecture"), OF_CLASSES, ids=[name for _, name in OF_CLASSES])
+def test_architectures_that_end_in_classes_cost_the_same(family: str, architecture: str) -> None:
+    @differential
+    @given(small_configurations(family), st.integers(1, 2), st.integers(2, 5), st.integers(2, 4))
+    def holds(config: dict[str, Any], batch: int, seq: int, classes: int) -> None:
+        config |= {"architectures": [architecture], "num_labels": classes, "pad_token_id": 0}
+        if "QuestionAnswering" in architecture:  # its start and its end
+            config.pop("num_labels")
+        if family in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+            config["pad_token_id"] = 1
+        assert on_paper(config, batch, seq) == counted(config, batch, seq)
+
+    holds()
 
 
 @pytest.mark.parametrize("family", IN_PACKAGE)
@@ -247,6 +273,13 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
     return config | {name: draw(values) for name, values in drawn.items() if name in fields}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_published_file_saved_again_is_the_same(name: str) -> None:
+    config = FILES[name]
+    again = CONFIG_MAPPING[config["model_type"]](**config).to_dict()
+    assert sizes_of(json.loads(json.dumps(again, default=str))) == sizes_of(config)
 
 
 def decoder(family: str, sizes: str, **fields: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ MOST_VALUES = 10_000_000
 """An axis with more values is refused."""
 MOST_LISTED = 1_000_000
 """One whose values are told one by one, as by an iterator, has to end before this."""
+LONGEST_LABEL = 1_000
 MOST_NAMED = 10_000
 """One whose values are no letters of a formula: each is a question of its own."""
 
@@ -162,7 +163,13 @@ def label_of(value: Any) -> str:
         return "none"
     if isinstance(value, list | tuple):
         return ",".join(map(label_of, value))
-    return value if isinstance(value, str) else str(getattr(value, "name", "") or value)
+    if isinstance(value, str):
+        return value
+    try:
+        text = str(getattr(value, "name", "") or value)
+    except Exception:  # of an object whose text cannot be made: errors show it as they can
+        return shown(value)
+    return text if len(text) <= LONGEST_LABEL else shown(value)
 
 
 def _check_names(axis: Axis, settings: Mapping[str, Any]) -> None:

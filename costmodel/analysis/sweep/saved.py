@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import ALL
 from costmodel.errors import shown
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Saved(ABC):
     @property
     def axes(self) -> list[str]:
         """Those columns that are axes."""
-        return [name for name in self.columns if name not in QUANTITIES and name != "reason"]
+        return [name for name in self.columns if name not in ALL and name != "reason"]
 
     @abstractmethod
     def cells(self, names: Sequence[str]) -> pandas.DataFrame:
@@ -140,10 +140,12 @@ def _parquet_bytes(metadata: Any, names: Sequence[str]) -> int:
 
 
 def _complete(table: pyarrow.Table) -> pyarrow.Table:
-    """Rows without a null, which a whole number would otherwise be rounded for; and without NaN."""
+    """Rows without a null, which a whole number would otherwise be rounded for; and without what is no number."""
     kept = np.ones(table.num_rows, bool)
     for column in table.columns:
-        kept &= ~np.asarray(column.is_null(nan_is_null=True))
+        kept &= np.asarray(column.is_valid())
+        if pyarrow.types.is_floating(column.type):
+            kept &= np.isfinite(column.to_numpy())
     return table if kept.all() else table.filter(pyarrow.array(kept))
 
 
@@ -194,16 +196,16 @@ class _ZarrStore(Saved):
             raise Damaged("it is no group of arrays")
         names = sorted(each.name for each in path.iterdir() if each.name != "zarr.json")
         self.arrays = {name: _array(path / name) for name in names[: MOST_COLUMNS + 1]}
-        dims = dict.fromkeys(dim for name, array in self.arrays.items() if name in QUANTITIES for dim in array.dims)
+        dims = dict.fromkeys(dim for name, array in self.arrays.items() if name in ALL for dim in array.dims)
         for name in self.arrays:
-            if name not in QUANTITIES and name != "reason" and name not in dims and self.arrays[name].shape:
+            if name not in ALL and name != "reason" and name not in dims and self.arrays[name].shape:
                 raise Damaged(f"{shown(name)} is no variable or axis of a sweep")
         self.columns = [*dims, *(name for name in self.arrays if name not in dims and self.arrays[name].shape)]
-        self.columns += [name for name in QUANTITIES if name in self.arrays and not self.arrays[name].shape]
+        self.columns += [name for name in ALL if name in self.arrays and not self.arrays[name].shape]
 
     def cells(self, names: Sequence[str]) -> pandas.DataFrame:
         """See the class: a cell whose chunk is not there has no value."""
-        wanted = [name for name in names if name in QUANTITIES]
+        wanted = [name for name in names if name in ALL]
         dims = self.arrays[wanted[0]].dims if wanted else ()
         shape = self.arrays[wanted[0]].shape if wanted else ()
         for name in wanted:
@@ -232,7 +234,7 @@ class _ZarrStore(Saved):
         found = {name: _values(self.arrays[name]) for name in wanted}
         complete = np.ones(shape, bool)
         for values, there in found.values():
-            complete &= there & ~np.isnan(values) if values.dtype.kind == "f" else there
+            complete &= there & np.isfinite(values) if values.dtype.kind == "f" else there
         places = np.nonzero(complete)
         columns = {dim: values[place] for dim, values, place in zip(dims, labels, places, strict=True)}
         return pandas.DataFrame({**columns, **{name: values[complete] for name, (values, _) in found.items()}})

@@ -29,7 +29,7 @@ PHI3 = Family(
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0},
     means={"embd_pdrop": ""},  # the package applies none, whatever it says
     sets={"fused_qkv": True},
-    fixed={"attention_bias": (False,)},
+    fixed={"attention_bias": (False,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
 )
 
 STARCODER2 = Family(

@@ -37,10 +37,11 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
     if told_by == "spans":  # by their start and their end
         made |= {"classes": PAIRS, "classes.dropout": config.values.get("qa_dropout", 0.0)}
     elif told_by == "each":
-        made["classes.dropout"] = config.values.get("classifier_dropout")
+        dropouts = ("classifier_dropout", "classifier_dropout_prob")
+        made["classes.dropout"] = next((config[name] for name in dropouts if name in config.values), None)
     if "classes" not in config.end:
-        made.pop("classes.dropout")
-    elif made["classes.dropout"] is None:
+        made.pop("classes.dropout", None)
+    elif made.get("classes.dropout") is None:
         made["classes.dropout"] = made["residual_dropout"]
 
 
@@ -81,12 +82,18 @@ BERT = Family(
 )
 
 
+def pooler_dropped(config: Config, made: dict[str, Any]) -> None:
+    """Dropout before the pooler as before the classes."""
+    made["pooler.dropout"] = made.get("classes.dropout", 0.0) if "pooler" in config.end else None
+
+
 def after_padding(config: Config, made: dict[str, Any]) -> None:
     """Positions are counted from after the padding token's number."""
     rows, first = made["context"], (config["pad_token_id"] or 0) + 1
     if not 1 <= first < rows:
         raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
-    made |= {"context": rows - first, "position_rows": rows, "pooler.dropout": made.get("classes.dropout", 0.0)}
+    made |= {"context": rows - first, "position_rows": rows}
+    pooler_dropped(config, made)
 
 
 ROBERTA = Family(
@@ -130,6 +137,74 @@ DISTILBERT = Family(
     aliases="hidden_size num_attention_heads num_hidden_layers",
     idle="tie_weights_",
     fixed={"sinusoidal_pos_embds": (False,)},
+)
+
+
+def narrow_embeddings(config: Config, made: dict[str, Any]) -> None:
+    """Embeddings as wide as the blocks are not projected; what finds replaced tokens scores each by one number."""
+    if made["embedding_width"] == made["width"]:
+        made |= {"embedding_width": None, "embedding_factored": False}
+    if "replaced" in config.end:
+        made |= {"classes": 1, "classes.told_by": "each", "classes.transform": made["activation"]}
+        made["classes.dropout"] = 0.0
+
+
+ELECTRA = Family(
+    model_type="electra",
+    source="ELECTRA (Clark et al. 2020): BERT with narrow embeddings, and a generator or a finder of replaced tokens",
+    like=BERT,
+    ends=encoder_ends(
+        "Electra",
+        {
+            "ForMaskedLM": "tokens",
+            "ForPreTraining": "classes replaced",
+            "Model": "",
+            "ForSequenceClassification": "pooler classes",
+        },
+    ),
+    fields={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
+    sets={"embedding_factored": True, "pooler": "gelu", "head.transform": "gelu", "head.spare_bias": False},
+    rules={"narrow": narrow_embeddings, "pooler": pooler_dropped},
+    idle="summary_activation summary_last_dropout summary_type summary_use_proj",
+)
+
+
+def albert_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Dropout of attention's output alone; the factored embeddings are always projected."""
+    made |= {"mixed_dropout": made["residual_dropout"], "residual_dropout": 0.0}
+
+
+ALBERT = Family(
+    model_type="albert",
+    source="ALBERT (Lan et al. 2020): BERT with narrow embeddings and one block's weights for all",
+    like=BERT,
+    ends=encoder_ends(
+        "Albert",
+        {
+            "ForMaskedLM": "tokens",
+            "ForPreTraining": "tokens pooler pairs classes",
+            "Model": "pooler",
+            "ForSequenceClassification": "pooler classes",
+        },
+    ),
+    fields={"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
+    | {"embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0}
+    | {"attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1},
+    without="classifier_dropout",
+    sets={"embedding_factored": True, "shared_blocks": True},
+    rules={"dropout": albert_blocks},
+    idle="down_scale_factor gap_size net_structure_type num_memory_blocks",
+    fixed={"inner_group_num": (1,), "num_hidden_groups": (1,)},
+)
+
+MPNET = Family(
+    model_type="mpnet",
+    source="MPNet (Song et al. 2020): RoBERTa with biases by distance beside its positions, and no segments",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "MPNet"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30527, "relative_attention_num_buckets": 32},
+    without="type_vocab_size classifier_dropout",
+    rules={"positions": after_padding},
 )
 
 

@@ -38,6 +38,7 @@ class Interpreter:
         self.sizes = sizes
         self.attention = attention
         self.rules = load_rules()
+        self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
         self._made: dict[str, Tensor] = {}
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()

@@ -35,7 +35,7 @@ from costmodel.layers.arithmetic import (
     Subtract,
 )
 from costmodel.layers.attention import Mask
-from costmodel.layers.function import FUNCTIONS, Pointwise
+from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
 from costmodel.layers.indexing import Made
 from costmodel.layers.noise import ChannelDropout
 
@@ -82,10 +82,6 @@ def clamp(op: OpCall) -> Tensor:
         raise op.fail("within bounds that are tensors has no rule")
     low, high = op.constant("min"), op.constant("max")
     return op.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), op.tensor("self"))
-
-
-FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
-"""Activations whose backward works from the result where they are computed in place."""
 
 
 def _from_result(op: OpCall) -> Pointwise | None:
