@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
     from costmodel.performance.engines import Engine
+    from costmodel.performance.fitting import fit_machine
+    from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.serving import Drafts, Serving, serve
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
@@ -62,6 +64,8 @@ _HOMES = {
     "machines": "costmodel.hardware.catalogue",
     "Engine": "costmodel.performance.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
+    "fit_machine": "costmodel.performance.fitting",
+    "calibrate_machine": "costmodel.performance.probing",
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -93,9 +97,11 @@ __all__ = [
     "Transformer",
     "VisionTransformer",
     "break_even",
+    "calibrate_machine",
     "cheapest_checkpoint",
     "compare",
     "explore",
+    "fit_machine",
     "from_torch",
     "load",
     "load_machine",

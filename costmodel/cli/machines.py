@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import Verbs, argument, epilog, verb
+from costmodel.cli.commands import Verbs, argument, epilog, option, verb
 
 if TYPE_CHECKING:
     from costmodel.hardware.catalogue import Machines
@@ -45,9 +45,55 @@ def show(machine: str) -> Any:
     return load_machine(machine)
 
 
+@verb(
+    argument("machine", "A ready machine's name, or the path of a YAML or JSON file."),
+    option(
+        "--measured",
+        "rows",
+        multiple=True,
+        required=True,
+        metavar="ROW",
+        help="A measured step: 'gpt2-small batch=32 seq=512: 0.213 s', or its '1210 samples/s'. May be given again.",
+    ),
+    option("--software", default="", metavar="TEXT", help="What ran, such as 'PyTorch 2.13, CUDA 13.0'."),
+    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    examples=(
+        "machines fit h100-sxm --measured 'gpt2-small batch=32 seq=512: 0.213 s' --out lab.yaml",
+        "predict gpt2-medium --batch 8 --seq 1024 --on ./lab.yaml",
+    ),
+)
+def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> Any:
+    """Constants of a machine from measured steps: one number from one step, several from three or more."""
+    from costmodel.hardware.catalogue import load_machine
+    from costmodel.performance.fitting import fit_machine
+
+    found = fit_machine(load_machine(machine), rows, software=software)
+    if out is not None:
+        found.save(out)
+    return found
+
+
+@verb(
+    click.Argument(["machine"], required=False),
+    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    examples=("machines calibrate --out lab.yaml", "machines calibrate h100-sxm --json"),
+)
+def calibrate(machine: str | None, out: str | None) -> Any:
+    """Constants of a machine from kernels timed on the GPU at hand with PyTorch, in under a minute.
+
+    MACHINE is the GPU's own name unless given.
+    """
+    from costmodel.performance.probing import calibrate_machine, device_name
+
+    found = calibrate_machine(machine or device_name())
+    if out is not None:
+        found.calibration.save(out)
+    return found
+
+
 machines = Searching(
     "machines",
-    {"Commands": ("machines", ("search", "show"))},
+    {"Commands": ("machines", ("search", "show", "fit", "calibrate"))},
     help="Ready machines, by name, chip or vendor. Without a command the words search.",
     epilog=epilog("machines", "machines hopper", "machines show h100-sxm"),
 )

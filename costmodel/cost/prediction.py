@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
 from costmodel.architectures.base import Architecture, BatchShape
@@ -31,6 +31,7 @@ from costmodel.importers.files import settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
+from costmodel.training.settings import Stack as StackName
 
 if TYPE_CHECKING:
     import sympy
@@ -182,8 +183,8 @@ class Prediction(Data):
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
         if self.settings.on is None:
             raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
-        on: Any = self.settings.on
-        return self.on(on, stack=self.settings.stack)
+        machine: Any = self.settings.on
+        return self.on(machine, stack=self.settings.stack)
 
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
@@ -223,18 +224,19 @@ class Prediction(Data):
         self,
         machine: str | os.PathLike[str] | Machine,
         *,
-        stack: str | costmodel.Stack = "eager",
-        tier: str = "typical",
+        stack: StackName | costmodel.Stack = "eager",
+        tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
     ) -> costmodel.Time:
         """How long one step takes on a machine, why, and how far that may be off.
 
         Args:
-            machine: a ready machine's name such as "h100-sxm", a file's path, or a `Machine`.
+            machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
             stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a `Stack`.
             tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
-                family) or "calibrated" (with what was measured on it).
+                family) or "calibrated" (with what was measured on it); None: calibrated where `machine` is a
+                calibration, else typical.
             allow_tf32: whether products of fp32 may be rounded to tf32; None: convolutions alone, as in PyTorch.
             channels_last: whether convolutions have channels last in memory.
 
@@ -285,7 +287,7 @@ class Prediction(Data):
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(_with_machine(data["settings"])))
         found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
@@ -343,6 +345,15 @@ class Prediction(Data):
         from costmodel.cost.report import html
 
         return html(self)
+
+
+def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with a machine in the place of its description."""
+    if not isinstance(settings.get("on"), dict):
+        return settings
+    from costmodel.hardware.machine import Machine
+
+    return {**settings, "on": Machine(**settings["on"])}
 
 
 def _check_quantity(quantity: str) -> None:

@@ -1,8 +1,8 @@
 """Recurrent layers over a sequence: LSTM, GRU, and the plain one of Elman, one direction of one layer each.
 
 They are composed of one product with the input and one with the state for each step, as PyTorch composes them wherever
-no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic;
-what it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
+no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic; what
+it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
 
 T: steps, B: batch, I: features of the input, H: of the state, R: of what is handed on (H, or those of a projection).
 """
@@ -119,57 +119,45 @@ class Recurrent(Layer):
         return 0
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product of all steps' inputs; for each step one of the state before, and one kernel for the gates."""
+        """A product of all steps' inputs; then for each step those with the state, and what makes the next of it."""
         steps, batch, features = call.x.shape
-        rows = self.gates * self.hidden
-        yield _product(call, "input", Product(1, steps * batch, rows, features), 1)
-        yield _product(call, "state", Product(1, batch, rows, self.handed), steps)
-        yield from self._projected_kernels(call)
-        gates = size_bytes(2 * self._rows(call) * rows, call.x.dtype)
-        written = call.y.bytes + made_beside(call)
-        yield stream(call, "gates", "pointwise", self.forward(call).pointwise, gates, written, steps)
-
-    def _projected_kernels(self, call: Call) -> Iterator[Kernel]:
-        """Of the state's projection in the forward pass."""
-        return iter(())
+        gates = self.gates * self.hidden
+        yield self._product_of(call, "", Product(1, steps * batch, gates, features))
+        yield self._product_of(call, "", Product(1, batch, gates, self.handed), steps)
+        made = call.y.bytes + made_beside(call)
+        worked = size_bytes(steps * batch * gates, call.y.dtype)
+        yield stream(call, "", "pointwise", self.forward(call).pointwise, 2 * worked, made, steps)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """For each step one kernel for the gates and a product that goes to the step before; one for each weight."""
-        gradients = list(call.gradients())
-        if not gradients:
+        """Steps from the last to the first, each with a product; then a product for each gradient of all steps."""
+        asked = call.gradients()
+        if not asked:
             return
         steps, batch, features = call.x.shape
-        rows = self.gates * self.hidden
-        before = Product(1, batch, self.handed, rows)
-        if steps != 1:
-            yield _product(call, "backward state", before, steps - 1)
-        names = {id(weight): name for name, weight in call.weights.items()}
+        gates, weights = self.gates * self.hidden, call.weights
+        work = sum(g.work.pointwise for g in asked)
+        worked = size_bytes(steps * batch * gates, call.y.dtype)
+        yield stream(call, "backward", "pointwise", work, call.y.bytes + kept_bytes(call), worked, steps)
+        if steps > 1:
+            yield self._product_of(call, "backward", Product(1, batch, self.handed, gates), steps - 1)
         sizes = {
-            id(call.x): Product(1, steps * batch, features, rows),
-            id(call.inputs[1]): before,
-            **{id(w): self._of_weight(call, names[id(w)]) for w in call.weights.values()},
+            call.x: Product(1, steps * batch, features, gates),
+            call.inputs[1]: Product(1, batch, self.handed, gates),
+            weights["weight_ih"]: Product(1, gates, features, steps * batch),
+            weights["weight_hh"]: Product(1, gates, self.handed, steps * batch),
         }
-        work, written = 0, 0
-        for g in gradients:
-            work, written = work + g.work.pointwise, written + g.operand.bytes
-            if size := sizes.get(id(g.operand)):
-                yield _product(call, f"backward {names.get(id(g.operand), 'input')}", size, 1)
-        yield from self._backward_projected_kernels(call)
-        read = call.y.bytes + kept_bytes(call)
-        gates = size_bytes(self._rows(call) * rows, call.x.dtype)
-        yield stream(call, "backward gates", "pointwise", work, read, gates + written, steps)
+        for g in asked:
+            if g.operand in sizes:
+                yield self._product_of(call, "backward", sizes[g.operand])
 
-    def _backward_projected_kernels(self, call: Call) -> Iterator[Kernel]:
-        """Of the state's projection in the backward pass, but for its weight."""
-        return iter(())
-
-    def _of_weight(self, call: Call, name: str) -> Product | None:
-        """The product that makes a weight's gradient; None for a bias, whose gradient is summed with the gates."""
-        steps, batch, features = call.x.shape
-        rows = self.gates * self.hidden
-        made = {"weight_ih": (rows, features), "weight_hh": (rows, self.handed)}
-        made["weight_hr"] = (self.handed, self.hidden)
-        return Product(1, *made[name], steps * batch) if name in made else None
+    def _product_of(self, call: Call, what: str, sizes: Product, launches: int = 1) -> Kernel:
+        """A product of each of so many steps."""
+        each = size_bytes(sizes.m * sizes.k + sizes.k * sizes.n, call.x.dtype)
+        made = size_bytes(sizes.m * sizes.n, call.x.dtype)
+        name = f"{self.kind} product {what}".strip()
+        return Kernel(
+            name, "product", launches * sizes.flops, launches * each, launches * made, call.x.dtype, launches, sizes
+        )
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input and the state before each step for their weights, and what each step's gates are worked out to."""
@@ -187,14 +175,6 @@ class Recurrent(Layer):
         """The state after each step, until they are stacked; backward: gradients of two steps' gates."""
         listed = call.y.size if not call.y.requires_grad else 0
         return Workspace(listed, 2 * call.x.shape[1] * self.gates * self.hidden)
-
-
-def _product(call: Call, what: str, sizes: Product, launches: int) -> Kernel:
-    """A product that is done `launches` times."""
-    batch, m, n, k = sizes
-    read, written = (launches * size_bytes(batch * of, call.x.dtype) for of in (m * k + k * n, m * n))
-    flops, name = launches * sizes.flops, f"{call.kind.kind} {what}"
-    return Kernel(name, "product", flops, read, written, call.x.dtype, launches, sizes)
 
 
 @layer
@@ -234,20 +214,25 @@ class Lstm(Recurrent):
         contractions, pointwise, _ = super().forward(call)
         return LayerFlops(contractions + self._projection(call), pointwise)
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """And the projection of each step."""
+        yield from super().forward_kernels(call)
+        if self.projected:
+            steps, batch, _ = call.x.shape
+            yield self._product_of(call, "", Product(1, batch, self.projected, self.hidden), steps)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """And back through the projection of each step, and its weight's gradient of all."""
+        yield from super().backward_kernels(call)
+        if self.projected and (asked := call.gradients()):
+            steps, batch, _ = call.x.shape
+            yield self._product_of(call, "backward", Product(1, batch, self.hidden, self.projected), steps)
+            if any(g.operand is call.weights["weight_hr"] for g in asked):
+                rows = steps * batch
+                yield self._product_of(call, "backward", Product(1, self.projected, self.hidden, rows))
+
     def _projection(self, call: Call) -> int:
         return 2 * self._rows(call) * self.hidden * self.projected
-
-    def _projected_kernels(self, call: Call) -> Iterator[Kernel]:
-        """A product for each step."""
-        steps, batch, _ = call.x.shape
-        if self.projected:
-            yield _product(call, "projection", Product(1, batch, self.projected, self.hidden), steps)
-
-    def _backward_projected_kernels(self, call: Call) -> Iterator[Kernel]:
-        """A product for each step."""
-        steps, batch, _ = call.x.shape
-        if self.projected:
-            yield _product(call, "backward projection", Product(1, batch, self.hidden, self.projected), steps)
 
     def _through(self, call: Call) -> tuple[int, int]:
         """Also through the projection; the cell's gradient is scaled by f and added for each step but the first."""

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
+from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from costmodel.cost.prediction import Prediction
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import page, written_for
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.documents.document import parse
+from costmodel.documents.files import is_path, shown_path, text_of
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.performance.calibration import Calibration
 from costmodel.performance.clock import Clock
 from costmodel.performance.constants import Constants, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.interval import Effect, Interval, interval
 from costmodel.performance.laws import Tier
-from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, run_of
+from costmodel.performance.measured import measured_step
+from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from matplotlib.figure import Figure
 
+RERUN = 0.05
+"""By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
+quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
+MOST_ANCHORS = 6
+"""Measured steps that a range is relative to, at most."""
 COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
 Bound = Literal["compute", "memory", "overhead"]
@@ -81,6 +90,9 @@ class PhaseTime(NamedTuple):
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
 
+    known: constants that were measured, and have no range. anchors: steps that were measured on the machine, with their
+    seconds: where other constants are off, these are too, and only what differs from them makes the range.
+
     What a step is made of is worked out once; everything else follows when it is asked for.
     """
 
@@ -92,6 +104,7 @@ class Time(Answer):
         tier: Tier,
         constants: Constants,
         known: Sequence[str] = (),
+        anchors: Sequence[tuple[Time, float]] = (),
         *,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
@@ -102,8 +115,14 @@ class Time(Answer):
         self.tier: Tier = tier
         self.constants = constants
         self.known = tuple(known)
+        self.anchors = tuple(anchors)
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
+
+    @property
+    def title(self) -> str:
+        """Of the model."""
+        return self.prediction.model.title
 
     @cached_property
     def work(self) -> Work:
@@ -126,7 +145,7 @@ class Time(Answer):
 
     def _phases(self, constants: Constants, tasks: Sequence[float]) -> list[PhaseTime]:
         launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(constants)
-        sums: dict[Phase, list[Any]] = {phase: [0.0, 0] for phase in PHASES}
+        sums: dict[Phase, list[float]] = {phase: [0.0, 0] for phase in PHASES}
         for task, seconds in zip(self.work.tasks, tasks, strict=True):
             sums[task.phase][0] += seconds
             sums[task.phase][1] += int(task.times * task.kernel.launches)
@@ -144,11 +163,21 @@ class Time(Answer):
     def interval(self) -> Interval:
         """The range of the step's seconds, and what makes it wide; the ceiling has none."""
         if self.tier == "ceiling":
-            seconds = self._seconds_with(self.constants)
+            seconds = self.seconds_with(self.constants)
             return Interval(seconds, seconds, seconds, ())
-        return interval(self._seconds_with, self.machine, known=self.known, at=self.constants)
+        if not self.anchors:
+            return interval(self.seconds_with, self.machine, known=self.known, at=self.constants)
+        found = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
+        faster, slower = (hypot(log(end / found.typical), RERUN) for end in (found.low, found.high))
+        return found._replace(low=found.typical * exp(-faster), high=found.typical * exp(slower))
 
-    def _seconds_with(self, constants: Constants) -> float:
+    def _anchored(self, constants: Constants) -> float:
+        """Of one step, with other constants, and as much longer as measured steps then take than they would."""
+        off = [log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
+        return self.seconds_with(constants) * exp(sum(off) / len(off))
+
+    def seconds_with(self, constants: Constants) -> float:
+        """Of one step, with other constants."""
         return sum(phase.seconds for phase in self._phases(constants, self._of_tasks(constants)))
 
     @cached_property
@@ -243,7 +272,7 @@ class Time(Answer):
                 found[bound] = found.get(bound, 0.0) + seconds
         if waiting:
             found["host"] = sum(phase.seconds for phase in self.phases if phase.phase in waiting)
-        return max(found, key=found.__getitem__) if found else "host"
+        return max(found, key=lambda bound: found[bound]) if found else "host"
 
     @cached_property
     def _bounds(self) -> list[Bound]:
@@ -278,27 +307,21 @@ class Time(Answer):
     @cached_property
     def layers(self) -> list[LayerTime]:
         """A row for each layer, in the order of the forward pass; sums of gradients and the optimizer last."""
-        found: dict[tuple[str, str], dict[str, float]] = {}
+        found: dict[tuple[str, str], dict[Phase, float]] = {}
         bounds: dict[tuple[str, str], dict[Bound, float]] = {}
         for task, seconds, bound in zip(self.work.tasks, self._device_seconds, self._bounds, strict=True):
             key = (task.layer, task.kind)
-            phases = found.setdefault(key, dict.fromkeys(PHASES, 0.0))
-            phases[task.phase] += seconds
+            spent = found.setdefault(key, dict.fromkeys(PHASES, 0.0))
+            spent[task.phase] += seconds
             of = bounds.setdefault(key, {})
             of[bound] = of.get(bound, 0.0) + seconds
         whole = sum(self._device_seconds) or 1.0
-        return [
-            LayerTime(
-                *key,
-                phases["forward"],
-                phases["backward"],
-                phases["update"],
-                sum(phases.values()),
-                sum(phases.values()) / whole,
-                _most(bounds[key]),
-            )
-            for key, phases in found.items()
-        ]
+        rows = []
+        for (name, kind), phases in found.items():
+            seconds, bound = sum(phases.values()), _most(bounds[name, kind])
+            each = phases["forward"], phases["backward"], phases["update"]
+            rows.append(LayerTime(name, kind, *each, seconds, seconds / whole, bound))
+        return rows
 
     @property
     def fusions(self) -> list[Fusion]:
@@ -347,7 +370,9 @@ class Time(Answer):
             SettingError: what is wrong with the question, in one line.
 
         """
-        return run_of(self, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
+        busy = sum(phase.device_seconds for phase in self.phases) / self.seconds
+        step = Step(self.title, self.machine, self.seconds, self.low, self.high, self.samples, self.tokens, busy)
+        return run_of(step, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
 
     def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.
@@ -365,7 +390,7 @@ class Time(Answer):
         """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
         return self.run(**run).money(price=price)
 
-    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+    def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """A roofline with every kernel on it, as large as its share of the time, also written to `path`.
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
@@ -438,27 +463,67 @@ def _most(of: dict[Bound, float]) -> Bound:
     return max(of, key=lambda bound: of[bound])
 
 
+def calibration_of(machine: Any) -> Calibration | None:
+    """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
+    if isinstance(machine, Calibration):
+        return machine
+    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
+        return None
+    where = shown_path(machine)
+    data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data
+    return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
+
+
+def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:
+    """The steps that a calibration has measured, with their seconds; lines of kernels are none."""
+    constants, found = calibration.on(machine), []
+    for row in calibration.measured[:MOST_ANCHORS]:
+        try:
+            step = measured_step(row)
+        except CostModelError:
+            continue
+        found.append((Time(step.prediction, machine, step.stack, "calibrated", constants), step.seconds))
+    return found
+
+
 def time_on(
     prediction: Prediction,
-    machine: str | PathLike[str] | Machine,
+    machine: str | os.PathLike[str] | Machine | Calibration,
     *,
     stack: StackName | Stack = "eager",
-    tier: Tier = "typical",
+    tier: Tier | None = None,
     allow_tf32: bool | None = None,
     channels_last: bool = False,
 ) -> Time:
     """How long one step of a prediction takes on a machine; see `Prediction.on`. Raises CostModelError."""
-    if tier not in get_args(Tier):
+    if tier is not None and tier not in get_args(Tier):
         raise unknown("tier", tier, get_args(Tier))
     for name, value in (("allow_tf32", allow_tf32), ("channels_last", channels_last)):
         if not isinstance(value, bool | None):
             raise SettingError(f"{name}={shown(value)} is neither True nor False")
-    device = load_machine(machine)
+    calibration = calibration_of(machine)
+    device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
+    if tier == "calibrated" and calibration is None:
+        raise SettingError(
+            f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
+        )
+    if calibration is not None and tier in (None, "calibrated"):
+        return Time(
+            prediction,
+            device,
+            stack_named(stack),
+            "calibrated",
+            calibration.on(device),
+            tuple(calibration.constants),
+            _anchors(calibration, device),
+            allow_tf32=allow_tf32,
+            channels_last=bool(channels_last),
+        )
     return Time(
         prediction,
         device,
         stack_named(stack),
-        tier,
+        tier or "typical",
         typical(device),
         allow_tf32=allow_tf32,
         channels_last=bool(channels_last),

@@ -180,9 +180,10 @@ class Settings(Frozen):
         for name in ("optimizer", "precision"):
             check_declared(name, getattr(self, name))
         self._check_update()
-        if self.training and self.policy.quantised:
+        if self.training and self.policy.quantised and self.lora is None:
             raise SettingError(
-                f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
+                f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
+                "mode='inference', lora, or another precision"
             )
 
     def _check_cache(self) -> None:

@@ -1,0 +1,141 @@
+"""Constants of one machine from measured steps: one number if one step was measured, more if there are more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import log
+from typing import Any
+
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import show_seconds
+from costmodel.errors import SettingError
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
+from costmodel.performance.calibration import Calibration
+from costmodel.performance.constants import UNITS, constant, typical
+from costmodel.performance.drawn import drawn
+from costmodel.performance.measured import MeasuredStep, measured_step
+from costmodel.performance.time import Time, time_on
+
+FITTED = (
+    "conditions",
+    "bandwidth_share",
+    "product_share",
+    "vector_share",
+    "convolution_share",
+    "attention_share",
+    "eager_seconds",
+    "compiled_seconds",
+)
+"""Constants that measured steps can tell apart; those that do nothing to any of them are left alone."""
+FEW = 3
+"""From fewer rows than this a single number is taken: how much longer all kernels take."""
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(Answer):
+    """Constants that measured steps gave, and how well each step is predicted before and after."""
+
+    calibration: Calibration
+    steps: tuple[MeasuredStep, ...]
+    before: tuple[float, ...]
+    after: tuple[Time, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the calibration to a file that `Prediction.on` takes. Raises CostModelError."""
+        self.calibration.save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [s]."""
+        return {
+            "calibration": self.calibration.model_dump(mode="json"),
+            "steps": [
+                {"row": step.row, "measured": step.seconds, "before": before, "after": after.seconds}
+                for step, before, after in zip(self.steps, self.before, self.after, strict=True)
+            ],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each step."""
+        return self.to_dict()["steps"]
+
+    def sheet(self) -> Sheet:
+        """What was found, and what it does to each step."""
+        machine = self.calibration.machine
+        constants = [
+            (name, f"{value:.3g}", f"{constant(name, load_machine(machine)).typical:.3g}")
+            for name, value in self.calibration.constants.items()
+        ]
+        rows = [
+            (step.row, show_seconds(step.seconds), _off(before, step), _off(after.seconds, step))
+            for step, before, after in zip(self.steps, self.before, self.after, strict=True)
+        ]
+        tables = [
+            Table((f"Constants of {machine}", "fitted", "typical"), constants),
+            Table(("Measured step", "measured", "before", "after"), rows),
+        ]
+        return Sheet([], tables, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants])
+
+
+def _off(seconds: float, step: MeasuredStep) -> str:
+    return f"{show_seconds(seconds)} ({seconds / step.seconds - 1:+.0%})"
+
+
+def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], *, software: str = "") -> Fit:
+    """The constants of a machine that measured steps ask for; see `fitting`.
+
+    Fewer than three steps give one number: how much longer kernels take than typical (`conditions`), or if the device
+    waits for it, how long the host takes to start one. More give several constants, each drawn to its typical value as
+    strongly as its range is narrow.
+
+    Args:
+        machine: a ready machine's name, or a `Machine`.
+        measured: steps as `measured_step` reads them; one or more.
+        software: what ran, for the file.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    device = load_machine(machine)
+    texts = [measured] if isinstance(measured, str) else list(measured)
+    steps = [measured_step(row) if isinstance(row, str) else row for row in texts]
+    if not steps:
+        raise SettingError("nothing was measured: give one step or more")
+    times = [time_on(step.prediction, device, stack=step.stack) for step in steps]
+    names = _one(times) if len(steps) < FEW else _effective(times, device)
+    wanted = [log(step.seconds) for step in steps]
+    found = drawn(names, device, lambda c: [log(time.seconds_with(c)) for time in times], wanted)
+    calibration = Calibration(
+        machine=device.name,
+        constants={name: getattr(found, name) for name in names},
+        date=date.today().isoformat(),
+        software=software,
+        measured=[step.row for step in steps],
+    )
+    after = [time_on(step.prediction, calibration, stack=step.stack) for step in steps]
+    return Fit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
+
+
+def _one(times: Sequence[Time]) -> tuple[str]:
+    """The number that one step tells: how long kernels take, or how long the host takes to start them."""
+    launches = {time.stack.launch for time in times if time.bound == "host"}
+    waiting = [launch for launch in launches if isinstance(launch, str)]
+    return (waiting[0],) if len(waiting) == 1 and all(t.bound == "host" for t in times) else ("conditions",)
+
+
+def _effective(times: Sequence[Time], machine: Machine) -> tuple[str, ...]:
+    """Constants that change a step by a thousandth or more within their range."""
+    middle = typical(machine)
+    found = []
+    for name in FITTED:
+        of = constant(name, machine)
+        ends = [[t.seconds_with(middle.changed(**{name: end})) for end in (of.low, of.high)] for t in times]
+        if any(max(pair) > 1.001 * min(pair) for pair in ends):
+            found.append(name)
+    return tuple(found)
