@@ -1,8 +1,8 @@
 """Recurrent layers over a sequence: LSTM, GRU, and the plain one of Elman, one direction of one layer each.
 
 They are composed of one product with the input and one with the state for each step, as PyTorch composes them wherever
-no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic; what
-it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
+no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic;
+what it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
 
 T: steps, B: batch, I: features of the input, H: of the state, R: of what is handed on (H, or those of a projection).
 """
