@@ -3,14 +3,14 @@
 Without data nobody can tell whether a mask is causal, as ``torch.nn.TransformerEncoder`` and ``TransformerDecoder`` ask
 of every mask that comes without the hint `is_causal`: one as square as the sequence is taken for causal, unless an
 example of it with data says otherwise. The package `transformers` leaves causal masks out but when it is exported; here
-they are left out too, since that is what training runs.
+they are left out too, since that is what training runs. Products by groups take any floating type.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +33,30 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
             notes.append(NOTE)
         return True
 
-    with patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected), _masks_as_in_training():
+    with (
+        patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
+        _masks_as_in_training(),
+        _groups_in_any_type(torch),
+    ):
+        yield
+
+
+@contextmanager
+def _groups_in_any_type(torch: Any) -> Iterator[None]:
+    """Let products by groups take any floating type, as they do on a CPU: the meta device asks for bfloat16."""
+
+    def in_any_type(multiply: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(multiply)
+        def multiplied(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+            return multiply(a.to(torch.bfloat16), b.to(torch.bfloat16), *args, **kwargs).to(a.dtype)
+
+        return multiplied
+
+    found = [(torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")]
+    with ExitStack() as stack:
+        for module, name in found:
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, in_any_type(getattr(module, name))))
         yield
 
 

@@ -178,8 +178,10 @@ class Interpreter:
                 tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
             self._made[told.name] = tensor
-        if step.changes is not None:
+        if step.changes is not None and step.grad:
             self._made[step.changes] = self._made[step.makes[0].name]
+        elif step.changes is not None and step.changes in self._made:  # a change without gradients hides from autograd
+            self._made[step.makes[0].name] = self._made[step.changes]
 
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
