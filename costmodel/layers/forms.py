@@ -88,8 +88,10 @@ class Bilinear(Moving):
         yield Gradient(w, LayerFlops(self._work(call), 0, counted=0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """All three."""
-        yield from call.inputs
+        """What the gradients of the others need."""
+        for x in call.inputs:
+            if any(other.requires_grad for other in call.inputs if other is not x):
+                yield x
 
 
 @layer
@@ -133,7 +135,9 @@ class Distances(Moving):
             if not x.requires_grad:
                 continue
             if self.by_product:
-                yield Gradient(x, LayerFlops(2 * self._terms(call), both + call.y.size + 2 * x.size))
+                alone = not all(other.requires_grad for other in call.inputs)  # PyTorch works out the other one too
+                work = 2 * self._terms(call)
+                yield Gradient(x, LayerFlops(work, both + call.y.size + 2 * x.size, 2 * work if alone else None))
             else:
                 yield Gradient(x, LayerFlops(0, both + (1 + negated) * self._terms(call)))
             both = 0

@@ -261,7 +261,7 @@ RANGES = (
     *("arange", "full", "ones", "zeros", "empty", "eye", "linspace", "scalar_tensor", "constant", "rand", "randn"),
     *("full_like", "ones_like", "zeros_like", "empty_like", "rand_like", "randn_like", "randint"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "one_hot", "bernoulli", "uniform", "normal", "fill", "zero"),
-    *("exponential", "hann_window", "hamming_window"),
+    "exponential",
 )
 """What makes numbers of nothing but sizes, or at random."""
 
@@ -270,7 +270,7 @@ LOGIC = (
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
-    *("isin", "count_nonzero", "histc", "bincount"),
+    *("isin", "count_nonzero", "histc"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 

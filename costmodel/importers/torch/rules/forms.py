@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.op_call import OpCall, rule, strides_of
 from costmodel.layers.bags import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
@@ -14,7 +14,7 @@ from costmodel.layers.reduction import LogCumsumExp, Reduce
 from costmodel.layers.resize import Padded
 from costmodel.layers.sampling import GridSample, WindowMean
 from costmodel.layers.shape import Copied
-from costmodel.symbolic.sizes import decided, product, value_of
+from costmodel.symbolic.sizes import product, value_of
 
 
 @rule(*PAIRED)
@@ -67,8 +67,11 @@ def trace(op: OpCall) -> Tensor:
 
 @rule("rot90")
 def rot90(op: OpCall) -> Tensor:
-    """A copy in another order."""
-    return op.layer(Copied(op.shape), op.tensor("self"))
+    """A copy; by a quarter with both axes exchanged."""
+    x = op.tensor("self")
+    y = op.layer(Copied(x.shape, ordered=True), x)
+    first, second = (axis % len(x.shape) for axis in op.value("dims"))
+    return transposed(y, first, second) if op.value("k", 1) % 2 else y
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool3d")
@@ -149,22 +152,38 @@ def trilinear(op: OpCall) -> Tensor:
 
 @rule("_cdist_forward")
 def distances(op: OpCall) -> Tensor:
-    """By differences; Euclidean ones of more than 25 rows by a product, unless that is forbidden."""
-    a, b, p = op.tensor("x1"), op.tensor("x2"), op.constant("p")
+    """By differences."""
+    p = op.constant("p")
     if p not in (1.0, 2.0):
         raise op.fail(f"with p = {p:g} has no rule")
-    many = decided(a.shape[-2]) > 25 or decided(b.shape[-2]) > 25
-    mode = op.value("compute_mode", 0)
-    return op.layer(Distances(p == 2.0, p == 2.0 and (mode == 1 or (not mode and many))), a, b)
+    return op.layer(Distances(squares=p == 2.0), op.tensor("x1"), op.tensor("x2"))
 
 
-@rule("_grouped_mm", "grouped_mm_fallback")
+@rule("_euclidean_dist")
+def euclidean(op: OpCall) -> Tensor:
+    """By norms and a product, as ``torch.cdist`` has it of more than 25 rows."""
+    return op.layer(Distances(by_product=True), op.tensor("x1"), op.tensor("x2"))
+
+
+@rule("_grouped_mm")
 def grouped(op: OpCall) -> Tensor:
-    """Rows by groups, times a matrix each; the second is what `transformers` calls where the first cannot be traced."""
-    names = ("self", "mat2") if op.has("mat2") else ("input", "weight")
+    """Rows by groups, times a matrix each."""
+    names = ("self", "mat2")
     x, w = (op.tensor(name) for name in names)
     if not op.has("offs") or len(w.shape) != 3 or len(x.shape) != 2:
         raise op.fail("of other shapes than rows and a matrix for each group has no rule")
-    return op.layer(GroupedMatmul(), x, w, op.tensor("offs"))
+    ends = op.tensor("offs")
+    if ends.storage not in op.replay.narrow:  # whole numbers of four bytes each, as a statistic has
+        made = op.layer(Made(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
+        op.replay.narrow[ends.storage] = made
+    return op.layer(GroupedMatmul(), x, w, op.replay.narrow[ends.storage])
+
+
+@rule("hann_window", "hamming_window")
+def window(op: OpCall) -> Tensor:
+    """Numbers; periodic ones are all but the last of one more."""
+    if not op.value("periodic", True):
+        return op.layer(Made(op.shape), name=op.step.name)
+    return op.part(op.layer(Made((op.shape[0] + 1,)), name=f"{op.step.name}.whole"), op.shape, (1,))
 
 
