@@ -1176,6 +1176,7 @@ def recurrent_cell(draw: Draw, op: Operator) -> Case:
 
     return Case(call, (*some(draw, (batch, features), *((batch, hidden) for _ in range(states))), *weights))
 
+
 # Functions of two tensors, forms, windows, places
 
 
@@ -1242,7 +1243,8 @@ def mean_pool3d(draw: Draw, op: Operator) -> Case:
 def weight_norm(draw: Draw, op: Operator) -> Case:
     rows, *rest = draw(any_shape(2, 4))
     return Case(
-        lambda v, g: op(v, g, 0)[0], (weight(draw, rows, *rest), Given((rows, *(1 for _ in rest)), (0, *range(1, 1 + len(rest))), "weight", True))
+        lambda v, g: op(v, g, 0)[0],
+        (weight(draw, rows, *rest), Given((rows, *(1 for _ in rest)), (0, *range(1, 1 + len(rest))), "weight", True)),
     )
 
 

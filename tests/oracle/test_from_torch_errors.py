@@ -12,8 +12,6 @@ from torch import Tensor, nn
 import costmodel as cm
 from tests.command import said_in_one_line
 
-from .measure import meta
-
 pytestmark = pytest.mark.oracle
 
 
@@ -49,6 +47,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an error of the module's own": (
         lambda: cm.from_torch(Calls(lambda x, _: x + no_such_name), X),  # type: ignore[name-defined]  # noqa: F821
         r"at test_from_torch_errors.py:\d+ in .*name 'no_such_name' is not defined",
+    ),
+    "a gradient within forward": (
+        lambda: cm.from_torch(Calls(lambda x, _: torch.autograd.grad(x.sum(), x)[0]), X),
+        "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken of",
+    ),
+    "backward within forward": (
+        lambda: cm.from_torch(Calls(lambda x, _: x.sum().backward()), X),
+        "autograd.grad or backward is called within forward",
     ),
     "nothing returned": (lambda: cm.from_torch(Calls(lambda x, _: 3), X), "returns no tensor"),
     "an operator without a rule": (
@@ -132,3 +138,8 @@ def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
     model = cm.from_torch(Endless(), torch.zeros(2, 3, 4, 5), time_limit=0.5)
     assert "height is fixed at 4: leaving it open takes more than 0.5 s" in model.notes
     assert model.open == {"batch"}
+
+
+def test_checkpointing_within_a_module_is_noted() -> None:
+    model = cm.from_torch(Calls(lambda x, _: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False)), X)
+    assert "torch.utils.checkpoint within the module is left out" in model.notes

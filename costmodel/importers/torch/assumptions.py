@@ -15,6 +15,8 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+from costmodel.errors import SpecError
+
 NOTE = "a square mask without the hint is_causal is taken for a causal one"
 
 
@@ -37,6 +39,39 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
         patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
         _masks_as_in_training(),
         _groups_in_any_type(torch),
+        _without_backward(torch, notes),
+    ):
+        yield
+
+
+CHECKPOINTED = "torch.utils.checkpoint within the module is left out: the setting checkpoint asks for it"
+
+
+@contextmanager
+def _without_backward(torch: Any, notes: list[str]) -> Iterator[None]:
+    """Refuse gradients within forward, which torch.export drops in silence; note what is recomputed."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise SpecError(
+            "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken "
+            "of, and ask for a training step"
+        )
+
+    original = torch.utils.checkpoint.checkpoint
+
+    @wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if CHECKPOINTED not in notes:
+            notes.append(CHECKPOINTED)
+        return original(*args, **kwargs)
+
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
+    with (
+        patch.object(torch.autograd, "grad", refused),
+        patch.object(torch.autograd, "backward", refused),
+        patch.object(torch.utils.checkpoint, "checkpoint", noted),
     ):
         yield
 

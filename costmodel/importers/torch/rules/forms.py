@@ -185,5 +185,3 @@ def window(op: OpCall) -> Tensor:
     if not op.value("periodic", True):
         return op.layer(Made(op.shape), name=op.step.name)
     return op.part(op.layer(Made((op.shape[0] + 1,)), name=f"{op.step.name}.whole"), op.shape, (1,))
-
-
