@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
+from costmodel.layers.kernels import backward_pass, forward_pass
 
 
 @layer
@@ -59,6 +61,14 @@ class EmbeddingBag(Layer):
         )
         if len(call.inputs) == 3:
             yield Gradient(call.inputs[2], LayerFlops(0, 2 * self._read(call)))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One that gathers the rows of each bag."""
+        return forward_pass(call, "gather")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Each row's gradient to its place in the table, after the indices are put in order."""
+        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Indices, offsets and weights; the bag of each index, the size of each bag, and the place of each maximum."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, LayerFlops, layer, takes
+from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import product
+from costmodel.training.dtypes import size_bytes
 
 
 @layer
@@ -36,6 +39,22 @@ class GroupedMatmul(Moving):
     def forward(self, call: Call) -> LayerFlops:
         """A multiply-add for each number of a row and column of its matrix."""
         return self._work(call)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One, of all groups."""
+        sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
+        yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each side."""
+        rows, k = call.x.shape
+        n = call.y.shape[1]
+        for operand, *_ in call.gradients():
+            of_rows = operand is call.x
+            sizes = Product(1, rows, k, n) if of_rows else Product(1, k, n, rows)
+            other = call.inputs[1] if of_rows else call.x
+            what = "backward rows" if of_rows else "backward matrices"
+            yield multiply(call, what, sizes, call.y.bytes + moved(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size."""
@@ -76,6 +95,33 @@ class Bilinear(Moving):
     def forward(self, call: Call) -> LayerFlops:
         """All products of two features, then a product with the form."""
         return LayerFlops(self._work(call), self._pairs(call), counted=0)
+
+    def _rows(self, call: Call) -> tuple[int, int, int, int]:
+        """Rows, and features of both sides and of the result."""
+        a, b, w = call.inputs
+        return a.rows, a.shape[-1], b.shape[-1], w.shape[0]
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """All products of two features, and a matrix product."""
+        rows, i, j, o = self._rows(call)
+        made = size_bytes(rows * i * j, call.x.dtype)
+        yield stream(call, "pairs", "pointwise", self._pairs(call), read_of(call.inputs[:2]), made)
+        yield multiply(call, "", Product(1, rows, o, i * j), made + moved(call.inputs[2]), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One product for both sides and one for each; one for the form."""
+        rows, i, j, o = self._rows(call)
+        a, b, w = call.inputs
+        made, seen = size_bytes(rows * i * j, call.x.dtype), False
+        for operand, *_ in call.gradients():
+            if operand is w:
+                yield multiply(call, "backward form", Product(1, o, i * j, rows), call.y.bytes + made, w.bytes)
+                continue
+            if not seen:
+                yield multiply(call, "backward both", Product(1, rows, i * j, o), call.y.bytes + moved(w), made)
+            seen = True
+            sizes, other = (Product(rows, i, 1, j), b) if operand is a else (Product(rows, j, 1, i), a)
+            yield multiply(call, "backward side", sizes, made + moved(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g w for both sides, then a product with the other; g times the products of two features for the form."""
@@ -126,6 +172,31 @@ class Distances(Moving):
             return LayerFlops(2 * self._terms(call), squares - sum(x.rows for x in call.inputs) + 5 * call.y.size, 0)
         return LayerFlops(0, 3 * self._terms(call) - (0 if self.squares else call.y.size))
 
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One; by a product, that and what is done before and after."""
+        if not self.by_product:
+            yield from forward_pass(call, "reduction")
+            return
+        *outer, rows, features = call.x.shape
+        sizes = Product(product(outer), rows, call.y.shape[-1], features)
+        read, pointwise = read_of(call.inputs), self.forward(call).pointwise
+        yield stream(call, "norms", "reduction", pointwise, read + call.y.bytes, call.y.bytes, 8)
+        yield multiply(call, "", sizes, read, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One; by a product, that for each side and what is done beside."""
+        if not self.by_product:
+            yield from backward_pass(call, "reduction", len(call.gradients()))
+            return
+        for operand, work, _ in call.gradients():
+            *outer, rows, features = operand.shape
+            others = next(x for x in call.inputs if x is not operand)
+            sizes = Product(product(outer), rows, features, others.shape[-2])
+            yield stream(
+                call, "backward", "pointwise", work.pointwise, call.y.bytes + kept_bytes(call), operand.bytes, 4
+            )
+            yield multiply(call, "backward product", sizes, call.y.bytes + moved(others), operand.bytes)
+
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g/y, or signs, for both; each side adds up its differences by them, or takes a product with the other."""
         both = call.y.size if self.squares else 0
@@ -166,6 +237,22 @@ class AffineGrid(Moving):
     def forward(self, call: Call) -> LayerFlops:
         """One product; FlopCounterMode sees that of backward alone."""
         return LayerFlops(self._work(call), 0, counted=0)
+
+    def _sizes(self, call: Call) -> tuple[int, int, int]:
+        """Maps, pixels and axes."""
+        maps, axes, _ = call.x.shape
+        return maps, product(self.shape[1:-1]), axes
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product."""
+        maps, pixels, axes = self._sizes(call)
+        yield multiply(call, "", Product(maps, pixels, axes, axes + 1), moved(call.x), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product."""
+        maps, pixels, axes = self._sizes(call)
+        if call.gradients():
+            yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """One product."""

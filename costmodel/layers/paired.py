@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor, broadcast, dense_strides
 from costmodel.layers.arithmetic import Elementwise
 from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer, takes
+from costmodel.layers.kernels import backward_each, forward_pass
 
 
 class PairedFunction(NamedTuple):
@@ -86,6 +88,14 @@ class Within(Weightless):
         """The comparisons and a choice per element; a broadcast operand sums."""
         for x, work in zip(call.inputs, (3, 2, 2), strict=True):
             yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """All three."""

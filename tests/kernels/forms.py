@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def nothing(g: Array, a: Array, b: Array) -> None:
 
 
 class Paired(Kernel):
-    functions = {
+    functions: ClassVar[dict[str, Function]] = {
         "atan2": Function(
             np.arctan2,
             lambda g, a, b: g / (a * a + b * b),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import costmodel as cm
+from tests.layers.device_kernels import check_kernels
 
 from .imports import found, measured
 from .measure import meta
@@ -249,7 +250,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
 def test_a_module_costs_what_it_does(name: str) -> None:
     make, inputs = MODULES[name]
     module = make().to("meta").train()
-    assert found(cm.from_torch(module, inputs, dynamic={})) == measured(module, *inputs)
+    model = cm.from_torch(module, inputs, dynamic={})
+    assert found(model) == measured(module, *inputs)
+    check_kernels(cm.predict(model))
 
 
 def test_a_recurrent_network_at_another_batch() -> None:

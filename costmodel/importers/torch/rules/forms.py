@@ -1,7 +1,6 @@
-"""Rules of operators with derivatives of their own that are no common layers: see `costmodel.layers.forms` and others."""
+"""Rules of operators with derivatives of their own that are no common layers, such as forms, bags and grids."""
 
 from __future__ import annotations
-
 
 from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.op_call import OpCall, rule, strides_of
