@@ -3,17 +3,19 @@
 Without data nobody can tell whether a mask is causal, as ``torch.nn.TransformerEncoder`` and ``TransformerDecoder`` ask
 of every mask that comes without the hint `is_causal`: one as square as the sequence is taken for causal, unless an
 example of it with data says otherwise. The package `transformers` leaves causal masks out but when it is exported; here
-they are left out too, since that is what training runs.
+they are left out too, since that is what training runs. Products by groups take any floating type.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
+
+from costmodel.errors import SpecError
 
 NOTE = "a square mask without the hint is_causal is taken for a causal one"
 
@@ -33,7 +35,66 @@ def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]
             notes.append(NOTE)
         return True
 
-    with patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected), _masks_as_in_training():
+    with (
+        patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
+        _masks_as_in_training(),
+        _groups_in_any_type(torch),
+        _without_backward(torch, notes),
+    ):
+        yield
+
+
+CHECKPOINTED = "torch.utils.checkpoint within the module is left out: the setting checkpoint asks for it"
+
+
+@contextmanager
+def _without_backward(torch: Any, notes: list[str]) -> Iterator[None]:
+    """Refuse gradients within forward, which torch.export drops in silence; note what is recomputed."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise SpecError(
+            "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken "
+            "of, and ask for a training step"
+        )
+
+    original = torch.utils.checkpoint.checkpoint
+
+    @wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if CHECKPOINTED not in notes:
+            notes.append(CHECKPOINTED)
+        return original(*args, **kwargs)
+
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
+    with (
+        patch.object(torch.autograd, "grad", refused),
+        patch.object(torch.autograd, "backward", refused),
+        patch.object(torch.utils.checkpoint, "checkpoint", noted),
+    ):
+        yield
+
+
+@contextmanager
+def _groups_in_any_type(torch: Any) -> Iterator[None]:
+    """Let products by groups take any floating type, as they do on a CPU: the meta device asks for bfloat16."""
+
+    def in_any_type(multiply: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(multiply)
+        def multiplied(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+            return multiply(a.to(torch.bfloat16), b.to(torch.bfloat16), *args, **kwargs).to(a.dtype)
+
+        return multiplied
+
+    found = [(torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")]
+    package = sys.modules.get("transformers.integrations.moe")
+    with ExitStack() as stack:
+        if hasattr(package, "_can_use_grouped_mm"):  # which says no while anything is traced
+            stack.enter_context(patch.object(package, "_can_use_grouped_mm", lambda *_: True))
+        for module, name in found:
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, in_any_type(getattr(module, name))))
         yield
 
 

@@ -86,7 +86,7 @@ class Capture:
         """Note the steps of a graph; returns its outputs, each with its node and the name of its tensor."""
         for node in graph.graph.nodes:
             if node.op == "call_function":
-                self._call(graph, node, grad)
+                self._call(graph, node, grad and node.meta.get("grad", True))
             elif node.op == "get_attr" and hasattr(node.meta.get("val"), "shape"):
                 self.steps.append(Step("constant", (), node.name, {}, self._makes(node, node.meta["val"]), grad=False))
             elif node.op == "output":
@@ -167,16 +167,31 @@ class Capture:
         import torch
         from torch.fx import Node, map_arg
         from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.utils._python_dispatch import TorchDispatchMode
 
         tensors = [given for given in node.all_input_nodes if hasattr(given.meta.get("val"), "shape")]
+
+        followed: list[tuple[Any, bool]] = []
+
+        class Followed(TorchDispatchMode):  # parts of it may be without gradients
+            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                followed.append((function, torch.is_grad_enabled()))
+                return function(*args, **(kwargs or {}))
 
         def call(*given: Any) -> Any:
             values = dict(zip(tensors, given, strict=True))
             plain: Any = map_arg((node.args, node.kwargs), lambda n: values[n] if n in values else n.meta["val"])
-            return node.target(*plain[0], **plain[1])
+            with Followed():
+                return node.target(*plain[0], **plain[1])
 
-        with torch.no_grad():
+        with torch.enable_grad():
             inner = make_fx(call, tracing_mode="fake")(*(given.meta["val"] for given in tensors))
+        calls = [made for made in inner.graph.nodes if hasattr(made.target, "_schema")]
+        for made in calls:  # some are called that leave no trace
+            place = next((n for n, (function, _) in enumerate(followed) if function == made.target), None)
+            if place is not None:
+                made.meta["grad"] = followed[place][1]
+                del followed[: place + 1]
         for made in inner.graph.nodes:
             made.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
             if made.op == "get_attr":

@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Shape, Tensor, show_shape
+from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
 from costmodel.importers.torch.op_call import OpCall, role_of
 from costmodel.importers.torch.program import Program, Step, tensors_in
@@ -38,6 +38,7 @@ class Interpreter:
         self.sizes = sizes
         self.attention = attention
         self.rules = load_rules()
+        self.narrow: dict[Storage, Tensor] = {}
         self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
         self._made: dict[str, Tensor] = {}
         self._weights: dict[str, Tensor] = {}
@@ -178,8 +179,10 @@ class Interpreter:
                 tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
             self._made[told.name] = tensor
-        if step.changes is not None:
+        if step.changes is not None and step.grad:
             self._made[step.changes] = self._made[step.makes[0].name]
+        elif step.changes is not None and step.changes in self._made:  # a change without gradients hides from autograd
+            self._made[step.makes[0].name] = self._made[step.changes]
 
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
