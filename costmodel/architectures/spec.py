@@ -31,11 +31,12 @@ Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MO
 
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts."""
+    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts, a norm first."""
 
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+    normed: bool = True
 
 
 class Window(Description):
@@ -136,6 +137,7 @@ class Head(Description):
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
     input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
     logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
@@ -153,6 +155,8 @@ class Pooler(Description):
     activation: ActivationName = Field(description="activation of the pooler")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
     dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+    bias: bool = Field(default=True, description="bias in the pooler")
+    norm: bool = Field(default=False, description="norm of what the pooler makes")
 
 
 MaybePooler = Annotated[Reads[Pooler | None, Pooler | Mapping[str, Any] | str | None], part_of(Pooler)]
@@ -168,6 +172,8 @@ class Classes(Description):
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer before the classes of every token (default: none)"
     )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
+    transform_norm: bool = Field(default=False, description="norm after that activation")
     bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     told_by: Literal["first", "last", "each", "spans"] = Field(
         default="first",
@@ -295,6 +301,9 @@ class TransformerSpec(Architecture):
     )
     parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
     shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
+    first_norm: bool = Field(
+        default=True, description="norm before the first block's attention, where norms come first"
+    )
     shared_blocks: bool = Field(default=False, description="all blocks have the same weights")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
     final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
@@ -343,6 +352,10 @@ class TransformerSpec(Architecture):
             raise ValueError(
                 "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
             )
+        if not self.first_norm and (self.norm_placement != "pre" or self.parallel):
+            raise ValueError("first_norm: false needs norm_placement 'pre', and parallel: false")
+        if self.shared_blocks and not self.first_norm:
+            raise ValueError("shared_blocks needs blocks that are alike: first_norm: true")
         if self.embedding_factored and self.embedding_width is None:
             raise ValueError("embedding_factored needs an embedding_width")
         if self.shared_norm and not self.parallel:
@@ -489,7 +502,11 @@ class TransformerSpec(Architecture):
         rotated = (rotary and rotary.pattern) or (True,)
         routed = (False,) if experts is None else experts.pattern or (True,)
         dense = 0 if experts is None else experts.dense_layers or 0
-        return variants((windowed, rotated, routed), self.layers, dense)
+        made = variants((windowed, rotated, routed), self.layers, dense)
+        if self.first_norm:
+            return made
+        every = [made[n % len(made)] for n in range(int(self.layers))]
+        return [every[0]._replace(normed=False), *every[1:]]
 
     @property
     def by_distance(self) -> bool:

@@ -447,7 +447,7 @@ class Block(nn.Module):
         self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.norm1 = norm(spec, device)
+        self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
         self.norm2 = None if spec.shared_norm else norm(spec, device)
@@ -483,6 +483,8 @@ class Block(nn.Module):
             x = x + drop_mixed(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
         x = norm1(x + drop_mixed(self.attention(x, bias)))
+        if self.crossing is not None and self.crossing_norm is not None:
+            x = self.crossing_norm(x + drop(self.crossing(x, memory=memory)))
         return norm2(x + drop(self.mlp(x)))
 
 
@@ -648,7 +650,7 @@ class Transform(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         inner = spec.width if spec.embedding_factored else width
-        self.linear, self.norm = nn.Linear(inner, width), norm_over(spec, width, device)
+        self.linear, self.norm = nn.Linear(inner, width, spec.head.transform_bias), norm_over(spec, width, device)
         self.act = activated(spec.head.transform)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -662,10 +664,12 @@ class Summary(nn.Module):
         super().__init__()
         features = spec.value("pooler.width") or width
         self.act = activated(spec.pooler.activation) if spec.pooler else None
-        self.pooler = nn.Linear(width, features) if spec.pooler else None
+        self.pooler = nn.Linear(width, features, bias=spec.pooler.bias) if spec.pooler else None
+        self.pooler_norm = norm_over(spec, features, device) if spec.pooler and spec.pooler.norm else None
         self.classes = nn.Linear(features, spec.classes.count, bias=spec.classes.bias) if spec.classes else None
         transform = spec.classes.transform if spec.classes else None
-        self.inner = nn.Linear(features, features) if transform and self.classes is not None else None
+        self.inner = nn.Linear(features, features, bias=spec.classes.transform_bias) if transform else None
+        self.inner_norm = norm_over(spec, features, device) if transform and spec.classes.transform_norm else None
         self.inner_act = activated(transform) if transform else None
         self.told_by = spec.classes.told_by if spec.classes else "first"
         self.before, self.between = (
@@ -674,11 +678,14 @@ class Summary(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         if self.classes is not None and self.told_by != "first":
-            scores = self.classes(self.between(x if self.inner is None else self.inner_act(self.inner(x))))
+            x = x if self.inner is None else self.inner_act(self.inner(x))
+            x = x if self.inner_norm is None else self.inner_norm(x)
+            scores = self.classes(self.between(x))
             if self.told_by == "spans":
                 return scores.unbind(-1)
             return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
         x = x[:, 0]
         if self.pooler is not None:
             x = self.act(self.pooler(self.before(x)))
+        x = x if self.pooler_norm is None else self.pooler_norm(x)
         return x if self.classes is None else self.classes(self.between(x))

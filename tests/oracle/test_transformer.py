@@ -82,6 +82,8 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         **ends,
         **chances,
     )
+    if fields["norm_placement"] == "pre" and not parallel and not fields["shared_blocks"]:
+        fields["first_norm"] = draw(st.booleans())
     return Transformer.of(fields | within)
 
 
@@ -100,6 +102,11 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
         "classes": classes,
         "classes.told_by": told_by if classes else None,
         "classes.transform": draw(names) if classes and told_by != "first" else None,
+        "classes.transform_bias": draw(st.booleans()) if classes else None,
+        "classes.transform_norm": draw(st.booleans()) if classes else None,
+        "pooler.bias": draw(st.booleans()) if pooler else None,
+        "pooler.norm": draw(st.booleans()) if pooler else None,
+        "head.transform_bias": draw(st.booleans()) if head else None,
         "classes.bias": draw(st.booleans()) if classes else None,
         "pooler.dropout": draw(PROBABILITY) if pooler else None,
         "classes.dropout": draw(PROBABILITY) if classes else None,

@@ -9,8 +9,9 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, tasks
+from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, sizes, tasks
 from costmodel.importers.huggingface.fields import activation_named
+from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
 """Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
@@ -182,7 +183,7 @@ ALBERT = Family(
         "Albert",
         {
             "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler pairs classes",
+            "ForPreTraining": "tokens pooler classes",
             "Model": "pooler",
             "ForSequenceClassification": "pooler classes",
         },
@@ -205,6 +206,62 @@ MPNET = Family(
     fields={"vocab_size": 30527, "relative_attention_num_buckets": 32},
     without="type_vocab_size classifier_dropout",
     rules={"positions": after_padding},
+)
+
+
+def modern_ends(config: Config, made: dict[str, Any]) -> None:
+    """What an architecture ends in goes through a linear layer, an activation and a norm."""
+    made |= {"final_norm": True, "first_norm": False}
+    inner = {"activation": config["classifier_activation"], "bias": config["classifier_bias"]}
+    if "tokens" in config.end:
+        made |= {"head.transform": inner["activation"], "head.transform_bias": inner["bias"]}
+        return
+    if "classes" not in config.end:
+        return
+    made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
+    if "pooler" in config.end:
+        if config["classifier_pooling"] != "cls":
+            raise SpecError(
+                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls': the mean of tokens is not read",
+                ("classifier_pooling",),
+            )
+        made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
+        return
+    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    made |= {"classes.told_by": told_by, "classes.transform": inner["activation"]}
+    made |= {"classes.transform_bias": inner["bias"], "classes.transform_norm": True}
+    if told_by == "spans":
+        made["classes"] = PAIRS
+
+
+def modern_windows(config: Config, made: dict[str, Any]) -> None:
+    """All layers but every third see a window: so many tokens before and after."""
+    every = config["global_attn_every_n_layers"]
+    types, layers = config["layer_types"], made["layers"]
+    local = each(layers, lambda n: n % every != 0) if types is None else sliding(types, layers)
+    if any(local):
+        made |= {"window.size": config["local_attention"] // 2 + 1, "window.pattern": cycle(local, layers)}
+
+
+MODERN_BERT = Family(
+    model_type="modernbert",
+    source="ModernBERT (Warner et al. 2024): an encoder with rotary positions, a gated MLP and windows",
+    ends=encoder_ends(
+        "ModernBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
+    fields=sizes(50368, 768, 1152, 22, 12, hidden_activation="gelu", max_position_embeddings=8192, norm_bias=False)
+    | {"attention_bias": False, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_bias": False}
+    | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}
+    | {"global_attn_every_n_layers": 3, "classifier_bias": False, "classifier_dropout": 0.0}
+    | {"classifier_activation": "gelu", "classifier_pooling": "cls", "tie_word_embeddings": True}
+    | {"id2label": None, "num_labels": None},
+    means={"attention_dropout": "attention_dropout mixed_dropout"},
+    sets={"causal": False, "positions": "rotary", "mlp": "gated", "embedding_norm": True},
+    rules={"windows": modern_windows, "ends": modern_ends},
+    idle=f"{ROTARY_IDLE} deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor "
+    "embedding_dropout_prob layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad "
+    "rope_parameters sparse_pred_ignore_index sparse_prediction",
+    fixed={"rope_scaling": (None,)},
 )
 
 
@@ -322,6 +379,38 @@ def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
     for ours, field in own.items():
         made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
 
+
+def bart_positions(config: Config, made: dict[str, Any]) -> None:
+    """The tables have two rows more than the context; embeddings may be times √width."""
+    whisper_decoder(config, made)
+    made["position_rows"] = made["context"] + 2
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+
+
+BART = Family(
+    model_type="bart",
+    source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
+    builds=encoder_decoder,
+    ends=architectures("BartForConditionalGeneration"),
+    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
+    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
+    | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "scale_embedding": False},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "score_scale": None}
+    | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
+    rules={"decoder": bart_positions},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
+    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "normalize_before": (False,),
+        "tie_word_embeddings": (True,),
+    },
+)
 
 WHISPER = Family(
     model_type="whisper",
