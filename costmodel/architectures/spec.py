@@ -270,9 +270,10 @@ class TransformerSpec(Architecture):
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
-    query_key_norm: Literal["head", "heads", "width"] | None = Field(
+    query_key_norm: Literal["head", "heads", "width", "unit"] | None = Field(
         default=None,
-        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
+        description="norm of query and key: within each head, so with weights of its own, or over all; unit: within "
+        "each head, without weights, where they are rotated (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")

@@ -243,6 +243,10 @@ class Attention(nn.Module):
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
             self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
+        if spec.query_key_norm == "unit":
+            self.norms = nn.ModuleList(
+                RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
+            )
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
@@ -273,7 +277,7 @@ class Attention(nn.Module):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
         parts = [part.view(b, -1, n, self.size) for part, n in zip(parts, heads, strict=True)]
-        if self.spec.query_key_norm in ("head", "heads"):
+        if self.spec.query_key_norm in ("head", "heads", "unit"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:

@@ -159,7 +159,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
     holds()
 
 
-WHOLE = {"apertus", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
+WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 """Families that turn whole heads, and refuse a share."""
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
@@ -228,6 +228,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed["head_dim"] = st.sampled_from([4, 8])
     if family == "hunyuan_v1_moe":
         needed |= {"num_experts": st.integers(3, 5), "moe_topk": st.integers(1, 3)}
+    if family == "llama4_text":  # which runs every expert on every token
+        experts = draw(st.integers(1, 3))
+        needed |= {"num_experts_per_tok": st.just(experts), "num_local_experts": st.just(experts)}
     if family == "falcon":
         needed |= {"new_decoder_architecture": st.booleans(), "parallel_attn": st.just(True)}
     kinds = st.sampled_from(["full_attention", "sliding_attention"])
@@ -244,6 +247,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "shared_expert_intermediate_size": st.integers(1, 9),
         "shared_intermediate_size": st.integers(0, 9),
         "decoder_sparse_step": st.integers(1, 3),
+        "interleave_moe_layer_step": st.integers(1, 3),
+        "moe_layers": st.lists(st.integers(0, 3), max_size=2, unique=True),
         "mlp_only_layers": st.lists(st.integers(0, 3), max_size=2),
         "max_window_layers": st.integers(0, layers),
         "no_rope_layers": st.lists(st.integers(0, 1), min_size=layers, max_size=layers),

@@ -41,7 +41,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
     ends = draw(st.just({}) | summaries(head)) if summed_up else {}
     flags = {name: draw(st.booleans()) for name in FLAGS}
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
+    inner = [None, "head", "width", "unit", *["heads"] * (norm == "layernorm")]
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in PLACES}
     narrow = draw(st.none() | st.integers(1, 9))
     within: dict[str, Any] = {"window.pattern": draw(PATTERN)} if window else {}
