@@ -111,11 +111,11 @@ class MLP(nn.Module):
         for n_in, n_out in zip(spec.sizes[:-2], spec.sizes[1:-1], strict=True):
             stages.append(nn.Linear(n_in, n_out, bias=spec.bias))
             if spec.norm == "batchnorm":
-                stages.append(nn.BatchNorm1d(n_out))
+                stages.append(nn.BatchNorm1d(n_out, affine=spec.norm_affine))
             if spec.norm == "layernorm":
-                stages.append(nn.LayerNorm(n_out))
+                stages.append(nn.LayerNorm(n_out, elementwise_affine=spec.norm_affine))
             if spec.norm == "rmsnorm":
-                stages.append(RMSNorm(n_out, device))
+                stages.append(RMSNorm(n_out, device, spec.norm_affine))
             stages.append(Activation(spec.activation))
             stages.append(Dropout(spec.dropout, device))
         self.hidden = nn.Sequential(*stages)

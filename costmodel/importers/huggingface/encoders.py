@@ -158,8 +158,8 @@ ELECTRA = Family(
         "Electra",
         {
             "ForMaskedLM": "tokens",
-            "ForPreTraining": "classes replaced",
             "Model": "",
+            "ForPreTraining": "classes replaced",
             "ForSequenceClassification": "pooler classes",
         },
     ),
@@ -222,7 +222,7 @@ def modern_ends(config: Config, made: dict[str, Any]) -> None:
     if "pooler" in config.end:
         if config["classifier_pooling"] != "cls":
             raise SpecError(
-                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls': the mean of tokens is not read",
+                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls', which alone is understood",
                 ("classifier_pooling",),
             )
         made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
@@ -270,8 +270,8 @@ def vision(config: Config, made: dict[str, Any]) -> Architecture:
     return VisionTransformer.of(made)
 
 
-def image_ends(config: Config, made: dict[str, Any]) -> None:
-    """Images and patches of one size or two; classes, or a pooler."""
+def image_size(config: Config, made: dict[str, Any]) -> None:
+    """Images and patches of one size or two."""
     both = {}
     for field in ("image_size", "patch_size"):
         value = config[field]
@@ -282,10 +282,27 @@ def image_ends(config: Config, made: dict[str, Any]) -> None:
     if patch[0] != patch[1]:
         raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
     made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
+
+
+def image_ends(config: Config, made: dict[str, Any]) -> None:
+    """Classes, or a pooler."""
+    image_size(config, made)
     if "classes" in config.end:
         made |= {"classes": labels(config), "distilled": "teacher" in config.end}
     else:
         made |= {"classes": None, "pooler": config["pooler_act"], "pooler.width": config["pooler_output_size"]}
+
+
+def clip_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of the first token, or a projection of them."""
+    image_size(config, made)
+    made["classes"] = config["projection_dim"] if "projection" in config.end else None
+
+
+def clip_text_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of all tokens, or a projection of those of the last; as much as of the first."""
+    if "projection" in config.end:
+        made |= {"classes": config["projection_dim"], "classes.bias": False}
 
 
 VIT = Family(
@@ -300,6 +317,29 @@ VIT = Family(
     sets={"fused_qkv": False},
     rules={"ends": image_ends},
     idle="encoder_stride",
+)
+
+CLIP_VISION = Family(
+    model_type="clip_vision_model",
+    source="the encoder of images of CLIP (Radford et al. 2021): no bias in patches, a norm before the blocks",
+    like=VIT,
+    ends={"CLIPVisionModel": "", "CLIPVisionModelWithProjection": "projection"},
+    fields={"patch_size": 32, "hidden_act": "quick_gelu", "attention_dropout": 0.0, "projection_dim": 512},
+    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
+    "num_labels",
+    sets={"patch_bias": False, "embedding_norm": True, "last_norm": "first", "class_bias": False},
+    rules={"ends": clip_ends},
+    idle="dropout initializer_factor",
+)
+CLIP_TEXT = Family(
+    model_type="clip_text_model",
+    source="the encoder of text of CLIP (Radford et al. 2021): GPT-2's blocks, of which the last token is handed on",
+    ends={"CLIPTextModel": "", "CLIPTextModelWithProjection": "projection"},
+    fields=sizes(49408, 512, 2048, 12, 8, max_position_embeddings=77, hidden_act="quick_gelu", projection_dim=512)
+    | {"attention_dropout": 0.0},
+    sets={"fused_qkv": False, "tied": False},
+    rules={"ends": clip_text_ends},
+    idle="dropout initializer_factor",
 )
 
 DEIT = Family(

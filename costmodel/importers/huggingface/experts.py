@@ -263,8 +263,9 @@ LLAMA4 = Family(
     idle=f"{BALANCE} attention_chunk_size attn_scale attn_temperature_tuning cache_implementation "
     "floor_scale for_llm_compressor layer_types",
     fixed={"mlp_bias": (False,), "router_jitter_noise": (0,)},
-    note="Layers with positions see chunks of the sequence: scores are counted of all tokens. Experts' inputs are scaled "
-    "by their weights, which here their outputs are; the package runs every expert on every token, here those chosen.",
+    note="Layers with positions see chunks of the sequence: scores are counted of all tokens. Experts' inputs are "
+    "scaled by their weights, which here their outputs are; the package runs every expert on every token, here those "
+    "chosen.",
 )
 
 

@@ -142,7 +142,7 @@ FIELDS: dict[str, Meaning] = {
         ("integers", "", "mlp_only_layers no_rope_layers moe_layers"),
         ("size", "", "sliding_window_pattern _sliding_window_pattern"),
         ("size", "", "window_size local_attention global_attn_every_n_layers decoder_sparse_step moe_layer_interval"),
-        ("size", "", "no_rope_layer_interval interleave_moe_layer_step"),
+        ("size", "", "no_rope_layer_interval interleave_moe_layer_step projection_dim"),
         ("integer", "", "max_window_layers"),
         ("factor", "", "query_pre_attn_scalar logits_scaling"),
         ("size", "", "qk_nope_head_dim qk_rope_head_dim v_head_dim"),
