@@ -15,7 +15,7 @@ from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add
+from costmodel.layers.arithmetic import Add, LayerScale
 from costmodel.symbolic.sizes import exact_div
 
 Sublayers = dict[str, Callable[[Tensor], Tensor]]
@@ -81,7 +81,11 @@ def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers, *, norm
 def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
     own = model.mixed_dropout if sublayer == "attention" else None
     dropout = model.residual_dropout if own is None else own
-    return scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+    x = scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+    if not model.layer_scale:
+        return x
+    rows = x.view((x.rows, x.shape[-1]), None)
+    return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape, None)
 
 
 WORDS = {

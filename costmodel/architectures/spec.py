@@ -31,7 +31,7 @@ Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MO
 
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts, a norm first."""
+    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first."""
 
     windowed: bool = True
     rotated: bool = True
@@ -317,6 +317,7 @@ class TransformerSpec(Architecture):
     segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
     embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
     residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
+    layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")

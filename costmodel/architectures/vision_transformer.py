@@ -28,7 +28,7 @@ from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add, Scale
+from costmodel.layers.arithmetic import Add, Scale, Unread
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
 from costmodel.layers.shape import Reshape, Slice, TransposeLast
@@ -63,7 +63,9 @@ class VisionTransformer(Architecture):
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
     activation: ActivationName = Field(default="gelu", description="activation of the MLP")
+    layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -73,6 +75,7 @@ class VisionTransformer(Architecture):
         default="all", description="norm after the last block, of all tokens or of the first, which alone is handed on"
     )
     tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
+    mask_token: bool = Field(default=False, description="a trained token among the weights, which nothing reads")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
     class_bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
@@ -95,7 +98,7 @@ class VisionTransformer(Architecture):
     @property
     def encoder(self) -> Transformer:
         """The transformer whose blocks these are."""
-        names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp_width", "activation")
+        names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp", "mlp_width", "activation", "layer_scale")
         same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout")}
         return Transformer.model_construct(
             name=self.name,
@@ -163,6 +166,7 @@ class VisionTransformer(Architecture):
         _, d, rows, columns = x.shape
         x = TransposeLast()(Reshape((d, rows * columns))(x, name="flatten_patches"), name="patches_last")
         x = Prepend(self.tokens)(x, name="tokens")
+        x = Unread(self.width)(x, name="mask_token") if self.mask_token else x
         x = TrainedPositions()(x, name="positions")
         x = normed(self.encoder, x, "embedding_norm") if self.embedding_norm else x
         return dropped(x, self.embedding_dropout, "embedding_dropout")

@@ -461,15 +461,20 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
+        self.factors = nn.ParameterList(torch.empty(spec.width) for _ in range(2))
+        if not spec.layer_scale:
+            self.factors = None
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
-            return scaled(self.dropout(x), self.spec.residual_scale)
+            x = scaled(self.dropout(x), self.spec.residual_scale)
+            return x if self.factors is None else x * self.factors[1]
 
         def drop_mixed(x: Tensor) -> Tensor:
-            return scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            return x if self.factors is None else x * self.factors[0]
 
         norm1, norm2 = self.norm1, self.norm2
         bias = bias if self.relative is None else self.relative()

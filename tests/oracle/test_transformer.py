@@ -72,6 +72,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         head=head,
         mixed_dropout=draw(st.none() | PROBABILITY),
         query_key_norm=draw(st.sampled_from(inner)),
+        layer_scale=draw(st.booleans()),
         embedding_width=narrow,
         shared_blocks=not routing and draw(st.booleans()),
         embedding_factored=narrow is not None and draw(st.booleans()),

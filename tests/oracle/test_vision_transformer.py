@@ -34,6 +34,7 @@ class ViT(nn.Module):
         self.embedding_norm = nn.LayerNorm(d) if spec.embedding_norm else nn.Identity()
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
         self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
+        self.mask_token = models.Unread(d) if spec.mask_token else None
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
@@ -76,6 +77,9 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
         heads=heads,
         fused_qkv=draw(st.booleans()),
         qkv_bias=draw(st.booleans()),
+        mlp=draw(st.sampled_from(["plain", "gated"])),
+        layer_scale=draw(st.booleans()),
+        mask_token=draw(st.booleans()),
         patch_bias=draw(st.booleans()),
         embedding_norm=draw(st.booleans()),
         last_norm=draw(st.just("all") if distilled else st.sampled_from(["all", "first"])),

@@ -10,7 +10,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, sizes, tasks
-from costmodel.importers.huggingface.fields import activation_named
+from costmodel.importers.huggingface.fields import Meaning, activation_named
 from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
@@ -317,6 +317,31 @@ VIT = Family(
     sets={"fused_qkv": False},
     rules={"ends": image_ends},
     idle="encoder_stride",
+)
+
+
+def dino_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Two thirds of the MLP's features, rounded up to a multiple of 8, where it is gated."""
+    image_size(config, made)
+    hidden = made["width"] * config["mlp_ratio"]
+    made |= {"classes": None, "mlp_width": hidden}
+    if config["use_swiglu_ffn"]:
+        made |= {"mlp": "gated", "activation": "silu", "mlp_width": (hidden * 2 // 3 + 7) // 8 * 8}
+
+
+DINOV2 = Family(
+    model_type="dinov2",
+    source="DINOv2 (Oquab et al. 2023): a vision transformer with a trained factor of each feature",
+    like=VIT,
+    ends={"Dinov2Model": ""},
+    fields={"patch_size": 14, "mlp_ratio": 4, "use_swiglu_ffn": False, "use_mask_token": True},
+    without="intermediate_size pooler_output_size pooler_act id2label num_labels",
+    means={"use_mask_token": Meaning("flag", "mask_token")},
+    sets={"layer_scale": True},
+    rules={"ends": dino_blocks},
+    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states "
+    "stage_names",
+    fixed={"drop_path_rate": (0,)},
 )
 
 CLIP_VISION = Family(
