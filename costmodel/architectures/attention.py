@@ -118,7 +118,7 @@ class Mixer:
         self.model = model
         self.tables = tables
         self.memory = memory
-        self.rotated = variant.rotated and memory is None
+        self.rotated = variant.rotated and memory is None and model.positions == "rotary"
         own = None if model.window is None else model.window.size
         self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq

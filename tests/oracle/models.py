@@ -451,6 +451,7 @@ class Block(nn.Module):
         self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
+        self.factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
         self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
@@ -461,20 +462,18 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
-        self.factors = nn.ParameterList(torch.empty(spec.width) for _ in range(2))
-        if not spec.layer_scale:
-            self.factors = None
+        self.mlp_factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
             x = scaled(self.dropout(x), self.spec.residual_scale)
-            return x if self.factors is None else x * self.factors[1]
+            return x if self.mlp_factor is None else x * self.mlp_factor
 
         def drop_mixed(x: Tensor) -> Tensor:
             x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
-            return x if self.factors is None else x * self.factors[0]
+            return x if self.factor is None else x * self.factor
 
         norm1, norm2 = self.norm1, self.norm2
         bias = bias if self.relative is None else self.relative()
