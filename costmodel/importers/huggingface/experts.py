@@ -78,6 +78,7 @@ ERNIE45_MOE = Family(
     fields=sizes(103424, 2560, 12288, 28, 20, num_key_value_heads=4, moe_intermediate_size=1536, moe_k=6)
     | {"head_dim": None, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
     | {"moe_layer_end_index": -1, "moe_layer_interval": 1},
+    means={"use_bias": "qkv_bias attention_bias mlp_bias head.bias"},
     sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True},
     rules={"experts": ernie_experts},
     aliases="num_experts num_experts_per_tok",
