@@ -17,6 +17,7 @@ from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softm
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.latent import ExpandValue
 from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import exact_div, minimum, product
 
@@ -117,7 +118,7 @@ class Mixer:
         self.model = model
         self.tables = tables
         self.memory = memory
-        self.rotated = variant.rotated and memory is None
+        self.rotated = variant.rotated and memory is None and model.positions == "rotary"
         own = None if model.window is None else model.window.size
         self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
@@ -193,10 +194,12 @@ class Mixer:
         norm = self.model.query_key_norm if name != "value" else None
         if norm == "width":
             x = normed(self.model, x, f"{name}_norm")
-        if norm in ("head", "heads"):
+        if norm in ("head", "heads") or (norm == "unit" and self.rotated):
             x = Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
-            own = None if norm == "head" else heads
-            return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm", own), name=f"split_{name}")
+            own = heads if norm == "heads" else None
+            plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm == "unit" else None
+            x = normed(self.model, x, f"{name}_norm", own) if plain is None else plain
+            return Permute((0, 2, 1, 3))(x, name=f"split_{name}")
         return SplitHeads(heads)(x, name=f"split_{name}")
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:

@@ -38,7 +38,7 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
     if head.transform is not None:
         with x.run.scope("head_transform"):
             features = x.shape[-1] if model.embedding_width is None else model.embedding_width
-            x = normed(model, activation(head.transform)(Linear(features)(x)), "norm")
+            x = normed(model, activation(head.transform)(Linear(features, bias=head.transform_bias)(x)), "norm")
     elif model.embedding_factored and model.embedding_width is not None:
         x = Linear(model.embedding_width, bias=False)(x, name="project_out")
     x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)

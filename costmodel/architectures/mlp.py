@@ -30,7 +30,7 @@ from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
 
-NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
+NORMS = {"batchnorm": Batchnorm, "layernorm": Layernorm, "rmsnorm": Rmsnorm}
 
 
 class MLP(Architecture):
@@ -49,6 +49,7 @@ class MLP(Architecture):
     norm: Literal["none", "batchnorm", "layernorm", "rmsnorm"] = Field(
         default="none", description="norm before activations"
     )
+    norm_affine: bool = Field(default=True, description="trained scale (and bias) in norms")
     dropout: Probability = Field(default=0.0, description="dropout probability after activations")
 
     @model_validator(mode="after")
@@ -81,7 +82,7 @@ class MLP(Architecture):
     def _layer(self, x: Tensor, width: int) -> Tensor:
         x = Linear(width, bias=self.bias)(x)
         if self.norm != "none":
-            x = NORMS[self.norm](x)
+            x = NORMS[self.norm](affine=self.norm_affine)(x)
         x = activation(self.activation)(x)
         return Dropout(self.dropout)(x) if self.dropout else x
 

@@ -31,11 +31,12 @@ Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MO
 
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts."""
+    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first."""
 
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+    normed: bool = True
 
 
 class Window(Description):
@@ -136,6 +137,7 @@ class Head(Description):
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
     input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
     logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
@@ -153,6 +155,8 @@ class Pooler(Description):
     activation: ActivationName = Field(description="activation of the pooler")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
     dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+    bias: bool = Field(default=True, description="bias in the pooler")
+    norm: bool = Field(default=False, description="norm of what the pooler makes")
 
 
 MaybePooler = Annotated[Reads[Pooler | None, Pooler | Mapping[str, Any] | str | None], part_of(Pooler)]
@@ -168,6 +172,8 @@ class Classes(Description):
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer before the classes of every token (default: none)"
     )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
+    transform_norm: bool = Field(default=False, description="norm after that activation")
     bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     told_by: Literal["first", "last", "each", "spans"] = Field(
         default="first",
@@ -264,9 +270,10 @@ class TransformerSpec(Architecture):
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
-    query_key_norm: Literal["head", "heads", "width"] | None = Field(
+    query_key_norm: Literal["head", "heads", "width", "unit"] | None = Field(
         default=None,
-        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
+        description="norm of query and key: within each head, so with weights of its own, or over all; unit: within "
+        "each head, without weights, where they are rotated (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
@@ -295,6 +302,9 @@ class TransformerSpec(Architecture):
     )
     parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
     shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
+    first_norm: bool = Field(
+        default=True, description="norm before the first block's attention, where norms come first"
+    )
     shared_blocks: bool = Field(default=False, description="all blocks have the same weights")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
     final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
@@ -307,6 +317,7 @@ class TransformerSpec(Architecture):
     segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
     embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
     residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
+    layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -343,6 +354,10 @@ class TransformerSpec(Architecture):
             raise ValueError(
                 "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
             )
+        if not self.first_norm and (self.norm_placement != "pre" or self.parallel):
+            raise ValueError("first_norm: false needs norm_placement 'pre', and parallel: false")
+        if self.shared_blocks and not self.first_norm:
+            raise ValueError("shared_blocks needs blocks that are alike: first_norm: true")
         if self.embedding_factored and self.embedding_width is None:
             raise ValueError("embedding_factored needs an embedding_width")
         if self.shared_norm and not self.parallel:
@@ -489,7 +504,11 @@ class TransformerSpec(Architecture):
         rotated = (rotary and rotary.pattern) or (True,)
         routed = (False,) if experts is None else experts.pattern or (True,)
         dense = 0 if experts is None else experts.dense_layers or 0
-        return variants((windowed, rotated, routed), self.layers, dense)
+        made = variants((windowed, rotated, routed), self.layers, dense)
+        if self.first_norm:
+            return made
+        every = [made[n % len(made)] for n in range(int(self.layers))]
+        return [every[0]._replace(normed=False), *every[1:]]
 
     @property
     def by_distance(self) -> bool:

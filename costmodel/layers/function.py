@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Unary, layer
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
 
 
 class Function(NamedTuple):
@@ -91,6 +91,10 @@ class Pointwise(Unary):
         """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on."""
         backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
         yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
+
+    def workspace(self, call: Call) -> Workspace:
+        """Of a power xᶜ backward makes xᶜ⁻¹ and c·xᶜ⁻¹ before the product with the incoming gradient."""
+        return Workspace(0, 2 * call.x.size) if self.function in ("pow", "square") else NO_WORKSPACE
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""

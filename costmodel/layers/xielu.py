@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights
 from costmodel.layers.base import Unary, layer
 
 SOFTPLUS = 3
@@ -40,7 +40,3 @@ class Xielu(Unary):
         """Input and the two numbers."""
         yield call.x
         yield from call.weights.values()
-
-    def workspace(self, call: Call) -> Workspace:
-        """The products that the numbers' gradients sum."""
-        return Workspace(0, call.x.size)

@@ -111,11 +111,11 @@ class MLP(nn.Module):
         for n_in, n_out in zip(spec.sizes[:-2], spec.sizes[1:-1], strict=True):
             stages.append(nn.Linear(n_in, n_out, bias=spec.bias))
             if spec.norm == "batchnorm":
-                stages.append(nn.BatchNorm1d(n_out))
+                stages.append(nn.BatchNorm1d(n_out, affine=spec.norm_affine))
             if spec.norm == "layernorm":
-                stages.append(nn.LayerNorm(n_out))
+                stages.append(nn.LayerNorm(n_out, elementwise_affine=spec.norm_affine))
             if spec.norm == "rmsnorm":
-                stages.append(RMSNorm(n_out, device))
+                stages.append(RMSNorm(n_out, device, spec.norm_affine))
             stages.append(Activation(spec.activation))
             stages.append(Dropout(spec.dropout, device))
         self.hidden = nn.Sequential(*stages)
@@ -243,6 +243,10 @@ class Attention(nn.Module):
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
             self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
+        if spec.query_key_norm == "unit":
+            self.norms = nn.ModuleList(
+                RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
+            )
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
@@ -273,7 +277,7 @@ class Attention(nn.Module):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
         parts = [part.view(b, -1, n, self.size) for part, n in zip(parts, heads, strict=True)]
-        if self.spec.query_key_norm in ("head", "heads"):
+        if self.spec.query_key_norm in ("head", "heads", "unit"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:
@@ -447,7 +451,8 @@ class Block(nn.Module):
         self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.norm1 = norm(spec, device)
+        self.factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
         self.norm2 = None if spec.shared_norm else norm(spec, device)
@@ -457,15 +462,18 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
+        self.mlp_factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
-            return scaled(self.dropout(x), self.spec.residual_scale)
+            x = scaled(self.dropout(x), self.spec.residual_scale)
+            return x if self.mlp_factor is None else x * self.mlp_factor
 
         def drop_mixed(x: Tensor) -> Tensor:
-            return scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            return x if self.factor is None else x * self.factor
 
         norm1, norm2 = self.norm1, self.norm2
         bias = bias if self.relative is None else self.relative()
@@ -483,6 +491,8 @@ class Block(nn.Module):
             x = x + drop_mixed(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
         x = norm1(x + drop_mixed(self.attention(x, bias)))
+        if self.crossing is not None and self.crossing_norm is not None:
+            x = self.crossing_norm(x + drop(self.crossing(x, memory=memory)))
         return norm2(x + drop(self.mlp(x)))
 
 
@@ -648,7 +658,7 @@ class Transform(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         inner = spec.width if spec.embedding_factored else width
-        self.linear, self.norm = nn.Linear(inner, width), norm_over(spec, width, device)
+        self.linear, self.norm = nn.Linear(inner, width, spec.head.transform_bias), norm_over(spec, width, device)
         self.act = activated(spec.head.transform)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -662,10 +672,12 @@ class Summary(nn.Module):
         super().__init__()
         features = spec.value("pooler.width") or width
         self.act = activated(spec.pooler.activation) if spec.pooler else None
-        self.pooler = nn.Linear(width, features) if spec.pooler else None
+        self.pooler = nn.Linear(width, features, bias=spec.pooler.bias) if spec.pooler else None
+        self.pooler_norm = norm_over(spec, features, device) if spec.pooler and spec.pooler.norm else None
         self.classes = nn.Linear(features, spec.classes.count, bias=spec.classes.bias) if spec.classes else None
         transform = spec.classes.transform if spec.classes else None
-        self.inner = nn.Linear(features, features) if transform and self.classes is not None else None
+        self.inner = nn.Linear(features, features, bias=spec.classes.transform_bias) if transform else None
+        self.inner_norm = norm_over(spec, features, device) if transform and spec.classes.transform_norm else None
         self.inner_act = activated(transform) if transform else None
         self.told_by = spec.classes.told_by if spec.classes else "first"
         self.before, self.between = (
@@ -674,11 +686,14 @@ class Summary(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         if self.classes is not None and self.told_by != "first":
-            scores = self.classes(self.between(x if self.inner is None else self.inner_act(self.inner(x))))
+            x = x if self.inner is None else self.inner_act(self.inner(x))
+            x = x if self.inner_norm is None else self.inner_norm(x)
+            scores = self.classes(self.between(x))
             if self.told_by == "spans":
                 return scores.unbind(-1)
             return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
         x = x[:, 0]
         if self.pooler is not None:
             x = self.act(self.pooler(self.before(x)))
+        x = x if self.pooler_norm is None else self.pooler_norm(x)
         return x if self.classes is None else self.classes(self.between(x))

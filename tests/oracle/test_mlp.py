@@ -25,6 +25,7 @@ MLPS = st.builds(
     activation=st.sampled_from(models.NAMES),
     bias=st.booleans(),
     norm=st.sampled_from(["none", "batchnorm", "layernorm", "rmsnorm"]),
+    norm_affine=st.booleans(),
     dropout=st.sampled_from([0.0, 0.2]),
 )
 DEVICE = st.sampled_from(["gpu", "cpu"])

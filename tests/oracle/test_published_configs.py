@@ -58,8 +58,9 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
     with torch.device("meta"):
         model = published._from_config(made, attn_implementation="eager", experts_implementation="batched_mm").train()
     # Whether sequences are packed is read off the data of the positions, of which there is none here.
+    unwarned = patch.object(transformers.PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_: None)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
-    with one_sequence, FlopCounterMode(display=False) as counter:
+    with one_sequence, unwarned, FlopCounterMode(display=False) as counter:
         made = model(**inputs_of(config, batch, seq)).values()
         forward = counter.get_total_flops()
         ends = [end for end in made if isinstance(end, torch.Tensor) and end.is_leaf is False]
@@ -158,7 +159,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
     holds()
 
 
-WHOLE = {"apertus", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
+WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 """Families that turn whole heads, and refuse a share."""
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
@@ -227,6 +228,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed["head_dim"] = st.sampled_from([4, 8])
     if family == "hunyuan_v1_moe":
         needed |= {"num_experts": st.integers(3, 5), "moe_topk": st.integers(1, 3)}
+    if family == "llama4_text":  # which runs every expert on every token
+        experts = draw(st.integers(1, 3))
+        needed |= {"num_experts_per_tok": st.just(experts), "num_local_experts": st.just(experts)}
     if family == "falcon":
         needed |= {"new_decoder_architecture": st.booleans(), "parallel_attn": st.just(True)}
     kinds = st.sampled_from(["full_attention", "sliding_attention"])
@@ -243,6 +247,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "shared_expert_intermediate_size": st.integers(1, 9),
         "shared_intermediate_size": st.integers(0, 9),
         "decoder_sparse_step": st.integers(1, 3),
+        "interleave_moe_layer_step": st.integers(1, 3),
+        "moe_layers": st.lists(st.integers(0, 3), max_size=2, unique=True),
         "mlp_only_layers": st.lists(st.integers(0, 3), max_size=2),
         "max_window_layers": st.integers(0, layers),
         "no_rope_layers": st.lists(st.integers(0, 1), min_size=layers, max_size=layers),
@@ -262,6 +268,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("partial_rotary_factor")
     if family in ("qwen2_vl_text", "qwen2_5_vl_text", "olmoe"):  # whose class makes angles of another size, and fails
         optional.pop("head_dim", None)
+    if family in ("clip_vision_model", "dinov2"):  # whose class takes squares alone
+        needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
     if family == "cohere2":
         optional.pop("head_dim")
     if family == "stablelm" or draw(st.booleans()):
@@ -274,7 +282,13 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return config | {name: draw(values) for name, values in drawn.items() if name in fields}
 
 
-@pytest.mark.parametrize("name", FILES)
+LOST = {name for name in FILES if "t5" in name and not FILES[name].get("tie_word_embeddings", True)}
+"""Files that the package saves otherwise: it ties what they do not."""
+CUT_SHORT = {"phi-3.5-mini", "phi-4-mini"}
+"""Files whose lists of rotary factors are cut short here, which the package refuses."""
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - LOST - CUT_SHORT))
 def test_a_published_file_saved_again_is_the_same(name: str) -> None:
     config = FILES[name]
     again = CONFIG_MAPPING[config["model_type"]](**config).to_dict()

@@ -41,7 +41,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
     ends = draw(st.just({}) | summaries(head)) if summed_up else {}
     flags = {name: draw(st.booleans()) for name in FLAGS}
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
+    inner = [None, "head", "width", "unit", *["heads"] * (norm == "layernorm")]
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in PLACES}
     narrow = draw(st.none() | st.integers(1, 9))
     within: dict[str, Any] = {"window.pattern": draw(PATTERN)} if window else {}
@@ -72,6 +72,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         head=head,
         mixed_dropout=draw(st.none() | PROBABILITY),
         query_key_norm=draw(st.sampled_from(inner)),
+        layer_scale=draw(st.booleans()),
         embedding_width=narrow,
         shared_blocks=not routing and draw(st.booleans()),
         embedding_factored=narrow is not None and draw(st.booleans()),
@@ -82,6 +83,8 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         **ends,
         **chances,
     )
+    if fields["norm_placement"] == "pre" and not parallel and not fields["shared_blocks"]:
+        fields["first_norm"] = draw(st.booleans())
     return Transformer.of(fields | within)
 
 
@@ -100,6 +103,11 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
         "classes": classes,
         "classes.told_by": told_by if classes else None,
         "classes.transform": draw(names) if classes and told_by != "first" else None,
+        "classes.transform_bias": draw(st.booleans()) if classes else None,
+        "classes.transform_norm": draw(st.booleans()) if classes else None,
+        "pooler.bias": draw(st.booleans()) if pooler else None,
+        "pooler.norm": draw(st.booleans()) if pooler else None,
+        "head.transform_bias": draw(st.booleans()) if head else None,
         "classes.bias": draw(st.booleans()) if classes else None,
         "pooler.dropout": draw(PROBABILITY) if pooler else None,
         "classes.dropout": draw(PROBABILITY) if classes else None,

@@ -9,8 +9,9 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, tasks
-from costmodel.importers.huggingface.fields import activation_named
+from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, sizes, tasks
+from costmodel.importers.huggingface.fields import Meaning, activation_named
+from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
 """Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
@@ -157,8 +158,8 @@ ELECTRA = Family(
         "Electra",
         {
             "ForMaskedLM": "tokens",
-            "ForPreTraining": "classes replaced",
             "Model": "",
+            "ForPreTraining": "classes replaced",
             "ForSequenceClassification": "pooler classes",
         },
     ),
@@ -182,7 +183,7 @@ ALBERT = Family(
         "Albert",
         {
             "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler pairs classes",
+            "ForPreTraining": "tokens pooler classes",
             "Model": "pooler",
             "ForSequenceClassification": "pooler classes",
         },
@@ -208,13 +209,69 @@ MPNET = Family(
 )
 
 
+def modern_ends(config: Config, made: dict[str, Any]) -> None:
+    """What an architecture ends in goes through a linear layer, an activation and a norm."""
+    made |= {"final_norm": True, "first_norm": False}
+    inner = {"activation": config["classifier_activation"], "bias": config["classifier_bias"]}
+    if "tokens" in config.end:
+        made |= {"head.transform": inner["activation"], "head.transform_bias": inner["bias"]}
+        return
+    if "classes" not in config.end:
+        return
+    made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
+    if "pooler" in config.end:
+        if config["classifier_pooling"] != "cls":
+            raise SpecError(
+                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls', which alone is understood",
+                ("classifier_pooling",),
+            )
+        made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
+        return
+    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    made |= {"classes.told_by": told_by, "classes.transform": inner["activation"]}
+    made |= {"classes.transform_bias": inner["bias"], "classes.transform_norm": True}
+    if told_by == "spans":
+        made["classes"] = PAIRS
+
+
+def modern_windows(config: Config, made: dict[str, Any]) -> None:
+    """All layers but every third see a window: so many tokens before and after."""
+    every = config["global_attn_every_n_layers"]
+    types, layers = config["layer_types"], made["layers"]
+    local = each(layers, lambda n: n % every != 0) if types is None else sliding(types, layers)
+    if any(local):
+        made |= {"window.size": config["local_attention"] // 2 + 1, "window.pattern": cycle(local, layers)}
+
+
+MODERN_BERT = Family(
+    model_type="modernbert",
+    source="ModernBERT (Warner et al. 2024): an encoder with rotary positions, a gated MLP and windows",
+    ends=encoder_ends(
+        "ModernBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
+    fields=sizes(50368, 768, 1152, 22, 12, hidden_activation="gelu", max_position_embeddings=8192, norm_bias=False)
+    | {"attention_bias": False, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_bias": False}
+    | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}
+    | {"global_attn_every_n_layers": 3, "classifier_bias": False, "classifier_dropout": 0.0}
+    | {"classifier_activation": "gelu", "classifier_pooling": "cls", "tie_word_embeddings": True}
+    | {"id2label": None, "num_labels": None},
+    means={"attention_dropout": "attention_dropout mixed_dropout"},
+    sets={"causal": False, "positions": "rotary", "mlp": "gated", "embedding_norm": True},
+    rules={"windows": modern_windows, "ends": modern_ends},
+    idle=f"{ROTARY_IDLE} deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor "
+    "embedding_dropout_prob layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad "
+    "rope_parameters sparse_pred_ignore_index sparse_prediction",
+    fixed={"rope_scaling": (None,)},
+)
+
+
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
     """The vision transformer with these fields."""
     return VisionTransformer.of(made)
 
 
-def image_ends(config: Config, made: dict[str, Any]) -> None:
-    """Images and patches of one size or two; classes, or a pooler."""
+def image_size(config: Config, made: dict[str, Any]) -> None:
+    """Images and patches of one size or two."""
     both = {}
     for field in ("image_size", "patch_size"):
         value = config[field]
@@ -225,10 +282,27 @@ def image_ends(config: Config, made: dict[str, Any]) -> None:
     if patch[0] != patch[1]:
         raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
     made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
+
+
+def image_ends(config: Config, made: dict[str, Any]) -> None:
+    """Classes, or a pooler."""
+    image_size(config, made)
     if "classes" in config.end:
         made |= {"classes": labels(config), "distilled": "teacher" in config.end}
     else:
         made |= {"classes": None, "pooler": config["pooler_act"], "pooler.width": config["pooler_output_size"]}
+
+
+def clip_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of the first token, or a projection of them."""
+    image_size(config, made)
+    made["classes"] = config["projection_dim"] if "projection" in config.end else None
+
+
+def clip_text_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of all tokens, or a projection of those of the last; as much as of the first."""
+    if "projection" in config.end:
+        made |= {"classes": config["projection_dim"], "classes.bias": False}
 
 
 VIT = Family(
@@ -243,6 +317,54 @@ VIT = Family(
     sets={"fused_qkv": False},
     rules={"ends": image_ends},
     idle="encoder_stride",
+)
+
+
+def dino_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Two thirds of the MLP's features, rounded up to a multiple of 8, where it is gated."""
+    image_size(config, made)
+    hidden = made["width"] * config["mlp_ratio"]
+    made |= {"classes": None, "mlp_width": hidden}
+    if config["use_swiglu_ffn"]:
+        made |= {"mlp": "gated", "activation": "silu", "mlp_width": (hidden * 2 // 3 + 7) // 8 * 8}
+
+
+DINOV2 = Family(
+    model_type="dinov2",
+    source="DINOv2 (Oquab et al. 2023): a vision transformer with a trained factor of each feature",
+    like=VIT,
+    ends={"Dinov2Model": ""},
+    fields={"patch_size": 14, "mlp_ratio": 4, "use_swiglu_ffn": False, "use_mask_token": True},
+    without="intermediate_size pooler_output_size pooler_act id2label num_labels",
+    means={"use_mask_token": Meaning("flag", "mask_token")},
+    sets={"layer_scale": True},
+    rules={"ends": dino_blocks},
+    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states "
+    "stage_names",
+    fixed={"drop_path_rate": (0,)},
+)
+
+CLIP_VISION = Family(
+    model_type="clip_vision_model",
+    source="the encoder of images of CLIP (Radford et al. 2021): no bias in patches, a norm before the blocks",
+    like=VIT,
+    ends={"CLIPVisionModel": "", "CLIPVisionModelWithProjection": "projection"},
+    fields={"patch_size": 32, "hidden_act": "quick_gelu", "attention_dropout": 0.0, "projection_dim": 512},
+    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
+    "num_labels",
+    sets={"patch_bias": False, "embedding_norm": True, "last_norm": "first", "class_bias": False},
+    rules={"ends": clip_ends},
+    idle="dropout initializer_factor",
+)
+CLIP_TEXT = Family(
+    model_type="clip_text_model",
+    source="the encoder of text of CLIP (Radford et al. 2021): GPT-2's blocks, of which the last token is handed on",
+    ends={"CLIPTextModel": "", "CLIPTextModelWithProjection": "projection"},
+    fields=sizes(49408, 512, 2048, 12, 8, max_position_embeddings=77, hidden_act="quick_gelu", projection_dim=512)
+    | {"attention_dropout": 0.0},
+    sets={"fused_qkv": False, "tied": False},
+    rules={"ends": clip_text_ends},
+    idle="dropout initializer_factor",
 )
 
 DEIT = Family(
@@ -322,6 +444,38 @@ def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
     for ours, field in own.items():
         made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
 
+
+def bart_positions(config: Config, made: dict[str, Any]) -> None:
+    """The tables have two rows more than the context; embeddings may be times √width."""
+    whisper_decoder(config, made)
+    made["position_rows"] = made["context"] + 2
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+
+
+BART = Family(
+    model_type="bart",
+    source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
+    builds=encoder_decoder,
+    ends=architectures("BartForConditionalGeneration"),
+    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
+    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
+    | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "scale_embedding": False},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "score_scale": None}
+    | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
+    rules={"decoder": bart_positions},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
+    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "normalize_before": (False,),
+        "tie_word_embeddings": (True,),
+    },
+)
 
 WHISPER = Family(
     model_type="whisper",
