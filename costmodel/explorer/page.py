@@ -23,7 +23,10 @@ from costmodel.errors import CostModelError, SettingError
 from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
+from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, Size
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
 from costmodel.training.settings import SETTING_NAMES, takes_settings
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2_000_000
 """Bytes of a page; what would be larger is refused."""
+MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
+"""What a page gives seconds on unless others are named."""
 POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
 )
@@ -96,6 +101,7 @@ class Explorer(Data):
 @takes_settings(several=True, and_fields=True)
 def explore(
     *models: Architecture | str,
+    machines: Iterable[str | Machine] = MACHINES,
     out: str | PathLike[str] | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -108,6 +114,7 @@ def explore(
 
     Args:
         models: one or more, as `predict` takes them.
+        machines: those to give seconds on, by name or as `load_machine` takes them; none for a page without seconds.
         out: a file to write, such as "gpt2.html".
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
@@ -121,6 +128,7 @@ def explore(
         raise SettingError("explore takes at least one model, such as 'gpt2-small'")
     if out is not None:
         check_writable(out)
+    devices = [load_machine(machine) for machine in ((machines,) if isinstance(machines, str) else machines)]
     loaded = [_loaded(model) for model in models]
     offered = [controls_of(model, asked) for _, model in loaded]
     jobs = [(number, key, job) for number, controls in enumerate(offered) for key, job in _jobs(controls)]
@@ -134,7 +142,7 @@ def explore(
             refused[number][key] = found
         if progress:
             progress(done, len(jobs))
-    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)])
+    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices)
     if out is not None:
         page.save(out)
     return page
@@ -186,13 +194,16 @@ def _explored(job: Job) -> Part | str:
     return part_of(forms, names)
 
 
-def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Explorer:
+def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine]) -> Explorer:
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
     data = [_described(*model) for model in models]
     formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
-    html = page_of({"models": data, "colours": COLOURS, "training": OF_TRAINING}, formulas)
+    laws, kernels = Laws(), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
+    offered = [laws.machine(device, kernels) for device in devices]
+    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING}
+    html = page_of(whole, formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
@@ -245,11 +256,18 @@ def _setting(size: str) -> str:
     return size.partition(".")[0] if size.partition(".")[0] in SETTING_NAMES else ""
 
 
-def page_of(data: Any, formulas: str) -> str:
+def page_of(data: Any, formulas: str, laws: str) -> str:
     """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own script run."""
     template, style = _part("page.html"), _part("page.css")
     script = "\n".join(
-        ['"use strict";', _part("formulas.js"), f"const FORMULAS=[{formulas}];", _part("page.js"), "start();"]
+        [
+            '"use strict";',
+            _part("formulas.js"),
+            f"const FORMULAS=[{formulas}];",
+            f"const LAWS=[{laws}];",
+            _part("page.js"),
+            "start();",
+        ]
     )
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     for sign in "<>&":
