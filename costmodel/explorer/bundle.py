@@ -24,8 +24,8 @@ class Part(NamedTuple):
     """What was found of one combination of choices, as plain data; numbers are places in its own lists.
 
     tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
-    leaves: [rows, {optimizer: [quantities, standing, levels, kernels]}], or [message, point] of a refusal. kernels: one of
-    each law.
+    leaves: [rows, {optimizer: [quantities, standing, levels, kernels]}], or [message, point] of a refusal.
+    kernels: one of each law.
     """
 
     formulas: Formulas

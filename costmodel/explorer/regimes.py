@@ -49,8 +49,8 @@ class Key(NamedTuple):
     """What a formula is of.
 
     section: "quantity", "standing", "level" or "kernel", each of an optimizer, or "row". number: of a level, kernel or
-    row. place: of a level its phase, layer and rounds, of a kernel its layer, its phase, its law's key and whether it is
-    run again for backward, of a row its name and kind.
+    row. place: of a level its phase, layer and rounds; of a kernel its layer, its phase, its law's key and whether it
+    is run again for backward; of a row its name and kind.
     """
 
     section: str

@@ -43,7 +43,8 @@ def parts_of(html: str) -> tuple[dict[str, Any], str]:
 TIME = """
 function timed(place, sizes, choices, machine) {
   const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
-  const { phases, seconds, least, mfu, samplesPerSecond } = timeOn(found, DATA.machines[machine], JSON.parse(sizes).batch);
+  const time = timeOn(found, DATA.machines[machine], JSON.parse(sizes).batch);
+  const { phases, seconds, least, mfu, samplesPerSecond } = time;
   return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond });
 }
 """
