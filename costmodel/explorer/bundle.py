@@ -116,7 +116,7 @@ class Bundle:
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
         self.kernels: dict[str, Kernel] = {}
-        self.trees: dict[str, int] = {}
+        self.trees: dict[str, int | None] = {}
 
     def add(self, key: str, part: Part) -> None:
         """Join what was found of one combination."""

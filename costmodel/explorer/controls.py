@@ -151,7 +151,7 @@ def _widths(model: Architecture) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _sizes(model: Architecture, starts: dict[str, Any], given: dict[str, Sequence[int]]) -> Iterator[Size]:
+def _sizes(model: Architecture, starts: dict[str, Any], given: Mapping[str, Sequence[int]]) -> Iterator[Size]:
     shape = batch_shape(model, settings_of({"batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
     if shape.seq is not None:
