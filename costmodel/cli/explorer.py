@@ -16,7 +16,6 @@ from costmodel.cli.options import AXES, OVER, axes
 @verb(
     argument("models", "Ready models' names, or paths of YAML or JSON files.", several="MODEL..."),
     option("--out", metavar="FILE", default="explorer.html", callback=writable, help="The page to write."),
-    option("--machine", metavar="NAMES", help="Machines to give seconds on, such as h100-sxm,t4; none for none."),
     OVER,
     *AXES,
     examples=(
@@ -25,15 +24,12 @@ from costmodel.cli.options import AXES, OVER, axes
         "explore my-model.yaml --over width=256:4096 --optimizer adamw,muon --checkpoint none,block",
     ),
 )
-def explore(
-    models: tuple[str, ...], out: str, machine: str | None, over: tuple[str, ...], settings: dict[str, Any]
-) -> Shown:
+def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: dict[str, Any]) -> Shown:
     """A page for a browser: sliders for every size, and at once parameters, FLOPs, memory, layers and their formulas.
 
     It is one file, works without a server or a network, and gives the numbers of predict. Several values of a setting
     are a slider or a choice of the page, one value holds for all of it.
     """
-    from costmodel.explorer.page import MACHINES
     from costmodel.explorer.page import explore as explored
 
     asked = axes(settings, over)
@@ -49,6 +45,5 @@ def explore(
             bar.length = count
             bar.update(done - bar.pos)
 
-        names = MACHINES if machine is None else () if machine == "none" else machine.split(",")
-        page = explored(*models, machines=names, out=out, executor=executor, progress=progress, **asked)
+        page = explored(*models, out=out, executor=executor, progress=progress, **asked)
     return Shown({"path": out, **page.to_dict()}, f"{out}: {page}")

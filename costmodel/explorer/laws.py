@@ -12,12 +12,10 @@ from costmodel.hardware.machine import Machine
 from costmodel.performance.clock import law_of
 from costmodel.performance.constants import typical
 from costmodel.performance.laws import Device
-from costmodel.performance.stacks import stack_named
+from costmodel.performance.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")
 """What a law is a function of, in doubles: each is exact below 2^53."""
-STACK = "eager"
-"""Who starts the kernels."""
 
 
 class Name:
@@ -100,9 +98,10 @@ def without_numbers(kernel: Kernel) -> Kernel:
 
 
 class Laws:
-    """JavaScript of the laws of some machines, each distinct one once."""
+    """JavaScript of the laws of some machines, each distinct one once. stack: what starts the kernels."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
@@ -113,7 +112,10 @@ class Laws:
         sizes: Any = Product(*names[4:]) if kernel.sizes is not None else None  # type: ignore[arg-type]
         flops, read, written, launches = names[:4]
         unknown: Any = kernel._replace(flops=flops, read=read, written=written, launches=launches, sizes=sizes)  # type: ignore[arg-type]
-        seconds, least = _text(device.seconds(unknown)), _text(device.ceiling(unknown))
+        seconds, least = (
+            _text(device.seconds(unknown, channels_last=self.stack.channels_last)),
+            _text(device.ceiling(unknown)),
+        )
         lines = ";".join(f"t{place}={line}" for place, line in enumerate(tape))
         text = f"({','.join(ARGUMENTS)})=>{{const {lines.replace(';', ',')};return[{seconds},{least}]}}"
         found = self._numbers.setdefault(text, len(self.texts))
@@ -134,7 +136,7 @@ class Laws:
             "memory": machine.memory,
             "bandwidth": machine.bandwidth,
             "vectorPeak": device.vector_peak,
-            "launch": stack_named(STACK).launch_seconds(constants),
+            "launch": self.stack.launch_seconds(constants),
             "start": constants.kernel_seconds,
             "laws": laws,
             "peaks": peaks,

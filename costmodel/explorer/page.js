@@ -519,7 +519,7 @@ function showTime() {
   const other = pinned ? timeOn(pinned, machine, state.other.values.batch) : null;
   cards.time.other.textContent = other ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
   $("time-lead").textContent =
-    `A typical step takes ${showSeconds(clock.seconds)} on ${machine.name} in eager PyTorch; by the datasheet alone, none takes less than `
+    `A typical step takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); by the datasheet alone, none takes less than `
     + `${showSeconds(clock.least)}. These are estimates in floating point, unlike all else here: kernels and drivers differ, and the range that Python's predict(...).on(...) gives says by how much.`;
   fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
     ...clock.phases.filter((phase) => phase.launches).map((phase) => [PHASE[phase.phase], [showSeconds(phase.seconds)], [showSeconds(phase.device)],
@@ -746,6 +746,10 @@ function asked() {
       if (state.choices[choice.name]) fields.push([choice.name, label]);
     } else if (training || !OF_TRAINING.has(choice.name)) settings.push([choice.name, label]);
   }
+  if (state.machine >= 0) {
+    settings.push(["on", DATA.machines[state.machine].name]);
+    if (DATA.stack !== "eager") settings.push(["stack", DATA.stack]);
+  }
   if ("height" in image) settings.push(["image", [image.height, image.width]]);
   return { settings, fields };
 }
@@ -774,9 +778,7 @@ function asPython() {
   const given = settings.map(([name, label]) =>
     Array.isArray(label) ? `${name}=(${label.join(", ")})` : `${name}=${python(name, label)}`);
   const before = data().name ? [] : [`# model: ${data().kind} that this page was made of`];
-  const machine = DATA.machines[state.machine];
-  const on = machine ? `.on(${quoted(machine.name)})` : "";
-  return ["import costmodel as cm", "", ...before, `cm.predict(${[from, ...given].join(", ")})${on}`].join("\n");
+  return ["import costmodel as cm", "", ...before, `cm.predict(${[from, ...given].join(", ")})`].join("\n");
 }
 
 function asShell() {

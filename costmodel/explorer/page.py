@@ -19,7 +19,7 @@ from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS, check_writable, write
 from costmodel.display.table import printable
 from costmodel.display.units import show_exact
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
@@ -27,6 +27,7 @@ from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, Size
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.performance.stacks import Stack, stack_named
 from costmodel.training.settings import SETTING_NAMES, takes_settings
 
 if TYPE_CHECKING:
@@ -101,7 +102,6 @@ class Explorer(Data):
 @takes_settings(several=True, and_fields=True)
 def explore(
     *models: Architecture | str,
-    machines: Iterable[str | Machine] = MACHINES,
     out: str | PathLike[str] | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -114,11 +114,11 @@ def explore(
 
     Args:
         models: one or more, as `predict` takes them.
-        machines: those to give seconds on, by name or as `load_machine` takes them; none for a page without seconds.
         out: a file to write, such as "gpt2.html".
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
-        **asked: settings of `predict` and fields of the models.
+        **asked: settings of `predict` and fields of the models. on: one or more machines, which the page gives seconds
+            on (default: some that are common); None for a page without seconds. stack: one.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -128,10 +128,16 @@ def explore(
         raise SettingError("explore takes at least one model, such as 'gpt2-small'")
     if out is not None:
         check_writable(out)
-    devices = [load_machine(machine) for machine in ((machines,) if isinstance(machines, str) else machines)]
+    question = dict(asked)
+    devices = _machines(question.pop("on", MACHINES))
+    stack = stack_named(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
-    offered = [controls_of(model, asked) for _, model in loaded]
-    jobs = [(number, key, job) for number, controls in enumerate(offered) for key, job in _jobs(controls)]
+    offered = [controls_of(model, question) for _, model in loaded]
+    jobs = [
+        (number, key, job)
+        for number, controls in enumerate(offered)
+        for key, job in _jobs(controls, stack if devices else None)
+    ]
     bundles = [Bundle(_names(controls)) for controls in offered]
     refused: list[dict[str, str]] = [{} for _ in offered]
     results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
@@ -142,7 +148,7 @@ def explore(
             refused[number][key] = found
         if progress:
             progress(done, len(jobs))
-    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices)
+    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)
     if out is not None:
         page.save(out)
     return page
@@ -157,16 +163,32 @@ def _loaded(model: Architecture | str) -> tuple[str, Architecture]:
     return model, load(model)
 
 
+def _machines(on: Any) -> list[Machine]:
+    """The machines of a question, by name or as `load_machine` takes them. Raises CostModelError."""
+    several = list(on) if isinstance(on, list | tuple) else [on]
+    return [load_machine(machine) for machine in several if machine is not None and machine != "none"]
+
+
+def _only(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise SettingError(f"{name}={shown(value)}: a page has one; give one value")
+        return value[0]
+    return value
+
+
 def _names(controls: Controls) -> dict[str, str]:
     """What each size is called in formulas."""
     symbols = [size.symbol for size in controls.sizes]
     return dict(zip((size.name for size in controls.sizes), identifiers(symbols), strict=True))
 
 
-Job = tuple[Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str]]
+Job = tuple[
+    Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
+]
 
 
-def _jobs(controls: Controls) -> Iterable[tuple[str, Job]]:
+def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Job]]:
     """For each combination of choices its key in the page, and what is to be explored."""
     optimizers = next((choice.values for choice in controls.choices if choice.name == "optimizer"), ())
     for picked in controls.combinations():
@@ -180,13 +202,13 @@ def _jobs(controls: Controls) -> Iterable[tuple[str, Job]]:
         offered = optimizers if controls.mode(picked) == "train" else ()
         if offered:
             settings["optimizer"] = offered[0]
-        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls))
+        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls), stack)
 
 
 def _explored(job: Job) -> Part | str:
     """What a combination's formulas are and where they hold, or why there are none."""
-    model, settings, sizes, optimizers, changed, names = job
-    forms = PageForms(model, settings, sizes, optimizers, changed)
+    model, settings, sizes, optimizers, changed, names, stack = job
+    forms = PageForms(model, settings, sizes, optimizers, changed, stack)
     try:
         forms.explore()
     except CostModelError as error:
@@ -194,15 +216,17 @@ def _explored(job: Job) -> Part | str:
     return part_of(forms, names)
 
 
-def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine]) -> Explorer:
+def _page(
+    models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine], stack: Stack
+) -> Explorer:
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
     data = [_described(*model) for model in models]
     formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
-    laws, kernels = Laws(), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
+    laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
     offered = [laws.machine(device, kernels) for device in devices]
-    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING}
+    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING, "stack": stack.name}
     html = page_of(whole, formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(

@@ -16,6 +16,7 @@ from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.rows import Row
 from costmodel.explorer.laws import key_of, numbers_of, without_numbers
 from costmodel.graph.kernel import Kernel
+from costmodel.performance.stacks import Stack
 from costmodel.performance.work import work_of
 from costmodel.symbolic.guards import Condition
 
@@ -70,11 +71,13 @@ class PageForms(ClosedForms):
         sizes: Sequence[Size],
         optimizers: Sequence[Any] = (),
         changed: Mapping[str, Any] | None = None,
+        stack: Stack | None = None,
     ) -> None:
-        """optimizers: none where `settings` names the only one."""
+        """optimizers: none where `settings` names the only one. stack: None for forms without kernels."""
         super().__init__(model, settings, [size.name for size in sizes], (), changed)
         self.sizes = tuple(sizes)
         self.optimizers = tuple(optimizers)
+        self.stack = stack
         self.kernels: dict[str, Kernel] = {}
         self.box = {size.name: (size.stops[0], size.stops[-1]) for size in sizes}
         self.settled: dict[Condition, int | None] = {}
@@ -165,7 +168,9 @@ class PageForms(ClosedForms):
     def _of_kernels(self, prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
         """What a step asks of a machine."""
         values: dict[Hashable, int] = {}
-        for number, task in enumerate(work_of(prediction.run, prediction.settings).tasks):
+        if self.stack is None:
+            return values
+        for number, task in enumerate(work_of(prediction.run, prediction.settings, fuse=self.stack.fuses).tasks):
             key = key_of(task.kernel)
             self.kernels.setdefault(key, without_numbers(task.kernel))
             place = (task.layer, task.phase, key, "again" if task.again else "")
