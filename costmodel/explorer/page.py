@@ -50,7 +50,8 @@ class Held:
     """What a page holds of one model.
 
     choices, sizes: the labels of each choice, and the least and the most of each size. combinations: of choices that
-    have formulas. refused: why others have none. regimes, formulas: how many different ones.
+    have formulas. refused: why others have none. fixed: sizes that are offered only if asked for, with some values.
+    regimes, formulas: how many different ones.
     """
 
     model: str
@@ -58,6 +59,7 @@ class Held:
     sizes: Mapping[str, tuple[int, int]]
     combinations: int
     refused: tuple[str, ...]
+    fixed: tuple[str, ...]
     regimes: int
     formulas: int
 
@@ -68,6 +70,7 @@ class Held:
             *(f"  {name}  {', '.join(labels)}" for name, labels in self.choices.items()),
             *(f"  {name}  {show_exact(least)} to {show_exact(most)}" for name, (least, most) in self.sizes.items()),
             *(f"  left out: {printable(why)}" for why in self.refused),
+            *([f"  fixed unless given values: {', '.join(self.fixed)}"] if self.fixed else []),
         ]
         return "\n".join(lines)
 
@@ -239,6 +242,7 @@ def _page(
             sizes={size.name: (size.stops[0], size.stops[-1]) for size in controls.sizes},
             combinations=len(bundle.trees),
             refused=tuple(dict.fromkeys(refused.values())),
+            fixed=controls.fixed,
             regimes=len(bundle.leaves.items),
             formulas=len(bundle.texts.items),
         )

@@ -32,7 +32,7 @@ QUIET = 600
 """So many of them in known regimes, one after another, end the search sooner."""
 MOST_REFUSALS = 5
 """Where so many settings and no other have been refused, no more are tried."""
-MOST_REGIMES = 400
+MOST_REGIMES = 200
 """More are not looked for."""
 
 
