@@ -84,18 +84,28 @@ class Model {
       const [relation, number] = this.data.conditions[at];
       const value = this.value(number);
       const outcome = relation === "value" ? value : BigInt(relation === "zero" ? value === 0n : value > 0n);
-      const known = [];
       node = null;
-      for (let place = 0; place < after.length; place += 2) {
-        if (BigInt(after[place]) === outcome) node = after[place + 1];
-        else known.push(after[place]);
-      }
-      path.push({ relation, number, outcome, known });
+      for (let place = 0; place < after.length; place += 2) if (BigInt(after[place]) === outcome) node = after[place + 1];
+      path.push({ relation, number, outcome, child: node });
     }
     if (node === null || node === undefined) return { why: "unknown", path };
     const leaf = this.data.leaves[-1 - node];
     if (typeof leaf[0] === "string") return { why: "refused", message: leaf[0], path, point: leaf.slice(1) };
     return { leaf, path };
+  }
+
+  // Where on a way that leads to no formulas the last of them were left.
+  turn(path) {
+    const place = path.findIndex(({ child }) => child === null || child === undefined || !this.leads(child));
+    return place < 0 ? path.length - 1 : place;
+  }
+
+  // Whether there are formulas behind a node.
+  leads(node) {
+    if (node === null) return false;
+    if (node < 0) return typeof this.data.leaves[-1 - node][0] !== "string";
+    const [, ...after] = this.data.nodes[node];
+    return after.some((child, place) => place % 2 === 1 && this.leads(child));
   }
 
   answer([rows, ...optimizers], choices, path) {

@@ -239,9 +239,15 @@ function quotients(texts) {
   return found;
 }
 
+// A formula's text with its rounded quotients written out.
+function writtenOut(text) {
+  const named = quotients([text]);
+  return text.replace(/\bq\d+\b/g, (name) => (named.has(name) ? writtenOut(named.get(name)) : name));
+}
+
 function conditionText({ relation, number, outcome }) {
   const sign = relation === "value" ? `= ${outcome}` : relation === "zero" ? (outcome ? "= 0" : "≠ 0") : outcome ? "> 0" : "≤ 0";
-  return [...math(model().text(number), false), ` ${sign}`];
+  return [...math(writtenOut(model().text(number)), false), ` ${sign}`];
 }
 
 // parts: [label, number of the formula, how many times]; a sum of several is written part by part.
@@ -334,7 +340,7 @@ function buildCards() {
   cards.flops = card("flops", "FLOPs of a step");
   cards.peak = card("peak", "Peak memory");
   cards.fits = card("fits", "Memory budget");
-  cards.time = card("time", "Seconds of a step");
+  cards.time = card("time", "Time of a step");
   explainable(cards.params.element, ofQuantity("params", "parameters", showCount, "parameters"));
   explainable(cards.flops.element, ofQuantity("flops.total", "FLOPs, forward and backward", showFlops, "FLOP"));
   explainable(cards.peak.element, ofPeak(() => now.peak));
@@ -429,7 +435,7 @@ function fill(holder, caption, heads, rows, sums = new Set()) {
         ...cells.map(() => h("td", { tabindex: "-1" })));
     });
     holder.replaceChildren(h("table", {}, h("caption", { class: "skip" }, caption),
-      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" ? "word" : "" }, title)))),
+      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" || title === "phase" ? "word" : "" }, title)))),
       h("tbody", {}, ...lines)));
     holder.shape = shape;
     holder.cells = lines.map((line) => [...line.querySelectorAll("td")]);
@@ -587,7 +593,7 @@ function showRoofline() {
   const ridge = (rate) => Math.min(10 ** high, Math.max(10 ** low, rate / machine.bandwidth));
   for (const rate of new Set([clock.peak, machine.vectorPeak]))
     parts.push(svg("line", { class: "roof", x1: across(ridge(rate)), x2: width - 8, y1: up(rate), y2: up(rate) }),
-      svg("text", { x: width - 10, y: up(rate) + 13, "text-anchor": "end" }, `${showCount(rate)}FLOP/s`));
+      svg("text", { x: width - 10, y: up(rate) + (rate === ceiling ? -5 : 13), "text-anchor": "end" }, `${showCount(rate)}FLOP/s`));
   const start = Math.max(10 ** low, 10 ** floor_ / machine.bandwidth);
   parts.push(svg("line", { class: "roof", x1: across(start), x2: across(ridge(ceiling)), y1: up(start * machine.bandwidth), y2: up(ridge(ceiling) * machine.bandwidth) }));
   for (const { task, x, y } of dots.sort((a, b) => b.task.seconds - a.task.seconds)) {
@@ -881,11 +887,10 @@ function refusalText(found) {
   if (found.why === "refused") {
     const point = found.point?.map((value, at) => `${data().sizes[at].symbol} = ${showExact(value)}`);
     const same = found.point?.every((value, at) => value === state.values[data().sizes[at].name]);
-    return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}`;
+    return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}.`;
   }
-  const last = found.path[found.path.length - 1];
-  const what = h("span", {}, ...conditionText(last)).textContent;
-  return `This page holds no formula for these sizes, at which ${what}.\nAsk costmodel predict, as below.`;
+  const what = h("span", {}, ...conditionText(found.path[model().turn(found.path)])).textContent;
+  return `This page holds no formula where ${what}, as here. Most likely there is no such model or batch: ask costmodel predict, as below.`;
 }
 
 // Draw the page before the next frame, however often it is asked for until then.
@@ -899,7 +904,14 @@ function update() {
   const refused = "why" in found;
   $("refusal").hidden = !refused;
   $("results").classList.toggle("stale", refused);
-  if (refused) $("refusal").textContent = refusalText(found);
+  if (refused) {
+    $("refusal").textContent = refusalText(found);
+    for (const each of Object.values(cards)) {
+      each.value.textContent = "–";
+      each.exact.textContent = each.other.textContent = "";
+      each.element.classList.remove("fits", "over");
+    }
+  }
   else {
     pinned = null;
     if (state.other) {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.trace import applicable
 from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS, check_writable, write
 from costmodel.display.table import printable
@@ -135,7 +136,7 @@ def explore(
     devices = _machines(question.pop("on", MACHINES))
     stack = stack_named(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
-    offered = [controls_of(model, question) for _, model in loaded]
+    offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]
     jobs = [
         (number, key, job)
         for number, controls in enumerate(offered)
@@ -164,6 +165,19 @@ def _loaded(model: Architecture | str) -> tuple[str, Architecture]:
     from costmodel.importers.zoo import load
 
     return model, load(model)
+
+
+def _of(model: Architecture, question: Mapping[str, Any], models: Sequence[Architecture]) -> dict[str, Any]:
+    """What is asked of one of several models: all but what is for others alone."""
+
+    def takes(each: Architecture, name: str) -> bool:
+        return name in (*applicable(each), *each.field_names(), *each.DERIVED)
+
+    return {
+        name: value
+        for name, value in question.items()
+        if takes(model, name) or not any(takes(each, name) for each in models)
+    }
 
 
 def _machines(on: Any) -> list[Machine]:

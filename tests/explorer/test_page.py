@@ -167,6 +167,15 @@ def test_several_models_are_one_page() -> None:
     assert int(found["quantities"]["params"]["value"]) == cm.predict(other).params
 
 
+def test_a_setting_of_one_of_several_models_is_left_out_of_the_others() -> None:
+    small = cm.Transformer(vocab=50, context=16, layers=4, width=8, heads=2)
+    asked: dict[str, Any] = {"precision": "fp32", "mode": "inference", "attention": ["eager", "flash"], "on": None}
+    engine = Engine(cm.explore(SMALL, small, **asked).html)
+    assert [[choice["name"] for choice in model["choices"]] for model in engine.data["models"]] == [[], ["attention"]]
+    with pytest.raises(cm.CostModelError, match="attention"):
+        cm.explore(SMALL, **asked)
+
+
 def test_the_shell_writes_a_page_and_says_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
     asked = ("explore", "mlp-mnist", "--out", str(out), "--precision", "fp32", "--mode", "inference")
