@@ -114,13 +114,17 @@ class ClosedForms:
     def reason(self, point: Mapping[str, int]) -> str:
         """Why there is no answer at a point; "" if there is one."""
         try:
-            self._values(self.predict(point))
+            prediction = self.predict(point)
+            self._values(prediction)
+            for quantity in self.quantities if self.timed else ():
+                prediction.value(quantity)
         except CostModelError as error:
             return str(error)
         return ""
 
     def _values(self, prediction: Prediction) -> dict[Hashable, int]:
-        return {quantity: prediction.value(quantity) for quantity in self.quantities}
+        """What gets formulas; times are worked out from others."""
+        return {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
 
     def _explore(self, point: Mapping[str, int]) -> Leaf:
         """Trace at a point, and graft the path of its decisions onto the tree."""
@@ -154,7 +158,7 @@ class ClosedForms:
             asked = settings_of(self.settings | settings)
             check_applies(model, asked)
             prediction = Prediction(model, asked)
-            values = {q: prediction.value(q) for q in self.quantities if q not in TIMED}
+            values = self._values(prediction)
             time = self._timed(prediction) if self.timed else None
         except CostModelError:
             if reason := self.reason(point):

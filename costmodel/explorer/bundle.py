@@ -10,7 +10,9 @@ from costmodel.analysis.closed_forms import Branch, Forms, Leaf, Refusal
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
+from costmodel.explorer.laws import ARGUMENTS
 from costmodel.explorer.regimes import COLUMNS, LINES, Key, PageForms
+from costmodel.graph.kernel import Kernel
 
 STANDING = tuple(line for line in Alive._fields if line not in LINES)
 """What is in memory throughout a step."""
@@ -22,18 +24,20 @@ class Part(NamedTuple):
     """What was found of one combination of choices, as plain data; numbers are places in its own lists.
 
     tree: a leaf's number, None where there has been no look, or [condition, outcome, tree, outcome, tree, ...].
-    leaves: [rows, {optimizer: [quantities, standing, levels]}], or [message, point] of a refusal.
+    leaves: [rows, {optimizer: [quantities, standing, levels, kernels]}], or [message, point] of a refusal.
+    kernels: one of each law.
     """
 
     formulas: Formulas
     conditions: list[tuple[str, int]]
     leaves: list[Any]
     tree: Any
+    kernels: Mapping[str, Kernel]
 
 
 def part_of(forms: PageForms, names: Mapping[str, str]) -> Part:
     """Print what has been explored; names: what each letter is called."""
-    part = Part(Formulas(names, [name for name in OUTER if name in names]), [], [], None)
+    part = Part(Formulas(names, [name for name in OUTER if name in names]), [], [], None, forms.kernels)
     known: dict[Any, int] = {}
     return part._replace(tree=_tree(forms, forms.tree, part, known))
 
@@ -61,14 +65,16 @@ def _refusal(leaf: Refusal) -> list[Any]:
 def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
     rows: dict[int, list[Any]] = {}
     levels: dict[str, dict[int, list[Any]]] = {}
+    kernels: dict[str, dict[int, list[Any]]] = {}
     others: dict[tuple[str, str], dict[str, int]] = {}
     for key, formula in leaf.formulas.items():
         assert isinstance(key, Key)
         number = formulas.number(formula)
         if key.section == "row":
             rows.setdefault(key.number, list(key.place)).append(number)
-        elif key.section == "level":
-            levels.setdefault(key.optimizer, {}).setdefault(key.number, list(key.place)).append(number)
+        elif key.section in ("level", "kernel"):
+            of = levels if key.section == "level" else kernels
+            of.setdefault(key.optimizer, {}).setdefault(key.number, list(key.place)).append(number)
         else:
             others.setdefault((key.section, key.optimizer), {})[key.name] = number
     return [
@@ -78,6 +84,7 @@ def _leaf(leaf: Forms, formulas: Formulas) -> list[Any]:
                 [found.get(quantity, -1) for quantity in QUANTITIES],
                 [others["standing", optimizer][line] for line in STANDING],
                 list(levels[optimizer].values()),
+                list(kernels.get(optimizer, {}).values()),
             ]
             for (section, optimizer), found in others.items()
             if section == "quantity"
@@ -107,7 +114,8 @@ class Bundle:
         self.names = dict(names)
         self.texts, self.quotients, self.words = Distinct(), Distinct(), Distinct()
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
-        self.rows, self.levels, self.lists = Distinct(), Distinct(), Distinct()
+        self.rows, self.levels, self.tasks, self.lists = Distinct(), Distinct(), Distinct(), Distinct()
+        self.kernels: dict[str, Kernel] = {}
         self.trees: dict[str, int | None] = {}
 
     def add(self, key: str, part: Part) -> None:
@@ -122,6 +130,7 @@ class Bundle:
         numbers = [self.texts.number(text(each)) for each in part.formulas.texts]
         conditions = [self.conditions.number((relation, numbers[at])) for relation, at in part.conditions]
         leaves = [self._leaf(leaf, numbers) for leaf in part.leaves]
+        self.kernels |= part.kernels
         self.trees[key] = self._node(part.tree, conditions, leaves)
 
     def _leaf(self, leaf: Sequence[Any], numbers: Sequence[int]) -> int:
@@ -142,8 +151,9 @@ class Bundle:
                 self.lists.number(tuple(numbers[number] if number >= 0 else -1 for number in quantities)),
                 self.lists.number(tuple(numbers[number] for number in standing)),
                 listed(self.levels, levels, 3),
+                listed(self.tasks, kernels, 4),
             )
-            for optimizer, (quantities, standing, levels) in by_optimizer.items()
+            for optimizer, (quantities, standing, levels, kernels) in by_optimizer.items()
         ]
         return self.leaves.number((listed(self.rows, rows, 2), *found))
 
@@ -174,9 +184,11 @@ class Bundle:
             "leaves": self.leaves.items,
             "rows": self.rows.items,
             "levels": self.levels.items,
+            "tasks": self.tasks.items,
             "lists": self.lists.items,
             "columns": COLUMNS,
             "standing": STANDING,
             "lines": LINES,
             "quantities": QUANTITIES,
+            "arguments": ARGUMENTS,
         }

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
-from costmodel.analysis.closed_forms import SIDES, ClosedForms, open_sizes, varied
+from costmodel.analysis.closed_forms import SIDES, Branch, ClosedForms, open_sizes, varied
 from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
@@ -51,13 +51,15 @@ class Choice(NamedTuple):
 class Controls(NamedTuple):
     """What a page of a model can set, and what holds for all of it.
 
-    model: with the fields that are fixed to other values than its own. settings: those that are fixed.
+    model: with the fields that are fixed to other values than its own. settings: those that are fixed. fixed: sizes
+    that are not offered unless asked for, since each of their values has formulas of its own.
     """
 
     model: Architecture
     sizes: tuple[Size, ...]
     choices: tuple[Choice, ...]
     settings: Mapping[str, Any]
+    fixed: tuple[str, ...] = ()
 
     def combinations(self) -> list[dict[str, Any]]:
         """Every choice of values but the optimizer's, which formulas have in common; an inference has no others."""
@@ -92,15 +94,22 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
     starts = {name: settings.pop(name) for name in ("batch", *model.BATCH_SIZES) if settings.get(name) is not None}
     predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
-    letters = [pair for axis in axes for pair in axis.letters.items()]
-    given: dict[str, Sequence[int]] = {letter: sorted(values) for letter, values in letters}
+    given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
     controls = Controls(model, tuple(_sizes(model, starts, given)), choices, settings)
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
             "values for some settings"
         )
-    return controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
+    controls = controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
+    each = _valued(controls)
+    kept = tuple(size for size in controls.sizes if size.name not in each or size.name in given)
+    fixed = {size.name: size.value for size in controls.sizes if size not in kept and size.name in SETTING_NAMES}
+    return controls._replace(
+        sizes=kept,
+        settings={**settings, **fixed},
+        fixed=tuple(size.name for size in controls.sizes if size not in kept),
+    )
 
 
 def _single(value: Any) -> Any:
@@ -128,11 +137,9 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
 
 def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:
     """Whether a model can be asked about so, at a small batch."""
-    start = dict.fromkeys(("seq", "target_seq"), 16)
-    smallest = {name: size for name, size in start.items() if name in model.BATCH_SIZES}
-    asked: dict[str, Any] = {**smallest, **settings}
+    smallest: dict[str, Any] = {name: 16 for name in ("seq", "target_seq") if name in model.BATCH_SIZES}
     try:
-        predict(model, **asked)
+        predict(model, **smallest | dict(settings))
     except CostModelError:
         return False
     return True
@@ -154,7 +161,7 @@ def _widths(model: Architecture) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _sizes(model: Architecture, starts: dict[str, Any], given: dict[str, Sequence[int]]) -> Iterator[Size]:
+def _sizes(model: Architecture, starts: dict[str, Any], given: Mapping[str, Sequence[int]]) -> Iterator[Size]:
     shape = batch_shape(model, settings_of({"batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
     if shape.seq is not None:
@@ -213,14 +220,30 @@ def thinned(stops: Sequence[int]) -> list[int]:
     return sorted({stops[n * (len(stops) - 1) // (MOST_STOPS - 1)] for n in range(MOST_STOPS)})
 
 
-def _varies(controls: Controls, size: Size) -> bool:
-    """Whether there is an answer at another value than the one that a size starts with."""
-    start = {each.name: each.value for each in controls.sizes}
+def _forms(controls: Controls, quantities: Sequence[str] = ()) -> ClosedForms:
+    """Closed forms in all sizes, with the first of each choice."""
     first = {choice.name: choice.values[0] for choice in controls.choices}
     changed = {name: value for name, value in first.items() if name not in SETTING_NAMES}
     settings = {**controls.settings, **{name: value for name, value in first.items() if name in SETTING_NAMES}}
-    forms = ClosedForms(controls.model, settings, start, (), changed)
+    return ClosedForms(controls.model, settings, [size.name for size in controls.sizes], quantities, changed)
+
+
+def _varies(controls: Controls, size: Size) -> bool:
+    """Whether there is an answer at another value than the one that a size starts with."""
+    start, forms = {each.name: each.value for each in controls.sizes}, _forms(controls)
     for stop in sorted(size.stops, key=lambda stop: abs(stop - size.value)):
         if stop != size.value and not forms.reason({**start, size.name: stop}):
             return True
     return False
+
+
+def _valued(controls: Controls) -> frozenset[str]:
+    """Sizes that formulas have no letter for, as it turns out, such as a number of blocks that differ."""
+    forms = _forms(controls, ("flops.total", "memory.activations"))
+    forms.at({size.name: size.value for size in controls.sizes})
+    node, found = forms.tree, frozenset[str]()
+    while isinstance(node, Branch):
+        if node.condition.relation == "value":
+            found |= node.condition.of.letters
+        node = next(iter(node.after.values()))
+    return found

@@ -84,13 +84,9 @@ class Model {
       const [relation, number] = this.data.conditions[at];
       const value = this.value(number);
       const outcome = relation === "value" ? value : BigInt(relation === "zero" ? value === 0n : value > 0n);
-      const known = [];
       node = null;
-      for (let place = 0; place < after.length; place += 2) {
-        if (BigInt(after[place]) === outcome) node = after[place + 1];
-        else known.push(after[place]);
-      }
-      path.push({ relation, number, outcome, known });
+      for (let place = 0; place < after.length; place += 2) if (BigInt(after[place]) === outcome) node = after[place + 1];
+      path.push({ relation, number, outcome, child: node });
     }
     if (node === null || node === undefined) return { why: "unknown", path };
     const leaf = this.data.leaves[-1 - node];
@@ -98,11 +94,25 @@ class Model {
     return { leaf, path };
   }
 
+  // Where on a way that leads to no formulas the last of them were left.
+  turn(path) {
+    const place = path.findIndex(({ child }) => child === null || child === undefined || !this.leads(child));
+    return place < 0 ? path.length - 1 : place;
+  }
+
+  // Whether there are formulas behind a node.
+  leads(node) {
+    if (node === null) return false;
+    if (node < 0) return typeof this.data.leaves[-1 - node][0] !== "string";
+    const [, ...after] = this.data.nodes[node];
+    return after.some((child, place) => place % 2 === 1 && this.leads(child));
+  }
+
   answer([rows, ...optimizers], choices, path) {
     const { data } = this;
     const offered = data.choices.find((choice) => choice.name === "optimizer");
     const wanted = offered && this.training(choices) ? offered.labels[choices.optimizer] : null;
-    const [, quantities, standing, levels] =
+    const [, quantities, standing, levels, tasks] =
       optimizers.find(([name]) => this.words(name) === wanted) ?? optimizers[0];
     const answer = { path, quantities: {}, phases: [], rows: [] };
     data.lists[quantities].forEach((number, place) => {
@@ -134,8 +144,56 @@ class Model {
       });
       return row;
     });
+    answer.tasks = data.lists[tasks].map((at) => this.task(data.tasks[at]));
     return answer;
   }
+
+  // A kernel of a layer: its numbers are all its launches', and happen so many times in a step.
+  task([layer, phase, law, again, ...numbers]) {
+    const values = numbers.map((number) => this.value(number));
+    const times = values.pop();
+    return {
+      layer: this.words(layer), phase: this.words(phase), law: this.words(law), again: this.words(again) !== "",
+      numbers, times, values, arguments: values.map(Number),
+    };
+  }
+}
+
+// Seconds of a step on a machine, by the laws of its kernels: what the device takes, or the host to start them.
+// Doubles, as in Python; kernels' numbers are exact in them below 2^53.
+function timeOn(answer, machine, batch) {
+  const phases = ["forward", "backward", "update"].map((phase) => ({ phase, device: 0, least: 0, launches: 0 }));
+  let useful = 0;
+  let peak = 0;
+  const tasks = answer.tasks.map((task) => {
+    const [seconds, least] = LAWS[machine.laws[task.law]](...task.arguments);
+    const [flops, read, written, launches, rows, m, n, k] = task.arguments;
+    const times = Number(task.times);
+    const phase = phases.find((each) => each.phase === task.phase);
+    phase.device += times * seconds;
+    phase.least += times * least;
+    phase.launches += times * launches;
+    const units = machine.peaks[task.law] ?? 0;
+    peak = Math.max(peak, units);
+    if (!task.again && m !== undefined) {
+      const attention = task.law.startsWith("attention");
+      useful += times * (attention ? flops : launches * 2 * rows * m * n * k);
+    }
+    const compute = flops / (units || machine.vectorPeak);
+    const memory = (read + written) / machine.bandwidth;
+    const waits = 2 * launches * machine.start > seconds;
+    const bound = waits ? "overhead" : compute > memory ? "compute" : "memory";
+    return { ...task, seconds: times * seconds, flops: times * flops, bytes: times * (read + written), bound };
+  });
+  for (const phase of phases) {
+    phase.host = machine.launch * phase.launches;
+    phase.seconds = Math.max(phase.device, phase.host);
+  }
+  const sum = (of) => phases.reduce((total, phase) => total + phase[of], 0);
+  const seconds = sum("seconds");
+  peak ||= machine.vectorPeak;
+  return { machine, phases, tasks, seconds, least: sum("least"), device: sum("device"), peak, mfu: useful / (peak * seconds),
+    samplesPerSecond: batch / seconds };
 }
 
 // Numbers for people, as costmodel prints them.
@@ -164,4 +222,9 @@ const DECIMAL = ["", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q"];
 const showBytes = (value) => scaledBy(value, 1024, BINARY, 3);
 const showFlops = (value) => scaledBy(value, 1000, DECIMAL.map((prefix) => `${prefix}FLOP`), 4);
 const showCount = (value) => scaledBy(value, 1000, DECIMAL, 4);
+function showSeconds(seconds) {
+  const [unit, factor] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]].find(([, least]) => seconds >= 0.9995 * least) ?? ["ns", 1e-9];
+  const number = seconds / factor;
+  return `${rounded(number, number < 9.995 ? 2 : number < 99.95 ? 1 : 0)} ${unit}`;
+}
 const showExact = (value) => value.toLocaleString("en-US");

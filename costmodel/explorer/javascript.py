@@ -7,63 +7,13 @@ from math import gcd
 
 from costmodel.symbolic.polynomial import Atom, Monomial, Polynomial
 
-RESERVED = frozenset(
-    [
-        "await",
-        "break",
-        "case",
-        "catch",
-        "class",
-        "const",
-        "continue",
-        "debugger",
-        "default",
-        "delete",
-        "do",
-        "else",
-        "enum",
-        "export",
-        "extends",
-        "false",
-        "finally",
-        "for",
-        "function",
-        "if",
-        "implements",
-        "import",
-        "in",
-        "instanceof",
-        "interface",
-        "let",
-        "new",
-        "null",
-        "package",
-        "private",
-        "protected",
-        "public",
-        "return",
-        "static",
-        "super",
-        "switch",
-        "this",
-        "throw",
-        "true",
-        "try",
-        "typeof",
-        "var",
-        "void",
-        "while",
-        "with",
-        "yield",
-        "arguments",
-        "eval",
-        "ceil",
-        "floor",
-        "mod",
-        "min",
-        "max",
-    ]
-)
+_WORDS = """
+    await break case catch class const continue debugger default delete do else enum export extends false finally for
+    function if implements import in instanceof interface let new null package private protected public return static
+    super switch this throw true try typeof var void while with yield arguments eval
+    ceil floor mod min max
+"""
+RESERVED = frozenset(_WORDS.split())
 """Words that no letter can have as its name: JavaScript's own, and the functions that formulas call."""
 FUNCTIONS = {"ceil": "ceil", "quotient": "floor", "mod": "mod", "min": "min", "max": "max"}
 """The function that works out each operation."""

@@ -35,11 +35,12 @@ const NARROW = window.matchMedia("(max-width: 60rem)");
 
 const $ = (id) => document.getElementById(id);
 const models = DATA.models.map((data, place) => new Model(data, FORMULAS[place]));
-const state = { model: 0, values: {}, choices: {}, other: null, budget: "24 GiB", area: 0, depth: 1 };
+const state = { model: 0, values: {}, choices: {}, other: null, budget: "24 GiB", machine: -1, area: 0, depth: 1 };
 const controls = {};
 let now = null; // the last answer
 let pinned = null; // that of the setting compared with
 let shown = null; // makes what the dock shows
+let clock = null; // seconds of the last answer on the chosen machine
 let pending = 0; // timer of the link
 let speaking = 0; // timer of what is said
 let frame = 0; // the next time that the page is drawn
@@ -151,6 +152,18 @@ function buildControls() {
   }
   for (const [name, value] of Object.entries(data().fixed))
     settings.append(h("div", { class: "choice" }, h("span", {}, name), h("span", {}, value)));
+  if (DATA.machines.length) {
+    const machine = h("select", { id: "machine" }, h("option", { value: "-1" }, "none"),
+      ...optionsOf(DATA.machines.map((each) => each.name)));
+    machine.value = String(state.machine);
+    machine.addEventListener("change", () => {
+      state.machine = Number(machine.value);
+      const chosen = DATA.machines[state.machine];
+      if (chosen) $("budget").value = state.budget = memoryText(chosen.memory);
+      update();
+    });
+    settings.append(h("div", { class: "choice" }, h("label", { for: "machine" }, "machine"), machine));
+  }
   const budget = h("input", { type: "text", id: "budget", list: "budgets", size: 9 });
   budget.value = state.budget;
   const budgets = h("datalist", { id: "budgets" });
@@ -162,6 +175,12 @@ function buildControls() {
   settings.append(h("div", { class: "choice" }, h("label", { for: "budget" }, "budget"), budget, budgets));
   fieldsets.splice(1, 0, settings);
   form.replaceChildren(...fieldsets);
+}
+
+function memoryText(bytes) {
+  for (const [unit, size] of [["GiB", 2 ** 30], ["GB", 1e9], ["MiB", 2 ** 20]])
+    if (Number.isInteger(bytes / size)) return `${bytes / size} ${unit}`;
+  return `${bytes} B`;
 }
 
 // Bytes of a text such as "24 GiB" or "24 GB"; null for anything else.
@@ -220,17 +239,23 @@ function quotients(texts) {
   return found;
 }
 
+// A formula's text with its rounded quotients written out.
+function writtenOut(text) {
+  const named = quotients([text]);
+  return text.replace(/\bq\d+\b/g, (name) => (named.has(name) ? writtenOut(named.get(name)) : name));
+}
+
 function conditionText({ relation, number, outcome }) {
   const sign = relation === "value" ? `= ${outcome}` : relation === "zero" ? (outcome ? "= 0" : "≠ 0") : outcome ? "> 0" : "≤ 0";
-  return [...math(model().text(number), false), ` ${sign}`];
+  return [...math(writtenOut(model().text(number)), false), ` ${sign}`];
 }
 
 // parts: [label, number of the formula, how many times]; a sum of several is written part by part.
-function showFormula({ what, unit, parts, value, note, show }) {
+function showFormula({ what, unit, parts, value, note, show, result: given }) {
   const used = parts.filter(([, number]) => model().value(number) !== 0n);
   const lines = [];
-  const result = `${showExact(value)} ${unit}${show && value >= 1000n ? ` = ${show(value)}` : ""}`;
-  lines.push(h("p", {}, h("span", { class: "what" }, `${what}: `), result, used.length > 1 ? `, the sum of ${used.length} parts` : ""));
+  const result = given ?? `${showExact(value)} ${unit}${show && value >= 1000n ? ` = ${show(value)}` : ""}`;
+  lines.push(h("p", {}, h("span", { class: "what" }, `${what}: `), result, used.length > 1 && !given ? `, the sum of ${used.length} parts` : ""));
   if (used.length <= 1) {
     const number = (used[0] ?? parts[0])?.[1];
     if (number !== undefined) {
@@ -302,7 +327,7 @@ function ratio(value, other) {
   return `${times >= 1 ? "×" : "÷"} ${(times >= 1 ? times : 1 / times).toPrecision(3)}`;
 }
 const against = (value, other, show) =>
-  pinned ? `pinned ${show(other)}${value === other ? "" : `, now ${ratio(value, other)}`}` : "";
+  pinned ? `pinned ${show(other)}${value === other ? "" : ` (${ratio(value, other)})`}` : "";
 
 function card(id, title) {
   const parts = { value: h("div", { class: "value" }), exact: h("div", { class: "exact" }), other: h("div", { class: "other" }) };
@@ -315,6 +340,7 @@ function buildCards() {
   cards.flops = card("flops", "FLOPs of a step");
   cards.peak = card("peak", "Peak memory");
   cards.fits = card("fits", "Memory budget");
+  cards.time = card("time", "Time of a step");
   explainable(cards.params.element, ofQuantity("params", "parameters", showCount, "parameters"));
   explainable(cards.flops.element, ofQuantity("flops.total", "FLOPs, forward and backward", showFlops, "FLOP"));
   explainable(cards.peak.element, ofPeak(() => now.peak));
@@ -409,7 +435,7 @@ function fill(holder, caption, heads, rows, sums = new Set()) {
         ...cells.map(() => h("td", { tabindex: "-1" })));
     });
     holder.replaceChildren(h("table", {}, h("caption", { class: "skip" }, caption),
-      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" ? "word" : "" }, title)))),
+      h("thead", {}, h("tr", {}, ...heads.map((title) => h("th", { scope: "col", class: title === "kind" || title === "phase" ? "word" : "" }, title)))),
       h("tbody", {}, ...lines)));
     holder.shape = shape;
     holder.cells = lines.map((line) => [...line.querySelectorAll("td")]);
@@ -479,6 +505,113 @@ function showFlopsTable() {
   }
   const two = (head) => (pinned ? [head, "pinned"] : [head]);
   fill($("flops-table"), "Parameters and FLOPs", ["", ...two("count or FLOPs"), ...two("pointwise")], rows);
+}
+
+// ---- Seconds
+
+const BOUNDS = { compute: "#3b8fd1", memory: "#e0702a", overhead: "#2aa876" };
+const PHASE = { forward: "forward and loss", backward: "backward", update: "optimizer" };
+
+function showTime() {
+  const machine = DATA.machines[state.machine];
+  clock = machine ? timeOn(now, machine, state.values.batch) : null;
+  $("time").hidden = !clock;
+  cards.time.element.hidden = !clock;
+  if (!clock) return;
+  const tokens = "seq" in state.values ? clock.samplesPerSecond * state.values.seq : null;
+  const rate = tokens === null ? `${showCount(Math.round(clock.samplesPerSecond))} samples/s` : `${showCount(Math.round(tokens))} tokens/s`;
+  cards.time.value.textContent = showSeconds(clock.seconds);
+  cards.time.exact.textContent = `${rate}, MFU ${(100 * clock.mfu).toFixed(0)}%`;
+  const other = pinned ? timeOn(pinned, machine, state.other.values.batch) : null;
+  cards.time.other.textContent = other ? `pinned ${showSeconds(other.seconds)} (${ratio(clock.seconds, other.seconds)})` : "";
+  $("time-lead").textContent =
+    `A typical step takes ${showSeconds(clock.seconds)} on ${machine.name} (stack ${DATA.stack}); by the datasheet alone, none takes less than `
+    + `${showSeconds(clock.least)}. These are estimates in floating point, unlike all else here: kernels and drivers differ, and the range that Python's predict(...).on(...) gives says by how much.`;
+  fill($("time-table"), "Seconds of each phase", ["", "a step", "device", "host", "by the datasheet", "kernels"], [
+    ...clock.phases.filter((phase) => phase.launches).map((phase) => [PHASE[phase.phase], [showSeconds(phase.seconds)], [showSeconds(phase.device)],
+      [showSeconds(phase.host)], [showSeconds(phase.least)], [showExact(phase.launches)]]),
+    ["all", [showSeconds(clock.seconds)], [showSeconds(clock.device)], [""], [showSeconds(clock.least)], [""]],
+  ], new Set([clock.phases.filter((phase) => phase.launches).length]));
+  showRoofline();
+  const found = new Map();
+  for (const task of clock.tasks) {
+    const key = `${task.layer} ${task.phase}`;
+    if (!found.has(key)) found.set(key, { layer: task.layer, phase: task.phase, seconds: 0, flops: 0, bytes: 0, most: task });
+    const row = found.get(key);
+    row.seconds += task.seconds;
+    row.flops += task.flops;
+    row.bytes += task.bytes;
+    if (task.seconds > row.most.seconds) row.most = task;
+  }
+  const rows = [...found.values()].sort((a, b) => b.seconds - a.seconds);
+  const shown = rows.slice(0, 12);
+  fill($("kernel-table"), "Layers that take the most time of the device", ["layer", "phase", "device", "share", "arithmetic", "memory", "bound by"],
+    shown.map((row) => {
+      const make = () => ofTask(clock.tasks.filter((task) => task.layer === row.layer && task.phase === row.phase), row);
+      return [row.layer, [PHASE[row.phase], null, "word"], [showSeconds(row.seconds), make], [`${((100 * row.seconds) / clock.device).toFixed(1)}%`],
+        [row.flops ? `${showFlops(Math.round(row.flops / row.seconds))}/s` : "–"], [`${showCount(Math.round(row.bytes / row.seconds))}B/s`], [row.most.bound]];
+    }));
+}
+
+// What a layer asks of the machine: the formulas that its seconds follow from.
+function ofTask(tasks, row) {
+  return {
+    what: `${row.layer}, ${PHASE[row.phase]}`, result: `${showSeconds(row.seconds)} of the device, from these numbers of its kernels`,
+    parts: tasks.flatMap((task) => [["FLOP", task.numbers[0]], ["bytes read", task.numbers[1]], ["bytes written", task.numbers[2]]]),
+  };
+}
+
+// Every kernel by its FLOPs a byte and its FLOP/s, under what the machine can do at most; area is the share of time.
+const tick = (value) => (value < 1 ? String(value) : showCount(value).replace(/\.0+(?= |$)/, ""));
+function showRoofline() {
+  const [width, height, left, bottom] = [760, 300, 58, 34];
+  const { machine } = clock;
+  const dots = clock.tasks.filter((task) => task.flops && task.bytes && task.seconds)
+    .map((task) => ({ task, x: task.flops / task.bytes, y: task.flops / task.seconds }));
+  const ceiling = Math.max(clock.peak, machine.vectorPeak);
+  const low = Math.floor(Math.log10(Math.min(0.05, ...dots.map((dot) => dot.x))));
+  const high = Math.ceil(Math.log10(Math.max((4 * ceiling) / machine.bandwidth, ...dots.map((dot) => dot.x))));
+  const top = Math.ceil(Math.log10(ceiling));
+  const floor_ = Math.max(top - 6, Math.floor(Math.log10(machine.bandwidth * 10 ** low)));
+  const across = (x) => left + ((Math.log10(x) - low) / (high - low)) * (width - left - 8);
+  const up = (y) => height - bottom - ((Math.log10(y) - floor_) / (top - floor_)) * (height - bottom - 12);
+  const svg = (tag, attributes, ...children) => {
+    const element = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+  const parts = [];
+  for (let at = low; at <= high; at += 1)
+    parts.push(svg("line", { class: "grid", x1: across(10 ** at), x2: across(10 ** at), y1: 12, y2: height - bottom }),
+      svg("text", { x: across(10 ** at), y: height - bottom + 15, "text-anchor": "middle" }, tick(Number(`1e${at}`))));
+  for (let at = floor_; at <= top; at += 1)
+    parts.push(svg("line", { class: "grid", x1: left, x2: width - 8, y1: up(10 ** at), y2: up(10 ** at) }),
+      svg("text", { x: left - 6, y: up(10 ** at) + 4, "text-anchor": "end" }, tick(10 ** at)));
+  parts.push(svg("text", { x: (left + width) / 2, y: height - 3, "text-anchor": "middle" }, "FLOP a byte"),
+    svg("text", { x: left + 4, y: 10 }, "FLOP/s"));
+  const ridge = (rate) => Math.min(10 ** high, Math.max(10 ** low, rate / machine.bandwidth));
+  for (const rate of new Set([clock.peak, machine.vectorPeak]))
+    parts.push(svg("line", { class: "roof", x1: across(ridge(rate)), x2: width - 8, y1: up(rate), y2: up(rate) }),
+      svg("text", { x: width - 10, y: up(rate) + (rate === ceiling ? -5 : 13), "text-anchor": "end" }, `${showCount(rate)}FLOP/s`));
+  const start = Math.max(10 ** low, 10 ** floor_ / machine.bandwidth);
+  parts.push(svg("line", { class: "roof", x1: across(start), x2: across(ridge(ceiling)), y1: up(start * machine.bandwidth), y2: up(ridge(ceiling) * machine.bandwidth) }));
+  for (const { task, x, y } of dots.sort((a, b) => b.task.seconds - a.task.seconds)) {
+    if (y < 10 ** floor_) continue;
+    const radius = Math.max(2.5, 26 * Math.sqrt(task.seconds / clock.device));
+    const dot = svg("circle", { cx: across(x), cy: up(y), r: radius, fill: BOUNDS[task.bound] },
+      svg("title", {}, `${task.layer}, ${PHASE[task.phase]}: ${showSeconds(task.seconds)}, bound by ${task.bound}`));
+    dot.classList.add("has-formula");
+    dot.formula = () => ofTask([task], task);
+    parts.push(dot);
+  }
+  const legend = Object.entries(BOUNDS).map(([bound, colour]) => {
+    const dot = h("span", { class: "dot" });
+    dot.style.background = colour;
+    return h("span", {}, dot, bound === "overhead" ? "start of kernels" : bound);
+  });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Roofline: each kernel's FLOP a byte and FLOP/s; the table below has the largest" }, ...parts);
+  $("roofline").replaceChildren(picture, h("p", { class: "legend" }, "bound by ", ...legend));
 }
 
 // ---- Layers
@@ -619,6 +752,10 @@ function asked() {
       if (state.choices[choice.name]) fields.push([choice.name, label]);
     } else if (training || !OF_TRAINING.has(choice.name)) settings.push([choice.name, label]);
   }
+  if (state.machine >= 0) {
+    settings.push(["on", DATA.machines[state.machine].name]);
+    if (DATA.stack !== "eager") settings.push(["stack", DATA.stack]);
+  }
   if ("height" in image) settings.push(["image", [image.height, image.width]]);
   return { settings, fields };
 }
@@ -702,6 +839,7 @@ function fragment() {
   };
   put("", state.values, state.choices);
   if (state.budget !== "24 GiB") written.set("budget", state.budget);
+  if (state.machine >= 0) written.set("machine", DATA.machines[state.machine].name);
   if (state.other) {
     written.set("pinned", "1");
     put("pinned.", state.other.values, state.other.choices);
@@ -728,6 +866,7 @@ function readFragment() {
   };
   begin(...read(""));
   state.budget = written.get("budget") ?? "24 GiB";
+  state.machine = DATA.machines.findIndex((each) => each.name === written.get("machine"));
   state.other = null;
   if (written.get("pinned")) {
     const now = [state.values, state.choices];
@@ -748,11 +887,10 @@ function refusalText(found) {
   if (found.why === "refused") {
     const point = found.point?.map((value, at) => `${data().sizes[at].symbol} = ${showExact(value)}`);
     const same = found.point?.every((value, at) => value === state.values[data().sizes[at].name]);
-    return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}`;
+    return `There is no answer here. ${point && !same ? `As at ${point.join(", ")}: ` : ""}${found.message}.`;
   }
-  const last = found.path[found.path.length - 1];
-  const what = h("span", {}, ...conditionText(last)).textContent;
-  return `This page holds no formula for these sizes, at which ${what}.\nAsk costmodel predict, as below.`;
+  const what = h("span", {}, ...conditionText(found.path[model().turn(found.path)])).textContent;
+  return `This page holds no formula where ${what}, as here. Most likely there is no such model or batch: ask costmodel predict, as below.`;
 }
 
 // Draw the page before the next frame, however often it is asked for until then.
@@ -766,7 +904,14 @@ function update() {
   const refused = "why" in found;
   $("refusal").hidden = !refused;
   $("results").classList.toggle("stale", refused);
-  if (refused) $("refusal").textContent = refusalText(found);
+  if (refused) {
+    $("refusal").textContent = refusalText(found);
+    for (const each of Object.values(cards)) {
+      each.value.textContent = "–";
+      each.exact.textContent = each.other.textContent = "";
+      each.element.classList.remove("fits", "over");
+    }
+  }
   else {
     pinned = null;
     if (state.other) {
@@ -779,6 +924,7 @@ function update() {
     showBars();
     showMemory();
     showFlopsTable();
+    showTime();
     showLayers();
     showMap();
     redraw();

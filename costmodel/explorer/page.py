@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.trace import applicable
 from costmodel.display.answer import Data
 from costmodel.display.figures import COLOURS, check_writable, write
 from costmodel.display.table import printable
 from costmodel.display.units import show_exact
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.explorer.bundle import Bundle, Part, part_of
 from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
 from costmodel.explorer.javascript import identifiers
+from costmodel.explorer.laws import Laws
 from costmodel.explorer.regimes import PageForms, Size
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
+from costmodel.performance.stacks import Stack, stack_named
 from costmodel.training.settings import SETTING_NAMES, takes_settings
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2_000_000
 """Bytes of a page; what would be larger is refused."""
+MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
+"""What a page gives seconds on unless others are named."""
 POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
 )
@@ -44,7 +51,8 @@ class Held:
     """What a page holds of one model.
 
     choices, sizes: the labels of each choice, and the least and the most of each size. combinations: of choices that
-    have formulas. refused: why others have none. regimes, formulas: how many different ones.
+    have formulas. refused: why others have none. fixed: sizes that are offered only if asked for, with some values.
+    regimes, formulas: how many different ones.
     """
 
     model: str
@@ -52,6 +60,7 @@ class Held:
     sizes: Mapping[str, tuple[int, int]]
     combinations: int
     refused: tuple[str, ...]
+    fixed: tuple[str, ...]
     regimes: int
     formulas: int
 
@@ -62,6 +71,7 @@ class Held:
             *(f"  {name}  {', '.join(labels)}" for name, labels in self.choices.items()),
             *(f"  {name}  {show_exact(least)} to {show_exact(most)}" for name, (least, most) in self.sizes.items()),
             *(f"  left out: {printable(why)}" for why in self.refused),
+            *([f"  fixed unless given values: {', '.join(self.fixed)}"] if self.fixed else []),
         ]
         return "\n".join(lines)
 
@@ -111,7 +121,8 @@ def explore(
         out: a file to write, such as "gpt2.html".
         executor: any `concurrent.futures.Executor` that does the work.
         progress: told how many combinations of choices are done, and of how many.
-        **asked: settings of `predict` and fields of the models.
+        **asked: settings of `predict` and fields of the models. on: one or more machines, which the page gives seconds
+            on (default: some that are common); None for a page without seconds. stack: one.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
@@ -121,9 +132,16 @@ def explore(
         raise SettingError("explore takes at least one model, such as 'gpt2-small'")
     if out is not None:
         check_writable(out)
+    question = dict(asked)
+    devices = _machines(question.pop("on", MACHINES))
+    stack = stack_named(_only("stack", question.pop("stack", "eager")))
     loaded = [_loaded(model) for model in models]
-    offered = [controls_of(model, asked) for _, model in loaded]
-    jobs = [(number, key, job) for number, controls in enumerate(offered) for key, job in _jobs(controls)]
+    offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]
+    jobs = [
+        (number, key, job)
+        for number, controls in enumerate(offered)
+        for key, job in _jobs(controls, stack if devices else None)
+    ]
     bundles = [Bundle(_names(controls)) for controls in offered]
     refused: list[dict[str, str]] = [{} for _ in offered]
     results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
@@ -134,7 +152,7 @@ def explore(
             refused[number][key] = found
         if progress:
             progress(done, len(jobs))
-    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)])
+    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)
     if out is not None:
         page.save(out)
     return page
@@ -149,16 +167,45 @@ def _loaded(model: Architecture | str) -> tuple[str, Architecture]:
     return model, load(model)
 
 
+def _of(model: Architecture, question: Mapping[str, Any], models: Sequence[Architecture]) -> dict[str, Any]:
+    """What is asked of one of several models: all but what is for others alone."""
+
+    def takes(each: Architecture, name: str) -> bool:
+        return name in (*applicable(each), *each.field_names(), *each.DERIVED)
+
+    return {
+        name: value
+        for name, value in question.items()
+        if takes(model, name) or not any(takes(each, name) for each in models)
+    }
+
+
+def _machines(on: Any) -> list[Machine]:
+    """The machines of a question, by name or as `load_machine` takes them. Raises CostModelError."""
+    several = list(on) if isinstance(on, list | tuple) else [on]
+    return [load_machine(machine) for machine in several if machine is not None and machine != "none"]
+
+
+def _only(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise SettingError(f"{name}={shown(value)}: a page has one; give one value")
+        return value[0]
+    return value
+
+
 def _names(controls: Controls) -> dict[str, str]:
     """What each size is called in formulas."""
     symbols = [size.symbol for size in controls.sizes]
     return dict(zip((size.name for size in controls.sizes), identifiers(symbols), strict=True))
 
 
-Job = tuple[Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str]]
+Job = tuple[
+    Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
+]
 
 
-def _jobs(controls: Controls) -> Iterable[tuple[str, Job]]:
+def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Job]]:
     """For each combination of choices its key in the page, and what is to be explored."""
     optimizers = next((choice.values for choice in controls.choices if choice.name == "optimizer"), ())
     for picked in controls.combinations():
@@ -172,13 +219,13 @@ def _jobs(controls: Controls) -> Iterable[tuple[str, Job]]:
         offered = optimizers if controls.mode(picked) == "train" else ()
         if offered:
             settings["optimizer"] = offered[0]
-        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls))
+        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls), stack)
 
 
 def _explored(job: Job) -> Part | str:
     """What a combination's formulas are and where they hold, or why there are none."""
-    model, settings, sizes, optimizers, changed, names = job
-    forms = PageForms(model, settings, sizes, optimizers, changed)
+    model, settings, sizes, optimizers, changed, names, stack = job
+    forms = PageForms(model, settings, sizes, optimizers, changed, stack)
     try:
         forms.explore()
     except CostModelError as error:
@@ -186,13 +233,18 @@ def _explored(job: Job) -> Part | str:
     return part_of(forms, names)
 
 
-def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Explorer:
+def _page(
+    models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine], stack: Stack
+) -> Explorer:
     for _, controls, bundle, refused in models:
         if not bundle.trees:
             raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
     data = [_described(*model) for model in models]
     formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
-    html = page_of({"models": data, "colours": COLOURS, "training": OF_TRAINING}, formulas)
+    laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
+    offered = [laws.machine(device, kernels) for device in devices]
+    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING, "stack": stack.name}
+    html = page_of(whole, formulas, ",\n".join(laws.texts))
     if (size := len(html.encode())) > LARGEST:
         raise SettingError(
             f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
@@ -204,6 +256,7 @@ def _page(models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]]) -> Exp
             sizes={size.name: (size.stops[0], size.stops[-1]) for size in controls.sizes},
             combinations=len(bundle.trees),
             refused=tuple(dict.fromkeys(refused.values())),
+            fixed=controls.fixed,
             regimes=len(bundle.leaves.items),
             formulas=len(bundle.texts.items),
         )
@@ -245,11 +298,18 @@ def _setting(size: str) -> str:
     return size.partition(".")[0] if size.partition(".")[0] in SETTING_NAMES else ""
 
 
-def page_of(data: Any, formulas: str) -> str:
+def page_of(data: Any, formulas: str, laws: str) -> str:
     """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own script run."""
     template, style = _part("page.html"), _part("page.css")
     script = "\n".join(
-        ['"use strict";', _part("formulas.js"), f"const FORMULAS=[{formulas}];", _part("page.js"), "start();"]
+        [
+            '"use strict";',
+            _part("formulas.js"),
+            f"const FORMULAS=[{formulas}];",
+            f"const LAWS=[{laws}];",
+            _part("page.js"),
+            "start();",
+        ]
     )
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     for sign in "<>&":

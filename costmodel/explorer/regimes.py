@@ -14,6 +14,10 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.rows import Row
+from costmodel.explorer.laws import key_of, numbers_of, without_numbers
+from costmodel.graph.kernel import Kernel
+from costmodel.performance.stacks import Stack
+from costmodel.performance.work import work_of
 from costmodel.symbolic.guards import Condition
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
@@ -28,7 +32,7 @@ QUIET = 600
 """So many of them in known regimes, one after another, end the search sooner."""
 MOST_REFUSALS = 5
 """Where so many settings and no other have been refused, no more are tried."""
-MOST_REGIMES = 400
+MOST_REGIMES = 200
 """More are not looked for."""
 
 
@@ -45,8 +49,9 @@ class Size(NamedTuple):
 class Key(NamedTuple):
     """What a formula is of.
 
-    section: "quantity", "standing" or "level", each of an optimizer, or "row". number: of a level or a row. place: of
-    a level its phase, layer and rounds, of a row its name and kind.
+    section: "quantity", "standing", "level" or "kernel", each of an optimizer, or "row". number: of a level, kernel or
+    row. place: of a level its phase, layer and rounds; of a kernel its layer, its phase, its law's key and whether it
+    is run again for backward; of a row its name and kind.
     """
 
     section: str
@@ -66,11 +71,14 @@ class PageForms(ClosedForms):
         sizes: Sequence[Size],
         optimizers: Sequence[Any] = (),
         changed: Mapping[str, Any] | None = None,
+        stack: Stack | None = None,
     ) -> None:
-        """optimizers: none where `settings` names the only one."""
+        """optimizers: none where `settings` names the only one. stack: None for forms without kernels."""
         super().__init__(model, settings, [size.name for size in sizes], (), changed)
         self.sizes = tuple(sizes)
         self.optimizers = tuple(optimizers)
+        self.stack = stack
+        self.kernels: dict[str, Kernel] = {}
         self.box = {size.name: (size.stops[0], size.stops[-1]) for size in sizes}
         self.settled: dict[Condition, int | None] = {}
         self._leaves: dict[int, tuple[int, int]] = {}
@@ -154,7 +162,21 @@ class PageForms(ClosedForms):
             asked = prediction
             if optimizer != settings.optimizer:
                 asked = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.run)
-            values |= _of_optimizer(asked, label_of(optimizer))
+            values |= _of_optimizer(asked, label_of(optimizer)) | self._of_kernels(asked, label_of(optimizer))
+        return values
+
+    def _of_kernels(self, prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
+        """What a step asks of a machine."""
+        values: dict[Hashable, int] = {}
+        if self.stack is None:
+            return values
+        for number, task in enumerate(work_of(prediction.run, prediction.settings, fuse=self.stack.fuses).tasks):
+            key = key_of(task.kernel)
+            self.kernels.setdefault(key, without_numbers(task.kernel))
+            place = (task.layer, task.phase, key, "again" if task.again else "")
+            for name, size in numbers_of(task.kernel).items():
+                values[Key("kernel", name, optimizer, number, place)] = size
+            values[Key("kernel", "times", optimizer, number, place)] = task.times
         return values
 
 

@@ -40,6 +40,16 @@ def parts_of(html: str) -> tuple[dict[str, Any], str]:
     return json.loads(data[0]), script[0]
 
 
+TIME = """
+function timed(place, sizes, choices, machine) {
+  const found = models[place].at(JSON.parse(sizes), JSON.parse(choices));
+  const time = timeOn(found, DATA.machines[machine], JSON.parse(sizes).batch);
+  const { phases, seconds, least, mfu, samplesPerSecond } = time;
+  return JSON.stringify({ phases, seconds, least, mfu, samplesPerSecond });
+}
+"""
+
+
 class Engine:
     """The formulas of a page in a JavaScript engine."""
 
@@ -51,11 +61,15 @@ class Engine:
         self._context.eval(formulas + f"\nconst OF_TRAINING = new Set({json.dumps(self.data['training'])});")
         self._context.eval(f"const DATA = {json.dumps(self.data)};")
         self._context.eval("const models = DATA.models.map((data, place) => new Model(data, FORMULAS[place]));")
-        self._context.eval(ANSWER)
+        self._context.eval(ANSWER + TIME)
 
     def at(self, sizes: dict[str, int], choices: dict[str, int], model: int = 0) -> dict[str, Any]:
         """What the page answers; whole numbers as text."""
         return json.loads(self._context.get("asked")(model, json.dumps(sizes), json.dumps(choices)))
+
+    def on(self, machine: int, sizes: dict[str, int], choices: dict[str, int], model: int = 0) -> dict[str, Any]:
+        """Seconds of what `at` answers."""
+        return json.loads(self._context.get("timed")(model, json.dumps(sizes), json.dumps(choices), machine))
 
     def eval(self, code: str) -> Any:
         return self._context.eval(code)

@@ -86,6 +86,34 @@ def small_page() -> str:
     return cm.explore(SMALL, precision="fp32", mode="inference").html
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2-small", "resnet50", "mixtral-8x7b"])
+def test_seconds_on_machines_are_those_of_predict(name: str) -> None:
+    """Up to what a floating-point power and another order of sums may change."""
+    engine, model = Engine(page_of(name).html), cm.load(name)
+    data = engine.data["models"][0]
+    compared = 0
+    for sizes, choices in drawn(data, 12, seed=2):
+        if "why" in engine.at(sizes, choices):
+            continue
+        p = predicted(model, data, sizes, choices)
+        for number, machine in enumerate(engine.data["machines"]):
+            found, time = engine.on(number, sizes, choices), p.on(machine["name"])
+            for at, value in (
+                ("seconds", time.seconds),
+                ("mfu", time.mfu),
+                ("samplesPerSecond", time.samples_per_second),
+            ):
+                assert found[at] == pytest.approx(value, rel=1e-9)
+            assert found["least"] == pytest.approx(p.on(machine["name"], tier="ceiling").seconds, rel=1e-9)
+            for phase, expected in zip(found["phases"], time.phases, strict=True):
+                assert phase["device"] == pytest.approx(expected.device_seconds, rel=1e-9)
+                assert phase["host"] == pytest.approx(expected.host_seconds, rel=1e-9)
+                assert phase["launches"] == expected.launches
+            compared += 1
+    assert compared > 20
+
+
 def test_sizes_outside_the_page_have_no_answer() -> None:
     engine = Engine(small_page())
     first = engine.data["models"][0]["sizes"][0]
@@ -137,6 +165,15 @@ def test_several_models_are_one_page() -> None:
     sizes = {size["name"]: size["value"] for size in engine.data["models"][1]["sizes"]}
     found = engine.at(sizes, {}, model=1)
     assert int(found["quantities"]["params"]["value"]) == cm.predict(other).params
+
+
+def test_a_setting_of_one_of_several_models_is_left_out_of_the_others() -> None:
+    small = cm.Transformer(vocab=50, context=16, layers=4, width=8, heads=2)
+    asked: dict[str, Any] = {"precision": "fp32", "mode": "inference", "attention": ["eager", "flash"], "on": None}
+    engine = Engine(cm.explore(SMALL, small, **asked).html)
+    assert [[choice["name"] for choice in model["choices"]] for model in engine.data["models"]] == [[], ["attention"]]
+    with pytest.raises(cm.CostModelError, match="attention"):
+        cm.explore(SMALL, **asked)
 
 
 def test_the_shell_writes_a_page_and_says_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
