@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_request_alone_is_its_prefill_and_its_steps() -> None:
 @pytest.mark.parametrize("engine", [None, *ENGINES])
 def test_more_at_a_time_is_slower_for_each_and_no_slower_for_all(engine: str | None, arrivals: Any) -> None:
     loads = served(engine=engine, arrivals=arrivals, concurrency=[1, 2, 8, 64]).loads
-    for fewer, more in zip(loads, loads[1:], strict=False):
+    for fewer, more in pairwise(loads):
         assert more.latency >= fewer.latency
         assert more.tokens_per_second >= fewer.tokens_per_second
         assert more.memory > fewer.memory
