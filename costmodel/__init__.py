@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
     from costmodel.performance.engines import Engine
+    from costmodel.performance.fitting import fit_machine
     from costmodel.performance.serving import Drafts, Serving, serve
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
@@ -60,6 +61,7 @@ _HOMES = {
     "machines": "costmodel.hardware.catalogue",
     "Engine": "costmodel.performance.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
+    "fit_machine": "costmodel.performance.fitting",
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -93,6 +95,7 @@ __all__ = [
     "break_even",
     "cheapest_checkpoint",
     "compare",
+    "fit_machine",
     "from_torch",
     "load",
     "load_machine",

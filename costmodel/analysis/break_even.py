@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.solve import shower
 from costmodel.analysis.vary import VariedSize, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import UNITS
+from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.training.settings import GivenSettings, takes_settings
 

@@ -11,17 +11,20 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import ALL, QUANTITIES, TIMED
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Condition, Decisions, Noting
 from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import value_of
+
+if TYPE_CHECKING:
+    from costmodel.performance.grids import LetteredTime
 
 SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size")
 """Settings that formulas can have a letter for, beside the sides of the image."""
@@ -30,9 +33,10 @@ SIDES = ("image.height", "image.width")
 
 @dataclass(frozen=True)
 class Forms:
-    """Formulas of one regime, by quantity."""
+    """Formulas of one regime, by quantity; of quantities of time what they are worked out from."""
 
     formulas: Mapping[str, Polynomial]
+    time: LetteredTime | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,9 @@ class ClosedForms:
         self.letters = tuple(letters)
         self.quantities = tuple(quantities)
         for quantity in self.quantities:
-            if quantity not in QUANTITIES:
-                raise unknown("quantity", quantity, QUANTITIES)
+            if quantity not in ALL:
+                raise unknown("quantity", quantity, ALL)
+        self.timed = any(quantity in TIMED for quantity in self.quantities)
         for letter in self.letters:
             if letter not in (known := open_sizes(model)):
                 raise unknown("size", letter, known)
@@ -148,12 +153,23 @@ class ClosedForms:
             model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
             asked = settings_of(self.settings | settings)
             check_applies(model, asked)
-            values = self._values(Prediction(model, asked))
+            prediction = Prediction(model, asked)
+            values = {q: prediction.value(q) for q in self.quantities if q not in TIMED}
+            time = self._timed(prediction) if self.timed else None
         except CostModelError:
             if reason := self.reason(point):
                 return Refusal(reason, dict(point))
             raise
-        return Forms({quantity: _checked(value, point) for quantity, value in values.items()})
+        return Forms({quantity: _checked(value, point) for quantity, value in values.items()}, time)
+
+    def _timed(self, prediction: Prediction) -> LetteredTime:
+        """What times are worked out from. Raises SettingError for one that there is not."""
+        from costmodel.performance.grids import LetteredTime
+
+        for quantity in self.quantities:
+            if quantity in ("tokens_per_second", "energy", "money"):
+                prediction.value(quantity)  # where there is none it says why
+        return LetteredTime(prediction.time)
 
     def _lettered(self, sizes: dict[str, int], letters: dict[str, Noting]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""

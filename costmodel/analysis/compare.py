@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.checkpoint import show_checkpoint
 from costmodel.analysis.closed_forms import varied
 from costmodel.analysis.match import Match, nearest
-from costmodel.analysis.solve import shower
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import QUANTITIES, plain
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
+from costmodel.display.units import shower
 from costmodel.documents.description import unknown_field
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.importers.zoo import load
@@ -47,13 +47,13 @@ class Comparison(Answer):
     matches: dict[str, Match]
     quantities: tuple[str, ...] = QUANTITIES
 
-    def value(self, label: str, quantity: str) -> int:
+    def value(self, label: str, quantity: str) -> Any:
         """A quantity of one of them. Raises UnknownNameError."""
         if label not in self.labels:
             raise unknown("label", label, self.labels)
-        return int(self.predictions[self.labels.index(label)].value(quantity))
+        return plain(self.predictions[self.labels.index(label)].value(quantity))
 
-    def difference(self, label: str, quantity: str) -> int:
+    def difference(self, label: str, quantity: str) -> Any:
         """By how much it is above the first."""
         return self.value(label, quantity) - self.value(self.labels[0], quantity)
 

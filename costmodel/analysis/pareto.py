@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import ALL
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _cells(sweep: Any) -> tuple[pandas.DataFrame, list[str]]:
     if not hasattr(sweep, "reset_index"):
         raise SettingError(f"{shown(sweep)} is no sweep: give what cm.sweep gave, or where it was saved")
     frame = sweep.reset_index() if any(sweep.index.names) else sweep
-    return frame, [str(name) for name in frame if name not in QUANTITIES and name != "reason"]
+    return frame, [str(name) for name in frame if name not in ALL and name != "reason"]
 
 
 def _read(path: Path) -> Any:

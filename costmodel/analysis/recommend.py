@@ -19,10 +19,11 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable, wrapped
-from costmodel.display.units import Budget, read_budget, show_bytes
+from costmodel.display.units import Budget, read_budget, show_bytes, show_few
 from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
-from costmodel.training.settings import Settings, SeveralSettings, takes_settings
+from costmodel.training.settings import Lora, Settings, SeveralSettings, takes_settings
 
 if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
@@ -87,11 +88,23 @@ class Recommendation:
     """One way to run a step: its prediction, and how much of the step is work on its samples.
 
     settings: what to give `predict` for it. flops_per_byte: FLOPs that the device could do while it moves a byte.
+    changes: what it trains otherwise than was asked, with other numbers; "" if nothing.
     """
 
     settings: dict[str, Any]
     prediction: Prediction
     flops_per_byte: float
+    changes: str = ""
+
+    @cached_property
+    def samples_per_second(self) -> float | None:
+        """On the machine of the question; None if it names none."""
+        return self.prediction.time.samples_per_second if self.prediction.settings.on is not None else None
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The best is the smallest: by samples a second on a machine, else by the share of a step that is useful."""
+        return -(self.samples_per_second or self.useful), -self.samples, self.peak
 
     @property
     def batch(self) -> int:
@@ -164,7 +177,10 @@ class Recommendation:
         over = "weights, gradients and states" if self.prediction.settings.training else "weights"
         again = f"{self.recomputed:.1%} recomputed" if self.recomputed else "nothing recomputed"
         facts = f"{self.useful:.1%} of the step is work on its samples, {again}, {self.moving:.1%} moves {over}"
-        said = [] if self is first else list(self._beside(first))
+        said = [f"changes numerics: {self.changes}"] if self.changes else []
+        if self.samples_per_second is not None:
+            said.append(f"{show_few(self.samples_per_second)} samples/s, bound by {self.prediction.time.bound}")
+        said += [] if self is first else list(self._beside(first))
         return f"{facts}; {', '.join(said)}" if said else facts
 
     def _beside(self, first: Recommendation) -> Iterator[str]:
@@ -192,6 +208,8 @@ class Recommendation:
             "flops": flops.total,
             "recomputed_flops": flops.recomputed,
             "moved_bytes": self.moved,
+            "samples_per_second": self.samples_per_second,
+            "changes": self.changes,
             "useful": self.useful,
             "recomputed": self.recomputed,
             "moving": self.moving,
@@ -202,6 +220,8 @@ def _shown(value: Any) -> Any:
     """A setting as plain data."""
     if isinstance(value, tuple | list):
         return [_shown(v) for v in value]
+    if isinstance(value, Lora):
+        return {"rank": value.rank, "targets": list(value.targets), "dropout": value.dropout}
     return value if value is None or isinstance(value, str | int | dict) else getattr(value, "name", str(value))
 
 
@@ -284,11 +304,14 @@ class Recommendations(Answer):
                 show_bytes(entry.peak),
                 f"{entry.recomputed:.1%}" if entry.recomputed else "-",
                 f"{entry.useful:.1%}",
+                *(() if entry.samples_per_second is None else (show_few(entry.samples_per_second),)),
             )
             for rank, entry in enumerate(self.entries[:MOST_SHOWN], 1)
         ]
         words = frozenset(range(1, 1 + sum(name not in RUN for name in names)))
-        return Table(("", *names, "peak", "recomputed", "useful"), rows, words=words)
+        timed = any(entry.samples_per_second is not None for entry in self.entries)
+        rates = ("samples/s",) if timed else ()
+        return Table(("", *names, "peak", "recomputed", "useful", *rates), rows, words=words)
 
     def _head(self) -> str:
         reserve = f" less a reserve of {show_bytes(self.reserve)}" if self.reserve else ""
@@ -298,9 +321,10 @@ class Recommendations(Answer):
                 f"{self.title}: none of {self.counts.tried} ways to run it fits {budget}: the smallest takes "
                 f"{show_bytes(self.smallest.peak)}, {show_bytes(-self.margin(self.smallest))} too much"
             )
+        changes = f" (as asked none does; changes numerics: {self.best.changes})" if self.best.changes else ""
         beaten = self.counts.fit - len(self)
         less = f", of which {beaten} recompute for nothing and are left out" if beaten else ""
-        return f"{self.title}: {self.counts.fit} of {self.counts.tried} ways to run it fit {budget}{less}"
+        return f"{self.title}: {self.counts.fit} of {self.counts.tried} ways to run it fit {budget}{changes}{less}"
 
     def _notes(self) -> list[str]:
         if not self:
@@ -320,6 +344,8 @@ class Recommendations(Answer):
 def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Lora):
+        return f"rank {value.rank}"
     return show_checkpoint(value if isinstance(value, str | tuple) else str(getattr(value, "name", value)))
 
 
@@ -340,7 +366,7 @@ CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 def recommend(
     model: Architecture | str,
     *,
-    memory: str | float,
+    memory: str | float | None = None,
     samples: int | None = None,
     reserve: str | int = 0,
     flops_per_byte: float = FLOPS_PER_BYTE,
@@ -348,13 +374,16 @@ def recommend(
 ) -> Recommendations:
     """The settings with which a model fits `memory`, ranked by how much of a step is work on its samples.
 
+    On a machine (`on`) they are ranked by samples a second there. Where nothing fits, what changes the numbers is tried
+    next, one after another until something fits: weights in bf16, adapters on them (LoRA), adapters on int4 weights.
+
     Precision, optimizer, attention and checkpoint are chosen between unless they are given, each with the largest batch
     that fits. What is not work on samples is what checkpoints recompute, and going over weights, gradients and states,
     which weighs less the more samples a step has.
 
     Args:
         model: as `predict` takes it.
-        memory: such as "24 GiB", as `Prediction.fits` takes it.
+        memory: such as "24 GiB", as `Prediction.fits` takes it (default: that of the machine).
         samples: of an optimizer step, reached by accumulating (default: one batch, as large as fits).
         reserve: memory to leave for what is not modelled.
         flops_per_byte: FLOPs that the device could do while it moves a byte.
@@ -365,7 +394,7 @@ def recommend(
         CostModelError: what is wrong with the question, in one line.
 
     """
-    budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
+    budget, spared = _room(memory, settings.get("on")), read_budget(reserve, "reserve").bytes if reserve else 0
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     asked: dict[str, Any] = {n: list(value) if isinstance(value, range) else value for n, value in settings.items()}
@@ -373,17 +402,61 @@ def recommend(
     first = predict(model, **fixed)
     steps, varied_sizes = steps_of(first.settings, samples, asked), _knobs(first, asked)
     chosen = (*varied_sizes, *(name for name in ("batch", "accumulate") if name not in fixed))
+    room = budget.bytes - spared
     entries = [
         Recommendation({**fixed, **{name: getattr(p.settings, name) for name in chosen}}, p, flops_per_byte)
-        for p in _tried(first, varied_sizes, steps, budget.bytes - spared)
+        for p in _tried(first, varied_sizes, steps, room)
     ]
-    fit = [entry for entry in entries if entry.peak + spared <= budget.bytes]
+    fit = [entry for entry in entries if entry.peak <= room]
+    for changes, other in _other_numbers(first, asked) if not fit else ():
+        rest = {name: values for name, values in varied_sizes.items() if name not in other}
+        named = (*chosen, *(name for name in other if name not in chosen))
+        made = [
+            Recommendation({**fixed, **{name: getattr(p.settings, name) for name in named}}, p, flops_per_byte, changes)
+            for p in _tried(Prediction(first.model, replace(first.settings, **other)), rest, steps, room)
+        ]
+        entries += made
+        fit = [entry for entry in made if entry.peak <= room]
+        if fit:
+            chosen = named
+            break
     worth = fit if "checkpoint" in asked else [entry for entry in fit if not any(map(entry.beaten_by, fit))]
-    worth.sort(key=lambda entry: (-entry.useful, -entry.samples, entry.peak))
+    worth.sort(key=lambda entry: entry.rank)
     least = min(entries, key=lambda entry: entry.peak)
     tips = () if fit else tuple(_tips(least, budget.bytes, spared))
     counts = Counts(len(entries), len(fit))
     return Recommendations(first.model.title, budget, spared, chosen, counts, tuple(worth), least, tips)
+
+
+RANK = 16
+"""Of adapters, where they are tried (Hu et al. 2022, table 6: more does little)."""
+
+
+def _room(memory: Any, on: Any) -> Budget:
+    """What there is: as given, or the machine's. Raises SettingError."""
+    if memory is None and on is None:
+        raise SettingError("memory is not given: give what there is, such as memory='24 GiB', or a machine with on")
+    if memory is None:
+        from costmodel.hardware.catalogue import load_machine
+
+        machine = load_machine(on)
+        return Budget(machine.memory, f"of {machine.name}")
+    return read_budget(memory)
+
+
+def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Settings that change the numbers of training and take less memory, what changes least first, in words."""
+    if not first.settings.training or "precision" in given:
+        return
+    yield "weights, gradients and states in bf16", {"precision": "bf16"}
+    if first.settings.lora or first.settings.freeze:
+        return
+    repeated = [call for block in first.run.root.blocks() for call in block.calls()]
+    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.kind, Linear)})
+    if targets:
+        lora = Lora(RANK, tuple(targets))
+        yield f"adapters of rank {RANK} on bf16 weights", {"precision": "bf16", "lora": lora}
+        yield f"adapters of rank {RANK} on int4 weights", {"precision": "int4", "lora": lora}
 
 
 def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import sympy
 
-from costmodel.analysis.solve import shower
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import UNITS
+from costmodel.display.units import UNITS, shower
 from costmodel.errors import SettingError, unknown
 from costmodel.symbolic.sizes import expression
 from costmodel.symbolic.symbols import CeilDiv

@@ -15,9 +15,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.vary import Curve, VariedSize, current, knob_of, last_true
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import BETTER, plain
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
-from costmodel.display.units import NUMBER, Budget, read_budget, show_bytes, show_count, show_flops, whole
+from costmodel.display.units import (
+    NUMBER,
+    TIMES,
+    UNITS,
+    Budget,
+    read_amount,
+    read_budget,
+    show_amount,
+    show_bytes,
+    shower,
+    whole,
+)
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -63,14 +75,15 @@ class Solution(Answer):
         return self.answer
 
     @cached_property
-    def value(self) -> int:
+    def value(self) -> Any:
         """The quantity at the answer; where it is least if there is none."""
-        return int(self.prediction.value(self.quantity))
+        return plain(self.prediction.value(self.quantity))
 
     @property
     def margin(self) -> int:
         """What is to spare of the target at the answer; negative if there is none."""
-        return self.target.bytes - self.reserve - self.value
+        left = self.target.bytes - self.reserve - self.value
+        return -left if self.quantity in BETTER else left
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Memory at the peak along the knob with the target, also written to `path` (extra `plot`).
@@ -133,9 +146,13 @@ class Solution(Answer):
             least = f"{name} {place:,}" + (", where it is least," if place > self.varied.values[0] else "")
             said = f"no {name} fits {target}: at {least} {self.quantity} is {show(self.value)}, "
             binds = [f"{name} {place:,}: {self.binds}"] if self.binds else []
-            return Sheet([f"{said}{show(-self.margin)} too much", *binds, *note], [])
+            return Sheet([f"{said}{show(-self.margin)} {self._off}", *binds, *note], [])
         said = f"{name} {self.answer:,}: {self.quantity} {show(self.value)} of {target}, {show(self.margin)} to spare"
         return Sheet([said, self._past(show), *note], [])
+
+    @property
+    def _off(self) -> str:
+        return "too little" if self.quantity in BETTER else "too much"
 
     def _past(self, show: Callable[[int], str]) -> str:
         """What stands in the way of more."""
@@ -143,17 +160,10 @@ class Solution(Answer):
             return self.binds
         parts = [self.binds] if self.binds else []
         if self.past_value is not None:
-            over = show(self.past_value + self.reserve - self.target.bytes)
-            parts.insert(0, f"{show(self.past_value)}, {over} too much")
+            over = show(abs(self.past_value + self.reserve - self.target.bytes))
+            parts.insert(0, f"{show(self.past_value)}, {over} {self._off}")
         side = "past it" if self.past > (self.answer or 0) else "too small"
         return f"{self.varied.name} {self.past:,} is {side}: {'; '.join(parts)}"
-
-
-def shower(quantity: str) -> Callable[[int], str]:
-    """How values of a quantity are shown."""
-    if quantity.startswith("memory."):
-        return show_bytes
-    return show_flops if "flops" in quantity else show_count
 
 
 @takes_settings()
@@ -229,6 +239,8 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
         return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
     if reserve:
         raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
+    if quantity in TIMES:
+        return _timed_target(quantity, target), 0
     number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
     if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
         number = int(Fraction(found[1]) * 1000 ** _POWERS[found[2]])
@@ -236,6 +248,19 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
         wrong = wrong if number is None else "a positive number"
         raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
     return Budget(number, f"{number:,}"), 0
+
+
+def _timed_target(quantity: str, target: Any) -> Budget:
+    """A target of a quantity of time: seconds such as "200 ms", or a number. Raises SettingError."""
+    if UNITS[quantity] == "s":
+        seconds = read_amount(target, "target", "s")
+        return Budget(seconds, show_amount(seconds, "s"))
+    number = target
+    if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
+        number = float(found[1]) * 1000 ** _POWERS[found[2]]
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        raise SettingError(f"target={shown(target)} is not a positive number of {UNITS[quantity]}: use one such as 0.4")
+    return Budget(float(number), f"{number:g}")
 
 
 def solve_for(asked: Prediction, quantity: str, target: Any, for_: str, reserve: Any = 0) -> Solution:
@@ -254,7 +279,8 @@ class _Search:
 
     def meets(self, position: int) -> bool:
         value = self.curve.value(position)
-        return value is not None and value + self.reserve <= self.target.bytes
+        target = -self.target.bytes if self.quantity in BETTER else self.target.bytes
+        return value is not None and value + self.reserve <= target
 
     def solution(self) -> Solution:
         count = len(self.varied.values)
@@ -321,7 +347,7 @@ class _Search:
         beyond, value = self.curve.at(past), self.varied.values[past]
         if isinstance(beyond, CostModelError):
             return self._made(answer, found, value, None, str(beyond))
-        return self._made(answer, found, value, int(beyond.value(self.quantity)), self._binds(beyond))
+        return self._made(answer, found, value, plain(beyond.value(self.quantity)), self._binds(beyond))
 
     def _made(self, answer: int | None, at: Prediction, past: int | None, value: int | None, binds: str) -> Solution:
         return Solution(self.quantity, self.varied, self.target, self.reserve, answer, at, past, value, binds)

@@ -12,6 +12,7 @@ from costmodel.architectures.base import Allowed, Architecture
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction
+from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -164,13 +165,14 @@ TRACED = 4
 
 
 class Curve:
-    """Values of one quantity at the positions of a knob, each worked out once.
+    """Values of one quantity at the positions of a knob, each worked out once; of rates, of which more is better, < 0.
 
     What the model cannot take has no value but a reason.
     """
 
     def __init__(self, varied: VariedSize, quantity: str) -> None:
         self.varied, self.quantity = varied, quantity
+        self._sign = -1 if quantity in BETTER else 1
         self._made: dict[int, Prediction | CostModelError] = {}
         self._forms: ClosedForms | None = None
         self._unknown = 0
@@ -184,12 +186,12 @@ class Curve:
                 self._made[position] = error
         return self._made[position]
 
-    def predicted(self, position: int) -> int | None:
+    def predicted(self, position: int) -> Any:
         """The value there as `predict` has it; None if there is no such model or batch."""
         found = self.at(position)
-        return None if isinstance(found, CostModelError) else int(found.value(self.quantity))
+        return None if isinstance(found, CostModelError) else self._sign * plain(found.value(self.quantity))
 
-    def value(self, position: int) -> int | None:
+    def value(self, position: int) -> Any:
         """The value there, by formula if one is known to hold there."""
         if self._forms is not None and position not in self._made:
             point = {self.varied.name: self.varied.values[position]}
@@ -208,7 +210,7 @@ class Curve:
         """
         model, name = self.varied.asked.model, self.varied.name
         place = line_guess(lambda n: self.predicted(n) or 0, self.varied.values, target, rounds=1)
-        if self.varied.stretched or name not in open_sizes(model):
+        if self.quantity in TIMED or self.varied.stretched or name not in open_sizes(model):
             return place
         settings = {f.name: getattr(self.varied.asked.settings, f.name) for f in fields(Settings) if f.name != name}
         forms = ClosedForms(model, settings, (name,), (self.quantity,))

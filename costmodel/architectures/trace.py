@@ -44,8 +44,8 @@ def check_applies(model: Architecture, settings: Settings) -> None:
     for setting in () if settings.keeps else OF_CACHE:
         if (value := getattr(settings, setting)) != DEFAULTS[setting]:
             raise SettingError(
-                f"{setting}={shown(value)} does not apply to mode {settings.mode!r}, which keeps no keys and values: use "
-                "mode='decode' or 'prefill'"
+                f"{setting}={shown(value)} does not apply to mode {settings.mode!r}, which keeps no keys and values: "
+                "use mode='decode' or 'prefill'"
             )
     if settings.speculative is not None and settings.mode == "prefill":
         raise SettingError(f"speculative={settings.speculative} is for decoding: use mode='decode'")

@@ -71,7 +71,7 @@ def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
 
 @verb(
     MODEL,
-    option("--memory", metavar="SIZE", required=True, help="What there is, such as 24GiB or 80GB."),
+    option("--memory", metavar="SIZE", help="What there is, such as 24GiB or 80GB (default: what --on has)."),
     option("--samples", metavar="N", type=int, help="Of an optimizer step, by accumulating (default: one batch)."),
     RESERVE,
     option(
@@ -84,14 +84,22 @@ def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
     *AXES,
     examples=(
         "recommend gpt2-small --memory 24GiB",
+        "recommend llama-3.1-8b --on h100-sxm --seq 4096",
         "recommend gpt2-small --memory 24GiB --seq 512 --samples 512 --optimizer adamw --reserve 1GiB",
         "recommend resnet50 --memory 16GiB --precision fp32,bf16-autocast --checkpoint none,block --json",
     ),
 )
 def recommend(
-    model: str, memory: str, samples: int | None, reserve: str | None, flops_per_byte: float, settings: dict[str, Any]
+    model: str,
+    memory: str | None,
+    samples: int | None,
+    reserve: str | None,
+    flops_per_byte: float,
+    settings: dict[str, Any],
 ) -> tuple[Any, int]:
-    """Settings that fit, ranked by how much of a step is work on its samples: exit code 0, or 1 if nothing fits.
+    """Settings that fit, ranked by how much of a step is work on its samples, or by samples a second with --on.
+
+    Exit code 0, or 1 if nothing fits.
 
     What is given stays; of several values one is chosen.
     """

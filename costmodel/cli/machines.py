@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from costmodel.cli.commands import Verbs, argument, epilog, verb
+from costmodel.cli.commands import Verbs, argument, epilog, option, verb
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
@@ -90,9 +90,37 @@ def show(machine: str) -> Any:
     return load_machine(machine)
 
 
+@verb(
+    argument("machine", "A ready machine's name, or the path of a YAML or JSON file."),
+    option(
+        "--measured",
+        "rows",
+        multiple=True,
+        required=True,
+        metavar="ROW",
+        help="A measured step: 'gpt2-small batch=32 seq=512: 0.213 s', or its '1210 samples/s'. May be given again.",
+    ),
+    option("--software", default="", metavar="TEXT", help="What ran, such as 'PyTorch 2.13, CUDA 13.0'."),
+    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    examples=(
+        "machines fit h100-sxm --measured 'gpt2-small batch=32 seq=512: 0.213 s' --out lab.yaml",
+        "predict gpt2-medium --batch 8 --seq 1024 --on ./lab.yaml",
+    ),
+)
+def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> Any:
+    """Constants of a machine from measured steps: one number from one step, several from three or more."""
+    from costmodel.hardware.catalogue import load_machine
+    from costmodel.performance.fitting import fit_machine
+
+    found = fit_machine(load_machine(machine), rows, software=software)
+    if out is not None:
+        found.save(out)
+    return found
+
+
 machines = Machines(
     "machines",
-    {"Commands": ("machines", ("search", "show"))},
+    {"Commands": ("machines", ("search", "show", "fit"))},
     help="Ready machines, by name, chip or vendor. Without a command the words search.",
     epilog=epilog("machines", "machines hopper", "machines show h100-sxm"),
 )

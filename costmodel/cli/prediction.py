@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import click
 
 from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, argument, option, verb
 from costmodel.cli.options import SETTINGS
 
-if TYPE_CHECKING:
-    from costmodel.cost.prediction import Prediction
-
 
 @verb(
     MODEL,
+    option("--tier", type=click.Choice(("ceiling", "typical", "calibrated")), help="Where constants of --on are from."),
+    option("--plot", metavar="FILE", help="With --on, draw its roofline, as FILE.png, .svg or .pdf."),
     *SETTINGS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
+        "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --stack compiled",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
         "predict my-model.yaml --json",
     ),
 )
-def predict(model: str, settings: dict[str, Any]) -> Prediction:
-    """What a model costs: parameters, FLOPs and memory, in total and by layer."""
+def predict(model: str, tier: str | None, plot: str | None, settings: dict[str, Any]) -> Any:
+    """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
+
+    A time comes with its range, what bounds it, and the layers that take longest.
+    """
     from costmodel.cost.prediction import predict as predicted
 
-    return predicted(model, **settings)
+    found = predicted(model, **settings)
+    if found.settings.on is None:
+        if tier or plot:
+            raise click.UsageError("--tier and --plot are of a time: give --on MACHINE too")
+        return found
+    time = found.on(found.settings.on, stack=found.settings.stack, tier=tier)
+    if plot is not None:
+        time.plot(plot)
+    return time
 
 
 @verb(

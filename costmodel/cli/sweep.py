@@ -12,9 +12,9 @@ import click
 
 from costmodel.cli.commands import MODEL, PLOT, RESERVE, Shown, argument, option, verb
 from costmodel.cli.options import AXES, OVER, QUANTITIES, axes
-from costmodel.cost.quantities import QUANTITIES as KNOWN
+from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table
-from costmodel.display.units import show_bytes, show_count, show_flops
+from costmodel.display.units import shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 
 if TYPE_CHECKING:
@@ -208,10 +208,8 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    group = name.partition(".")[0]
     if value is None:
         return "-"
     if name in KNOWN:
-        show = {"memory": show_bytes, "flops": show_flops, "pointwise_flops": show_flops}.get(group, show_count)
-        return show(value)
+        return shower(name)(value)
     return str(value)

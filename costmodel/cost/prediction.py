@@ -12,7 +12,7 @@ import costmodel  # the names of the whole package, each loaded when it is used:
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import FLOP_PARTS, QUANTITIES, Flops, Memory, Traffic
+from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory, Traffic
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
 from costmodel.display.answer import Data
@@ -156,9 +156,22 @@ class Prediction(Data):
         except CostModelError:
             return self.lettered
 
-    def value(self, quantity: str) -> int:
-        """A quantity by name, such as "memory.activations" [bytes]. Raises UnknownNameError."""
-        _check_quantity(quantity)
+    @cached_property
+    def time(self) -> costmodel.Time:
+        """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
+        if self.settings.on is None:
+            raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
+        return self.on(self.settings.on, stack=self.settings.stack)
+
+    def value(self, quantity: str) -> Any:
+        """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
+
+        Raises UnknownNameError, SettingError.
+        """
+        if quantity in TIMED:
+            return self.time.value(quantity)
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", quantity, ALL)
         value: Any = self
         for part in quantity.split("."):
             value = getattr(value, part)
@@ -189,17 +202,18 @@ class Prediction(Data):
         machine: str | os.PathLike[str] | Machine,
         *,
         stack: str | costmodel.Stack = "eager",
-        tier: str = "typical",
+        tier: str | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
     ) -> costmodel.Time:
         """How long one step takes on a machine, why, and how far that may be off.
 
         Args:
-            machine: a ready machine's name such as "h100-sxm", a file's path, or a `Machine`.
+            machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
             stack: how kernels are started and which become one: "eager", "compiled", "cuda-graphs", or a `Stack`.
             tier: "ceiling" (the datasheet alone: a lower bound), "typical" (what kernels attain on machines of its
-                family) or "calibrated" (with what was measured on it).
+                family) or "calibrated" (with what was measured on it); None: calibrated where `machine` is a
+                calibration, else typical.
             allow_tf32: whether products of fp32 may be rounded to tf32; None: convolutions alone, as in PyTorch.
             channels_last: whether convolutions have channels last in memory.
 
@@ -217,7 +231,7 @@ class Prediction(Data):
 
         return {
             "model": describe(self.model),
-            "settings": asdict(self.settings),
+            "settings": self._asked(),
             "params": self.params,
             "trainable_params": self.trainable_params,
             "active_params": self.active_params,
@@ -229,6 +243,12 @@ class Prediction(Data):
             "layers": [row.to_dict() for row in self.layers],
         }
 
+    def _asked(self) -> dict[str, Any]:
+        """The settings as plain data, a machine's description in the place of a machine."""
+        asked = asdict(self.settings)
+        on = asked["on"]
+        return asked if on is None or isinstance(on, str) else {**asked, "on": on.to_dict()}
+
     @classmethod
     def from_dict(cls, data: Any) -> Prediction:
         """The prediction that `to_dict` described, worked out again.
@@ -239,7 +259,7 @@ class Prediction(Data):
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
             raise CostModelError("this is not a prediction: it has no model and settings")
-        again = cls(build(data["model"], "prediction"), Settings.from_dict(data["settings"]))
+        again = cls(build(data["model"], "prediction"), Settings.from_dict(_with_machine(data["settings"])))
         found, given = json.loads(again.to_json()), as_json(data, "a prediction")
         for field in {**found, **given}:
             if field not in found or given.get(field) != found[field]:
@@ -282,6 +302,15 @@ class Prediction(Data):
         from costmodel.cost.report import html
 
         return html(self)
+
+
+def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with a machine in the place of its description."""
+    if not isinstance(settings.get("on"), dict):
+        return settings
+    from costmodel.hardware.machine import Machine
+
+    return {**settings, "on": Machine(**settings["on"])}
 
 
 def _check_quantity(quantity: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from costmodel.training.frozen import Frozen, frozen
 
 
@@ -73,6 +75,34 @@ QUANTITIES = (
     "kv_bytes_per_token",
 )
 """Every quantity with a formula, by the name that `formula` and `explain` take."""
+
+TIMED = (
+    "seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "update_seconds",
+    "samples_per_second",
+    "tokens_per_second",
+    "mfu",
+    "hfu",
+    "energy",
+    "money",
+)
+"""Quantities of one step on a machine, which take the setting `on`.
+
+energy: of a device at its board's limit, without what the data centre draws beside (PUE 1) [J]. money: at the price of
+a device that the machine has.
+"""
+BETTER = frozenset({"samples_per_second", "tokens_per_second", "mfu", "hfu"})
+"""Quantities of which more is better."""
+ALL = (*QUANTITIES, *TIMED)
+"""Every quantity, by the name that `value` and the questions over many predictions take."""
+
+
+def plain(value: Any) -> Any:
+    """A value of a quantity without its formula: an int, or what is measured in time a float."""
+    return value if isinstance(value, float) else int(value)
+
 
 _PASSES = {
     "forward": ("forward",),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.display.units import UNITS, binary_unit, show_bytes, show_count, show_flops
+from costmodel.display.units import TIMES, UNITS, binary_unit, show_count, show_flops
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
@@ -136,16 +136,12 @@ def scale_of(quantity: str, most: float) -> tuple[float, str]:
         return size, f"{quantity} [{name}]"
     if group not in UNITS:
         return 1, NAMES.get(quantity, quantity)
+    if group in TIMES:
+        return 1, f"{quantity} [{UNITS[group]}]"
     name = (show_flops if "flops" in group else show_count)(int(most)).partition(" ")[2]
     prefix = "" if name in ("", "FLOP") else name[0]
     unit = f"{prefix}FLOP" if "flops" in group else prefix
     return 1000 ** " kMGTPEZYRQ".index(prefix or " "), f"{quantity} [{unit}]" if unit else quantity
-
-
-def shower_of(quantity: str) -> Callable[[Any], str]:
-    """How a quantity's values are written."""
-    group = quantity.partition(".")[0]
-    return show_bytes if group == "memory" else show_flops if "flops" in group else show_count
 
 
 def wide(values: Sequence[float]) -> bool:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from costmodel.display.figures import Theme, canvas, label, scale_of, shower_of, ticks_of
+from costmodel.display.figures import Theme, canvas, label, scale_of, ticks_of
+from costmodel.display.units import shower
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _cells(axes: Axes, heat: Heat, unit: float, theme: Theme) -> Any:
 
 
 def _numbers(axes: Axes, heat: Heat, mesh: Any, theme: Theme) -> None:
-    show = shower_of(heat.quantity)
+    show = shower(heat.quantity)
     colours = mesh.cmap(mesh.norm(np.ma.masked_invalid(heat.values / _unit(heat)[0])))
     size = 9 if max(heat.values.shape) <= 8 else 6.5
     for (row, column), value in np.ndenumerate(heat.values):

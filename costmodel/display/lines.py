@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.display.figures import COLOURS, Theme, budget_line, canvas, label, scale_of, shower_of, ticks_of, wide
-from costmodel.display.units import Budget
+from costmodel.display.figures import COLOURS, Theme, budget_line, canvas, label, scale_of, ticks_of, wide
+from costmodel.display.units import Budget, shower
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def stacked(
             for height, floor, colour in zip(heights, floors, colours, strict=True)
         ]
         for place, total in enumerate(heights.sum(0)):
-            text = shower_of("memory.peak")(round(float(total) * unit))
+            text = shower("memory.peak")(round(float(total) * unit))
             axes.text(place, total, text, ha="center", va="bottom", color=theme.ink, size=9)
     axes.legend(drawn[::-1], lines[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
                 labelcolor=theme.ink)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
@@ -102,8 +103,37 @@ UNITS = {
     "memory": "bytes",
     "traffic": "bytes",
     "kv_bytes_per_token": "bytes",
+    **dict.fromkeys(("seconds", "forward_seconds", "backward_seconds", "update_seconds"), "s"),
+    "samples_per_second": "samples/s",
+    "tokens_per_second": "tokens/s",
+    **dict.fromkeys(("mfu", "hfu"), "share of the peak"),
+    "energy": "J (at the board's limit, PUE 1)",
+    "money": "price of a device for an hour · hours",
 }
 """The unit of each quantity, by the first part of its name."""
+TIMES = frozenset(name for name in UNITS if "second" in name) | {"mfu", "hfu", "energy", "money"}
+"""Quantities of a machine, whose values are no whole numbers."""
+
+
+def shower(quantity: str) -> Callable[[Any], str]:
+    """How values of a quantity are written."""
+    group = quantity.partition(".")[0]
+    if group in TIMES:
+        return _TIMES[UNITS[group]]
+    return show_bytes if group == "memory" else show_flops if "flops" in group else show_count
+
+
+def show_few(value: float) -> str:
+    """``7.395 k`` or ``0.903``: of what is counted a second, or paid."""
+    return show_count(int(value)) if value >= 1000 else f"{value:.3g}"
+
+
+_TIMES: dict[str, Callable[[Any], str]] = {
+    "s": show_seconds,
+    UNITS["mfu"]: lambda share: f"{share:.1%}",
+    UNITS["energy"]: lambda joules: show_amount(joules, "J"),
+    **dict.fromkeys((UNITS["samples_per_second"], UNITS["tokens_per_second"], UNITS["money"]), show_few),
+}
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _NUMBER = re.compile(r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*")
@@ -114,9 +144,9 @@ _SIZE = re.compile(rf"\s*({NUMBER})\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*", re.IGNOR
 
 @dataclass(frozen=True)
 class Budget:
-    """An amount of memory [bytes], and how it was read."""
+    """An amount of memory [bytes], or of another quantity in its unit, and how it was read."""
 
-    bytes: int
+    bytes: Any
     reading: str
 
 

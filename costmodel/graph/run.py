@@ -123,11 +123,15 @@ class Run:
         return tensor
 
     def weight(self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False) -> Tensor:
-        """A weight, trained unless it is frozen; pass the tensor to another layer to tie the two."""
+        """A weight, trained unless it is frozen; pass the tensor to another layer to tie the two.
+
+        dtype: the type that it is stored in; one that is trained is of the policy's.
+        """
         trains = (self.training and not frozen) and (
             self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
         )
-        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=dtype)
+        stored = self.precision.weight if trains else dtype
+        tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=stored)
         self.weights[tensor.storage] = shape
         if trains:
             self.trained[tensor.storage] = shape

@@ -50,10 +50,22 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
 
 
 def _declared(name: str, value: Any) -> Any:
+    if name == "on" and value is not None:
+        return _machine(value)
     kind = {"optimizer": Optimizer, "precision": Precision}.get(name)
     if kind is None or not (isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value))):
         return value
     return read_fields(value, name, lambda data: built(kind, data, name))
+
+
+def _machine(value: Any) -> Any:
+    """What time is asked of: a name that is known, the path of a file as text, or a machine."""
+    from costmodel.hardware.catalogue import load_machine
+
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
+        return os.fspath(value)
+    _ = load_machine(value)  # an unknown name is refused here
+    return value
 
 
 def build(data: Any, where: str) -> Architecture:

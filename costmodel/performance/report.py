@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
-from costmodel.performance.constants import UNITS
+from costmodel.display.units import show_bytes, show_few, show_rate, show_seconds
+from costmodel.performance.constants import UNITS, Source
 from costmodel.performance.interval import Effect
 
 if TYPE_CHECKING:
     from costmodel.performance.time import LayerTime, Time
 
-COLUMNS = 80
 MOST_LAYERS = 8
 NAME = 34
 _LIMITS = {
@@ -52,18 +50,12 @@ def sheet(t: Time) -> Sheet:
         f"{_rates(t)}; {_LIMITS[t.bound]}",
         f"MFU {t.mfu:.1%}, HFU {t.hfu:.1%} of {show_rate(t.peak)}FLOP/s",
     ]
-    lines = [line for text in head for line in wrap(text, COLUMNS, subsequent_indent="  ")]
-    return Sheet(lines, _tables(t), _warnings(t), _notes(t), COLUMNS)
+    return Sheet(head, _tables(t), _warnings(t), _notes(t))
 
 
 def _rates(t: Time) -> str:
-    rates = f"{_rate(t.samples_per_second)} samples/s"
-    return rates if t.tokens_per_second is None else f"{rates}, {_rate(t.tokens_per_second)} tokens/s"
-
-
-def _rate(rate: float) -> str:
-    """Three significant digits, below 1,000 with a decimal."""
-    return show_count(int(rate)) if rate >= 1000 else f"{rate:.3g}"
+    rates = f"{show_few(t.samples_per_second)} samples/s"
+    return rates if t.tokens_per_second is None else f"{rates}, {show_few(t.tokens_per_second)} tokens/s"
 
 
 def _tables(t: Time) -> list[Table]:
@@ -137,8 +129,12 @@ def _effect(effect: Effect, t: Time) -> str:
     of = effect.constant
     return (
         f"- {UNITS[effect.name].partition(' [')[0]}: {_number(of.typical)} ({_number(of.low)} to {_number(of.high)}) "
-        f"changes the time by {faster:+.0%} to {slower:+.0%} ({of.source})"
+        f"changes the time by {faster:+.0%} to {slower:+.0%} ({_sourced(of.source)})"
     )
+
+
+def _sourced(source: Source) -> str:
+    return source.title if source.confirmed else f"{source.title}, unconfirmed"
 
 
 def _number(value: float) -> str:

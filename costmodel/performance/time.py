@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
+from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from costmodel.cost.prediction import Prediction
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
+from costmodel.display.table import page, written_for
+from costmodel.documents.document import parse
+from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.performance.calibration import Calibration
 from costmodel.performance.clock import Clock
 from costmodel.performance.constants import Constants, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.interval import Effect, Interval, interval
 from costmodel.performance.laws import Tier
+from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from matplotlib.figure import Figure
 
+RERUN = 0.05
+"""By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
+quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
+COLUMNS = 80
+"""A time is laid out for so many, or fewer if the page has no more."""
 Bound = Literal["compute", "memory", "overhead"]
 """What a kernel waits for: arithmetic, bytes, or its start."""
 Limit = Literal["compute", "memory", "overhead", "host"]
@@ -77,6 +87,9 @@ class PhaseTime(NamedTuple):
 class Time(Answer):
     """Seconds of one step of a prediction on a machine: all micro-batches, backward and update among them.
 
+    known: constants that were measured, and have no range. anchors: steps that were measured on the machine, with their
+    seconds: where other constants are off, these are too, and only what differs from them makes the range.
+
     What a step is made of is worked out once; everything else follows when it is asked for.
     """
 
@@ -88,6 +101,7 @@ class Time(Answer):
         tier: Tier,
         constants: Constants,
         known: Sequence[str] = (),
+        anchors: Sequence[tuple[Time, float]] = (),
         *,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
@@ -98,6 +112,7 @@ class Time(Answer):
         self.tier: Tier = tier
         self.constants = constants
         self.known = tuple(known)
+        self.anchors = tuple(anchors)
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
 
@@ -140,11 +155,21 @@ class Time(Answer):
     def interval(self) -> Interval:
         """The range of the step's seconds, and what makes it wide; the ceiling has none."""
         if self.tier == "ceiling":
-            seconds = self._seconds_with(self.constants)
+            seconds = self.seconds_with(self.constants)
             return Interval(seconds, seconds, seconds, ())
-        return interval(self._seconds_with, self.machine, known=self.known, at=self.constants)
+        if not self.anchors:
+            return interval(self.seconds_with, self.machine, known=self.known, at=self.constants)
+        found = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
+        faster, slower = (hypot(log(end / found.typical), RERUN) for end in (found.low, found.high))
+        return found._replace(low=found.typical * exp(-faster), high=found.typical * exp(slower))
 
-    def _seconds_with(self, constants: Constants) -> float:
+    def _anchored(self, constants: Constants) -> float:
+        """Of one step, with other constants, and as much longer as measured steps then take than they would."""
+        off = [log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
+        return self.seconds_with(constants) * exp(sum(off) / len(off))
+
+    def seconds_with(self, constants: Constants) -> float:
+        """Of one step, with other constants."""
         return sum(phase.seconds for phase in self._phases(constants, self._of_tasks(constants)))
 
     @cached_property
@@ -300,7 +325,60 @@ class Time(Answer):
         found = {dtype: self.machine.runs_in(dtype) for dtype in sorted(used)}
         return {dtype: other for dtype, other in found.items() if other is not None and other != dtype}
 
-    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+    def value(self, quantity: str) -> float:
+        """A quantity of `cost.quantities.TIMED` by name. Raises SettingError for one that the step does not have."""
+        if quantity == "energy":
+            return self.energy(pue=1).joules
+        if quantity == "money":
+            return self.money().amount
+        found = getattr(self, quantity)
+        if found is None:
+            raise SettingError(f"{self.prediction.model.title} has no tokens: ask for samples_per_second")
+        return found
+
+    def run(
+        self,
+        *,
+        steps: float | None = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        epochs: float = 1,
+        devices: int = 1,
+        loader: float | str | None = None,
+    ) -> Run:
+        """How long a run takes: one step unless so many `steps`, `samples` or `tokens` are given.
+
+        Args:
+            steps: of all devices.
+            samples: of one epoch.
+            tokens: of one epoch, of models that have tokens.
+            epochs: how often all of them are taken.
+            devices: that work side by side, each on samples of its own.
+            loader: samples a second that are loaded for all devices, or text such as "2000 images/s".
+
+        Raises:
+            SettingError: what is wrong with the question, in one line.
+
+        """
+        return run_of(self, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
+
+    def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
+        """Energy of one step, or of a run as `run` takes it.
+
+        power: of a device: "tdp" (the board's limit), "typical" (between idle and that, by the share of the time that
+        it is busy), or watts. pue: what the data centre draws over what its devices do. Raises SettingError.
+        """
+        return self.run(**run).energy(power=power, pue=pue)
+
+    def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float, **run: Any) -> Carbon:
+        """Carbon of one step, or of a run; intensity: grams a kWh, or text such as "400 g/kWh". Raises SettingError."""
+        return self.run(**run).carbon(intensity=intensity, power=power, pue=pue)
+
+    def money(self, *, price: float | None = None, **run: Any) -> Money:
+        """Money of one step, or of a run; price: of a device for an hour, if its machine has none."""
+        return self.run(**run).money(price=price)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
         """A roofline with every kernel on it, as large as its share of the time, also written to `path`.
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
@@ -350,14 +428,18 @@ class Time(Answer):
 
         return sheet(self)
 
+    def __str__(self) -> str:
+        with written_for(page()._replace(columns=min(page().columns or COLUMNS, COLUMNS))):
+            return self.sheet().text()
+
     def __repr__(self) -> str:
         return f"<Time {self.prediction.model.title} on {self.machine.name}: {self.seconds:.4g} s>"
 
 
 def effect_data(effect: Effect) -> dict[str, Any]:
     """Plain data of what a constant does."""
-    low, middle, high, source = effect.constant
-    values = {"low": low, "typical": middle, "high": high, "source": source}
+    of = effect.constant
+    values = {"low": of.low, "typical": of.typical, "high": of.high, "source": of.source.title}
     return {"name": effect.name, **values, "seconds_low": effect.low, "seconds_high": effect.high}
 
 
@@ -369,27 +451,49 @@ def _most(of: dict[Bound, float]) -> Bound:
     return max(of, key=lambda bound: of[bound])
 
 
+def calibration_of(machine: Any) -> Calibration | None:
+    """The calibration that is given in the place of a machine, as it is or as the path of its file; None: none is."""
+    if isinstance(machine, Calibration):
+        return machine
+    if not (isinstance(machine, os.PathLike) or (isinstance(machine, str) and is_path(machine))):
+        return None
+    where = shown_path(machine)
+    data = parse(text_of(machine, where, "machine"), where, "a machine, starting with its name").data
+    return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
+
+
 def time_on(
     prediction: Prediction,
-    machine: str | PathLike[str] | Machine,
+    machine: str | os.PathLike[str] | Machine | Calibration,
     *,
     stack: StackName | Stack = "eager",
-    tier: Tier = "typical",
+    tier: Tier | None = None,
     allow_tf32: bool | None = None,
     channels_last: bool = False,
 ) -> Time:
     """How long one step of a prediction takes on a machine; see `Prediction.on`. Raises CostModelError."""
-    if tier not in get_args(Tier):
+    if tier is not None and tier not in get_args(Tier):
         raise unknown("tier", tier, get_args(Tier))
     for name, value in (("allow_tf32", allow_tf32), ("channels_last", channels_last)):
         if not isinstance(value, bool | None):
             raise SettingError(f"{name}={shown(value)} is neither True nor False")
-    device = load_machine(machine)
+    calibration = calibration_of(machine)
+    device = load_machine(machine if calibration is None else calibration.machine)  # type: ignore[arg-type]
+    if tier == "calibrated" and calibration is None:
+        raise SettingError(
+            f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
+        )
+    if calibration is not None and tier in (None, "calibrated"):
+        from costmodel.performance.fitting import calibrated_time
+
+        return calibrated_time(
+            prediction, calibration, stack_named(stack), allow_tf32=allow_tf32, channels_last=bool(channels_last)
+        )
     return Time(
         prediction,
         device,
         stack_named(stack),
-        tier,
+        tier or "typical",
         typical(device),
         allow_tf32=allow_tf32,
         channels_last=bool(channels_last),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cached_property
 from inspect import Parameter, cleandoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self, TypedDict, TypeVar, get_args
 
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -30,6 +30,13 @@ Allocator = Literal["exact", "cuda"]
 CacheName = Literal["dynamic", "static", "paged"]
 CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
 LatentAttention = Literal["expanded", "absorbed"]
+Stack = Literal["eager", "compiled", "cuda-graphs"]
+
+
+class Described(Protocol):
+    """A machine, of which more is known above this floor."""
+
+    name: str
 
 
 @frozen()
@@ -82,6 +89,9 @@ class Settings(Frozen):
     "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at once,
     written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all tokens
     made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
+
+    on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
+    `performance.stacks`.
     """
 
     batch: Annotated[int, "Samples in a batch.", 32] = 1
@@ -131,6 +141,8 @@ class Settings(Frozen):
     allocator: Annotated[
         Allocator, "What the peak counts: tensors, or the blocks of PyTorch's CUDA allocator.", "cuda"
     ] = "exact"
+    on: Annotated[str | Described | None, "Machine that it runs on, for its seconds.", "h100-sxm"] = None
+    stack: Annotated[Stack, "How kernels are started on it, and which become one.", "compiled"] = "eager"
 
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
@@ -160,9 +172,10 @@ class Settings(Frozen):
         for name in ("optimizer", "precision"):
             check_declared(name, getattr(self, name))
         self._check_update()
-        if self.training and self.policy.quantised:
+        if self.training and self.policy.quantised and self.lora is None:
             raise SettingError(
-                f"precision {self.policy.name!r} is for inference: use mode='inference', or another precision"
+                f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
+                "mode='inference', lora, or another precision"
             )
 
     def _check_cache(self) -> None:
@@ -245,6 +258,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "cache": get_args(CacheName),
     "cache_precision": get_args(CachePrecision),
     "latent_attention": get_args(LatentAttention),
+    "stack": get_args(Stack),
 }
 
 ALIASES = {
@@ -266,6 +280,7 @@ OneOptimizer = OptimizerName | Optimizer | dict[str, Any] | os.PathLike[str]
 OnePrecision = PrecisionName | Precision | dict[str, Any] | os.PathLike[str]
 Names = str | tuple[str, ...] | list[str]
 Image = int | tuple[int, int] | list[int] | None
+OneMachine = str | Described | os.PathLike[str] | None
 
 
 class GivenSettings(TypedDict, total=False):
@@ -299,6 +314,8 @@ class GivenSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | None
     update: Update
     allocator: Allocator
+    on: OneMachine
+    stack: Stack
 
 
 class SeveralSettings(TypedDict, total=False):
@@ -329,6 +346,8 @@ class SeveralSettings(TypedDict, total=False):
     lora: Lora | dict[str, Any] | Iterable[Lora | dict[str, Any] | None] | None
     update: Update | Iterable[Update]
     allocator: Allocator | Iterable[Allocator]
+    on: OneMachine | Iterable[OneMachine]
+    stack: Stack | Iterable[Stack]
 
 
 if TYPE_CHECKING:

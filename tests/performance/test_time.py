@@ -153,6 +153,61 @@ def test_a_type_that_a_machine_cannot_hold_is_refused() -> None:
         _ = timed(CASES[1], "tpu-v4").seconds
 
 
+def test_runs_energy_carbon_and_money_say_what_they_assume() -> None:
+    t = timed(CASES[0], "v100-sxm2-16gb")
+    run = t.run(samples=1.28e6, epochs=90)
+    assert run.steps == 1.28e6 * 90 / 8
+    assert run.seconds == pytest.approx(run.steps * t.seconds)
+    assert run.low < run.seconds < run.high
+    energy = t.energy(pue=1.1, power="330 W", samples=1.28e6, epochs=90)
+    assert energy.joules == pytest.approx(330 * 1.1 * run.seconds)
+    assert "PUE" in str(energy)
+    assert "330 W (as given)" in str(energy)
+    carbon = t.carbon(intensity="0.4 kg/kWh", pue=1.1, power=330, samples=1.28e6, epochs=90)
+    assert carbon.grams == pytest.approx(energy.joules / 3.6e6 * 400)
+    assert "400 g/kWh" in str(carbon)
+    assert t.money(price=2.5, steps=100).amount == pytest.approx(100 * t.seconds / 3600 * 2.5)
+    tdp, typical = (t.energy(pue=1, power=power).joules for power in ("tdp", "typical"))
+    assert typical <= tdp == pytest.approx(300 * t.seconds)
+
+
+def test_training_gpt_3_took_what_is_published() -> None:
+    """10,000 V100 at 330 W for 14.8 days with a PUE of 1.10: 1,287 MWh (Patterson et al. 2021, table 4)."""
+    t = timed(CASES[0], "v100-sxm2-32gb")
+    steps = 14.8 * 86400 / t.seconds
+    energy = t.energy(power=330, pue=1.10, steps=steps, devices=10_000)
+    assert energy.kwh / 1e3 == pytest.approx(1287, rel=0.005)
+
+
+def test_loading_is_the_limit_where_it_is_slower() -> None:
+    t = timed(CASES[0])
+    slow, fast = (t.run(samples=8000, loader=f"{int(rate)} images/s") for rate in (t.samples_per_second / 2, 1e9))
+    assert slow.input_bound
+    assert "loading data is the limit" in str(slow)
+    assert slow.seconds == pytest.approx(8000 / int(t.samples_per_second / 2))
+    assert not fast.input_bound
+    assert fast.seconds == pytest.approx(1000 * t.seconds)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda t: t.energy(pue=0.5), "pue=0.5"),
+        (lambda t: t.energy(pue=1.1, power="tpd"), "'tdp', 'typical'"),
+        (lambda t: t.money(), "has no price"),
+        (lambda t: t.carbon(intensity="400", pue=1.1), "400 g/kWh"),
+        (lambda t: t.run(samples=1, tokens=1), "give one of them"),
+        (lambda t: t.run(tokens=1e9), "has no tokens"),
+        (lambda t: t.run(samples=-1), "above 0"),
+        (lambda t: t.run(loader="2000"), "2000 images/s"),
+        (lambda t: t.run(devices=0), "at least 1"),
+    ],
+)
+def test_wrong_runs_are_refused_in_one_line(ask: Any, said: str) -> None:
+    with pytest.raises(CostModelError, match=said):
+        ask(timed(CASES[0]))
+
+
 def test_data_has_everything() -> None:
     t = timed(CASES[0], stack="compiled")
     data = json.loads(t.to_json())

@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
-from costmodel.documents.description import unknown_field
+from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -62,7 +62,7 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
 
 
 def _varies(name: str, value: Any) -> bool:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping | Description) or not isinstance(value, Iterable):
         return False
     return not (name in _TUPLES and isinstance(value, tuple))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.analysis.closed_forms import Branch, ClosedForms, Forms, Leaf, Refusal
+from costmodel.cost.quantities import TIMED
 from costmodel.errors import CostModelError
 from costmodel.symbolic.evaluation import INT64, Array, Evaluator, Grid, Window
 from costmodel.symbolic.guards import Condition
@@ -69,8 +70,25 @@ class GridForms:
         """Put values of quantities into arrays of a window's shape; the mask of cells that have none, if any."""
         regimes = self.regimes(window)
         for quantity, array in out.items():
-            self._fill(quantity, regimes, window, array)
+            if quantity not in TIMED:
+                self._fill(quantity, regimes, window, array)
+        timed = {quantity: array for quantity, array in out.items() if quantity in TIMED}
+        if timed:
+            self._fill_times(regimes, window, timed)
         return refused(regimes)
+
+    def _fill_times(self, regimes: list[Regime], window: Window, out: Mapping[str, Array]) -> None:
+        """Put times into arrays: of each regime those of the smallest window that has all its cells."""
+        shape = next(iter(out.values())).shape
+        for mask, leaf in regimes:
+            if not isinstance(leaf, Forms) or leaf.time is None:
+                continue
+            within = tuple(slice(0, size) for size in shape) if mask is None else _bounds(mask, shape)
+            inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
+            values = leaf.time.values(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
+            where = True if mask is None else _cut(mask, within)
+            for quantity, array in out.items():
+                np.copyto(array[(*within, ...)], values[quantity], where=where)
 
     def _fill(self, quantity: str, regimes: list[Regime], window: Window, out: Array) -> None:
         filled: Polynomial | None = None
@@ -218,6 +236,8 @@ class FormulaSheet(Sheet):
 
     def integral(self, quantity: str) -> bool:
         """By bounds at the grid's corners."""
+        if quantity in TIMED:
+            return False
         leaves = [leaf for leaf in self.forms.leaves if isinstance(leaf, Forms)]
         return self._surveyed and all(self.forms.evaluator.integral(leaf.formulas[quantity]) for leaf in leaves)
 
@@ -292,7 +312,7 @@ class PredictedSheet(Sheet):
 
     def integral(self, quantity: str) -> bool:
         """By the values."""
-        return all(value is None or value < INT64 for value in self._values[quantity].flat)
+        return quantity not in TIMED and all(v is None or v < INT64 for v in self._values[quantity].flat)
 
     def fill(self, window: Window, out: Mapping[str, Array]) -> None:
         """See `Sheet`."""

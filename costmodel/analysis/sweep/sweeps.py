@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.sweep.extents import check_memory
 from costmodel.architectures.base import Architecture
-from costmodel.cost.quantities import QUANTITIES
+from costmodel.cost.quantities import ALL, QUANTITIES
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.training.settings import takes_settings
 
@@ -84,8 +84,8 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
     wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
     for quantity in wanted:
-        if quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, QUANTITIES)
+        if quantity not in ALL:
+            raise unknown("quantity", quantity, ALL)
     if len(set(wanted)) != len(wanted) or not wanted:
         raise SettingError(f"quantities={shown(wanted)}: name one or more, each once")
     axes, settings, changed = read_axes(model, asked)

@@ -1,0 +1,284 @@
+"""Whole runs: how long so many samples take, whether loading them is the limit, and the energy, carbon and money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import NUMBER, read_amount, show_amount, show_count
+from costmodel.errors import SettingError, shown
+
+if TYPE_CHECKING:
+    from costmodel.hardware.machine import Machine
+    from costmodel.performance.time import Time
+
+Power = Literal["tdp", "typical"]
+IDLE_SHARE = 0.12
+"""Of the board's limit at rest where a machine does not say: 50 of 400 W (A100), 70 of 700 W (H100)."""
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Answer):
+    """So many steps on so many devices, each of which takes `samples` of its own in a step.
+
+    seconds, low, high: of the run. loader_seconds: of loading its samples, if that was asked. power: of a device [W],
+    and how that was found.
+    """
+
+    time: Time
+    steps: float
+    devices: int
+    seconds: float
+    low: float
+    high: float
+    loader: float | None = None
+
+    @property
+    def input_bound(self) -> bool:
+        """Whether samples are loaded more slowly than the devices could take them."""
+        return self.loader is not None and self.loader < self.devices * self.time.samples_per_second
+
+    def energy(self, *, power: Power | float | str = "tdp", pue: float) -> Energy:
+        """Energy of the run; see `Time.energy`."""
+        watts, said = watts_of(self.time, power)
+        _check_pue(pue)
+        if self.input_bound and power == "typical":
+            raise SettingError("power='typical' is of a device that does not wait for data: use 'tdp' or watts")
+        return Energy(self, watts, said, float(pue))
+
+    def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float) -> Carbon:
+        """Carbon of the run [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
+        return Carbon(self.energy(power=power, pue=pue), _intensity(intensity))
+
+    def money(self, *, price: float | None = None) -> Money:
+        """Price of the run; price: of a device for an hour, the machine's own if it has one."""
+        machine = self.time.machine
+        price = machine.price if price is None else price
+        if price is None:
+            raise SettingError(f"{machine.name} has no price: give that of a device for an hour, such as price=2.5")
+        return Money(self, _positive("price", price, "2.5"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [s]."""
+        return {
+            "model": self.time.prediction.model.title,
+            "machine": self.time.machine.name,
+            "steps": self.steps,
+            "devices": self.devices,
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "loader": self.loader,
+            "input_bound": self.input_bound,
+        }
+
+    def sheet(self) -> Sheet:
+        """The verdict: how long, and what the limit is."""
+        t = self.time
+        head = [
+            f"{t.prediction.model.title} on {self.devices:,} × {t.machine.name}: {show_long(self.seconds)} "
+            f"({show_long(self.low)} to {show_long(self.high)})",
+            f"{show_count(round(self.steps))} steps of {t.samples * self.devices:,} samples",
+        ]
+        if self.loader is not None:
+            wanted = self.devices * t.samples_per_second
+            limit = "loading data is the limit" if self.input_bound else "loading keeps up"
+            head.append(f"{limit}: {self.loader:,.0f} samples/s loaded, {wanted:,.0f} wanted")
+        notes = ["devices are taken to work side by side without waiting for each other"] if self.devices > 1 else []
+        return Sheet(head, [], notes=notes)
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.steps:g} steps: {show_long(self.seconds)}>"
+
+
+@dataclass(frozen=True)
+class Energy(Answer):
+    """Energy of a run. watts: of a device; convention: what these are; pue: what a data centre draws beside, as a
+    factor."""
+
+    run: Run
+    watts: float
+    convention: str
+    pue: float
+
+    @property
+    def joules(self) -> float:
+        """Of all devices, with what the data centre adds."""
+        return self.watts * self.run.seconds * self.run.devices * self.pue
+
+    @property
+    def kwh(self) -> float:
+        """The same in kilowatt-hours."""
+        return self.joules / JOULES_PER_KWH
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with what was assumed."""
+        return {
+            **self.run.to_dict(),
+            "watts": self.watts,
+            "convention": self.convention,
+            "pue": self.pue,
+            "joules": self.joules,
+            "kwh": self.kwh,
+        }
+
+    def sheet(self) -> Sheet:
+        """The energy, and what it is made of."""
+        run = self.run
+        rows = [
+            ("time", show_long(run.seconds)),
+            ("devices", f"{run.devices:,}"),
+            ("power of one", f"{self.watts:,.4g} W ({self.convention})"),
+            ("PUE", f"{self.pue:g}"),
+        ]
+        said = f"{show_energy(self.joules)}: power × time × PUE"
+        return Sheet([said], [Table(("of", "is"), rows, frozenset({0, 1}))])
+
+
+@dataclass(frozen=True)
+class Carbon(Answer):
+    """Carbon of an amount of energy. intensity: grams of CO2 equivalents a kWh where it is drawn."""
+
+    energy: Energy
+    intensity: float
+
+    @property
+    def grams(self) -> float:
+        """CO2 equivalents [g]."""
+        return self.energy.kwh * self.intensity
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with what was assumed."""
+        return {**self.energy.to_dict(), "intensity": self.intensity, "grams": self.grams}
+
+    def sheet(self) -> Sheet:
+        """The carbon, and what it is made of."""
+        (said,), tables, *_ = self.energy.sheet()
+        weight = f"{self.grams / 1e6:,.4g} t" if self.grams >= 1e6 else f"{self.grams / 1e3:,.4g} kg"
+        head = [f"{weight} CO2e at {self.intensity:g} g/kWh (location-based)", str(said)]
+        return Sheet(head, tables)
+
+
+@dataclass(frozen=True)
+class Money(Answer):
+    """Money of a run. price: of a device for an hour, in whatever currency it was given."""
+
+    run: Run
+    price: float
+
+    @property
+    def amount(self) -> float:
+        """Hours of all devices times the price."""
+        return self.run.seconds / 3600 * self.run.devices * self.price
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with what was assumed."""
+        return {**self.run.to_dict(), "price": self.price, "amount": self.amount}
+
+    def sheet(self) -> Sheet:
+        """The money, and what it is made of."""
+        hours = self.run.seconds / 3600 * self.run.devices
+        return Sheet([f"{self.amount:,.4g}: {hours:,.4g} device hours at {self.price:g} an hour"], [])
+
+
+def run_of(
+    t: Time,
+    *,
+    steps: float | None = None,
+    samples: float | None = None,
+    tokens: float | None = None,
+    epochs: float = 1,
+    devices: int = 1,
+    loader: float | str | None = None,
+) -> Run:
+    """A run of so many steps, or of what so many samples or tokens take. Raises SettingError."""
+    given = {name: n for name, n in (("steps", steps), ("samples", samples), ("tokens", tokens)) if n is not None}
+    if len(given) > 1:
+        raise SettingError(f"{' and '.join(given)} each say how long a run is: give one of them")
+    ((what, number),) = given.items() if given else (("steps", 1),)
+    number = _positive(what, number, "1.28e6") * _positive("epochs", epochs, "90")
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
+    if what == "tokens" and t.tokens is None:
+        raise SettingError(f"{t.prediction.model.title} has no tokens: give samples")
+    each = {"steps": 1, "samples": t.samples * devices, "tokens": (t.tokens or 1) * devices}[what]
+    count = number / each
+    rate = None if loader is None else _rate(loader)
+    loading = 0.0 if rate is None else count * t.samples * devices / rate
+    times = [max(count * seconds, loading) for seconds in (t.seconds, t.low, t.high)]
+    return Run(t, count, devices, *times, rate)
+
+
+def watts_of(t: Time, power: Power | float | str) -> tuple[float, str]:
+    """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError."""
+    machine = t.machine
+    if power == "tdp":
+        return _tdp(machine), "the board's limit, an upper convention"
+    if power == "typical":
+        tdp = _tdp(machine)
+        idle = IDLE_SHARE * tdp if machine.idle is None else machine.idle
+        busy = sum(phase.device_seconds for phase in t.phases) / t.seconds
+        known = "" if machine.idle is not None else f", {IDLE_SHARE:.0%} of the limit"
+        return idle + (tdp - idle) * busy, f"idle {idle:.3g} W{known}, and the limit for the {busy:.0%} that it is busy"
+    if isinstance(power, str) and power.isalpha():
+        raise SettingError(f"power={shown(power)} is no convention: use 'tdp', 'typical', or watts such as '330 W'")
+    return read_amount(power, "power", "W"), "as given"
+
+
+def _tdp(machine: Machine) -> float:
+    if machine.tdp is None:
+        raise SettingError(f"{machine.name} has no board power: give power in watts, such as power='330 W'")
+    return machine.tdp
+
+
+def _check_pue(pue: float) -> None:
+    if isinstance(pue, bool) or not isinstance(pue, int | float) or not 1 <= pue < 10:
+        raise SettingError(f"pue={shown(pue)} is no ratio of at least 1: use one such as 1.1")
+
+
+def _positive(what: str, value: Any, example: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise SettingError(f"{what}={shown(value)} is not a number above 0: use one such as {example}")
+    return float(value)
+
+
+def _rate(loader: float | str) -> float:
+    """Samples a second, from a number or text such as "2000 images/s"."""
+    import re
+
+    if isinstance(loader, str):
+        found = re.fullmatch(rf"\s*({NUMBER})\s*(?:images|samples|sequences)?/s\s*", loader)
+        if found is None:
+            raise SettingError(f"loader={shown(loader)} is no rate: use text such as '2000 images/s'")
+        loader = float(found[1])
+    return _positive("loader", loader, "2000")
+
+
+def _intensity(intensity: float | str) -> float:
+    import re
+
+    if isinstance(intensity, str):
+        found = re.fullmatch(rf"\s*({NUMBER})\s*(k?)g(?:\s*CO2e?q?)?/kWh\s*", intensity)
+        if found is None:
+            raise SettingError(f"intensity={shown(intensity)} is no carbon intensity: use text such as '400 g/kWh'")
+        intensity = float(found[1]) * (1000 if found[2] else 1)
+    return _positive("intensity", intensity, "400")
+
+
+def show_long(seconds: float) -> str:
+    """``14.8 days``, ``3.2 h``; three significant digits; below two minutes as `show_seconds`."""
+    for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return show_amount(seconds, "s")
+
+
+def show_energy(joules: float) -> str:
+    """``1,289 MWh`` or ``12.3 kJ``; four significant digits."""
+    if joules >= 1e3 * JOULES_PER_KWH:
+        return f"{joules / JOULES_PER_KWH / 1e3:,.4g} MWh"
+    return f"{joules / JOULES_PER_KWH:,.4g} kWh" if joules >= JOULES_PER_KWH else show_amount(joules, "J")

@@ -1,0 +1,103 @@
+"""Constants from measured steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.performance.calibration import Calibration
+from costmodel.performance.constants import typical
+from costmodel.performance.fitting import measured_step
+from tests.command import here
+
+ROWS = (
+    "gpt2-small batch=8 seq=256 precision=bf16 attention=flash",
+    "resnet50 batch=64 precision=fp16-autocast",
+    "resnet18 batch=2 mode=inference",
+    "vit-b-16 batch=16 mode=inference precision=fp16",
+    "gpt2-small batch=1 seq=32",
+)
+
+
+def rows(machine: str, **constants: float) -> list[str]:
+    """What a machine with other constants than its family's would measure."""
+    device = cm.load_machine(machine)
+    found = []
+    for row in ROWS:
+        time = measured_step(f"{row}: 1 s").prediction.on(device)
+        found.append(f"{row}: {time.seconds_with(typical(device).changed(**constants)):.9f} s")
+    return found
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.6])
+def test_one_step_gives_one_number_that_reproduces_it(factor: float) -> None:
+    (row, *_) = rows("h100-sxm", conditions=factor)
+    fit = cm.fit_machine("h100-sxm", [row])
+    assert fit.calibration.constants == {"conditions": pytest.approx(factor, rel=1e-3)}
+    (time,) = fit.after
+    assert time.seconds == pytest.approx(fit.steps[0].seconds, rel=1e-4)
+    plain = fit.steps[0].prediction.on("h100-sxm")
+    assert time.high / time.low < plain.high / plain.low
+    assert time.high / time.seconds < 1.1
+
+
+def test_several_steps_tell_constants_apart() -> None:
+    given = rows("a100-sxm-80gb", bandwidth_share=0.75, product_share=0.8, conditions=1.05)
+    fit = cm.fit_machine("a100-sxm-80gb", given)
+    off = [abs(time.seconds / step.seconds - 1) for time, step in zip(fit.after, fit.steps, strict=True)]
+    before = [abs(time / step.seconds - 1) for time, step in zip(fit.before, fit.steps, strict=True)]
+    assert max(off) < 0.03 < max(before)
+
+
+def test_a_file_comes_back_and_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lab.yaml"
+    code, out, _ = here(
+        capsys, "machines", "fit", "h100-sxm", "--measured", "gpt2-small batch=32 seq=512: 0.7 s", "--out", str(path)
+    )
+    assert code == 0
+    assert "+0%" in out
+    calibration = Calibration.load(path)
+    assert calibration.machine == "h100-sxm"
+    assert calibration.measured == ("gpt2-small batch=32 seq=512: 0.7 s",)
+    p = cm.predict("gpt2-small", batch=32, seq=512)
+    time = p.on(path)
+    assert time.tier == "calibrated"
+    assert time.seconds == pytest.approx(0.7, rel=1e-3)
+    assert p.on(path, tier="typical").seconds == p.on("h100-sxm").seconds
+    assert cm.predict("gpt2-small", batch=32, seq=512, on=path).value("seconds") == time.seconds
+    code, out, _ = here(capsys, "predict", "gpt2-small", "--batch", "32", "--seq", "512", "--on", str(path))
+    assert "700 ms" in out
+
+
+def test_rates_are_read_too() -> None:
+    step = measured_step("resnet18 batch=256 image=224x160 mode=inference: 5,120 images/s")
+    assert step.seconds == 256 / 5120
+    assert step.prediction.batch_shape.image == (224, 160)
+    assert measured_step("gpt2-small batch=2 seq=512: 2048 tokens/s").seconds == 0.5
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("gpt2-small batch=32", "no measured step"),
+        ("gpt2-small batch: 1 s", "batch=32"),
+        ("gpt2-smal batch=1: 1 s", "gpt2-small"),
+        ("gpt2-small batch=1: fast", "5 µs"),
+        ("gpt2-small batch=1: 0 s", "above 0"),
+        ("gpt2-small batch=1 stack=eagr: 1 s", "eager"),
+    ],
+)
+def test_wrong_rows_are_refused_in_one_line(row: str, said: str) -> None:
+    with pytest.raises(CostModelError, match=said) as error:
+        cm.fit_machine("h100-sxm", [row])
+    assert "\n" not in str(error.value)
+
+
+def test_a_calibrated_tier_needs_a_calibration() -> None:
+    how: Any = {"tier": "calibrated"}
+    with pytest.raises(CostModelError, match="machines fit"):
+        cm.predict("resnet18", batch=1).on("h100-sxm", **how)
