@@ -57,7 +57,7 @@ class Attention(models.Attention):
         self.absorbed = absorbed and spec.latent is not None
         earlier = past if self.window is None or not past else min(past, self.window - 1)
         self.register_buffer("mask", None if seq == 1 else torch.zeros(seq, earlier + seq, dtype=torch.bool))
-        self.register_buffer("alibi", torch.zeros(spec.heads, 1, past + seq))
+        self.register_buffer("alibi", torch.zeros(spec.heads, 1, earlier + seq))
         self.cache = DynamicCache(self.window)
 
     def fill(self, batch: int, past: int) -> None:
@@ -113,7 +113,7 @@ class Attention(models.Attention):
         if self.spec.positions == "alibi":
             y = y + self.alibi
         if bias is not None:
-            y = y + bias
+            y = y + bias[..., -y.shape[-1] :]
         if self.mask is not None:
             y = y.masked_fill(self.mask, float("-inf"))
         if self.sink is not None:
