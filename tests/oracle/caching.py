@@ -84,9 +84,29 @@ class Attention(models.Attention):
         angles = (self.cos, self.sin) if self.turns else None
         if self.spec.latent is not None:
             return self.latent.cached(x, angles, self.cache, self.absorbed)
-        q, k, v = self.heads_of(x, x)
+        q, k, v = self.apart(x)
+        if self.spec.query_key_norm == "width":
+            q = self.norms[0](q)
+            k = self.norms[1](k)
+        q, k, v = (part.view(len(x), x.shape[1], -1, self.size) for part in (q, k, v))
+        if self.spec.query_key_norm in ("head", "heads"):
+            q = self.norms[0](q)
+            k = self.norms[1](k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if angles is not None:
+            q = models.rotate(q, *angles)
+            k = models.rotate(k, *angles)
         k = self.cache.update(0, k)
         return q, k, self.cache.update(1, v)
+
+    def apart(self, x: Tensor) -> Any:
+        """Queries, keys and values of the tokens, each in bounds."""
+        if self.fuses:
+            return self.clip(self.qkv(x)).split(self.widths, -1)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        q = self.clip(q)
+        k = self.clip(k)
+        return q, k, self.clip(v)
 
     def attended(self, held: list[Tensor], bias: Tensor | None) -> Tensor:
         """Values mixed; of queries, keys and values, which are let go of on the way."""
