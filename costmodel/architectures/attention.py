@@ -11,7 +11,7 @@ from costmodel.architectures.mla import absorbed, projected
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.tensor import Tensor, contiguous_strides
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
@@ -82,6 +82,12 @@ class Tables:
         """Keys that scores are computed of."""
         return self.seq if self.cache is None else self.cache.seen(self.seq, window)
 
+    def seen(self, biases: Tensor, window: int | None) -> Tensor:
+        """Of biases (h, queries or 1, keys) those of the keys that a window leaves, the last ones: a view."""
+        keys = self.keys(window)
+        strides = contiguous_strides(biases.shape) if biases.strides is None else biases.strides
+        return biases if window is None else biases.view((*biases.shape[:2], keys), strides)
+
     @property
     def sees_all(self) -> bool:
         """Whether all keys are kept for a token, so that nothing is masked: of one that is alone and the last."""
@@ -134,6 +140,8 @@ class Mixer:
         with x.run.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *matrix = self._projected(x, angles if self.rotated else [])
             bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
+            if bias is not None and self.tables.cache is not None:
+                bias = self.tables.seen(bias, self.window)
             with x.run.part("core"):
                 mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
             if matrix:
@@ -223,7 +231,8 @@ class Mixer:
             scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
         if tables.slopes is not None:
-            scores = Add()(scores, tables.slopes, name="add_alibi")
+            slopes = tables.slopes if tables.cache is None else tables.seen(tables.slopes, self.window)
+            scores = Add()(scores, slopes, name="add_alibi")
         if bias is not None:
             scores = Add()(scores, bias, name="add_relative")
         if self.mask is not None:

@@ -41,6 +41,18 @@ def check_applies(model: Architecture, settings: Settings) -> None:
                 f"{setting}={shown(value)} does not apply to {name} {model.title!r}, which has no attention: "
                 "leave it out"
             )
+    for setting in () if settings.keeps else OF_CACHE:
+        if (value := getattr(settings, setting)) != DEFAULTS[setting]:
+            raise SettingError(
+                f"{setting}={shown(value)} does not apply to mode {settings.mode!r}, which keeps no keys and values: "
+                "use mode='decode' or 'prefill'"
+            )
+    if settings.speculative is not None and settings.mode == "prefill":
+        raise SettingError(f"speculative={settings.speculative} is for decoding: use mode='decode'")
+    if settings.page_size != DEFAULTS["page_size"] and settings.cache != "paged":
+        raise SettingError(
+            f"page_size={settings.page_size} does not apply to cache {settings.cache!r}: use cache='paged'"
+        )
     for setting in () if settings.training else OF_TRAINING:
         if (value := getattr(settings, setting)) != DEFAULTS[setting] and value is not None:
             raise SettingError(

@@ -120,10 +120,10 @@ class Alive(NamedTuple):
     optimizer: int
     buffers: int
     inputs: int
-    cache: int
     activations: int
     casts: int
     temporaries: int
+    cache: int = 0
 
     @property
     def total(self) -> int:
@@ -294,7 +294,7 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
     weights, masters, optimizer, _, buffers, inputs, cache = standing
-    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, cache, 0, 0, 0)
+    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:4], cache)
     changes = lifetimes.changes()
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):

@@ -192,20 +192,8 @@ class Settings(Frozen):
             if getattr(self, name) is not None:
                 _check_size(name, getattr(self, name))
         _check_size("page_size", self.page_size)
-        for name in (
-            () if self.keeps else ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
-        ):
-            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
-                raise SettingError(
-                    f"{name}={shown(value)} does not apply to mode {self.mode!r}, which keeps no keys and values: use "
-                    "mode='decode' or 'prefill'"
-                )
-        if self.page_size != 16 and self.cache != "paged":
-            raise SettingError(f"page_size={self.page_size} does not apply to cache {self.cache!r}: use cache='paged'")
         if self.mode == "decode":
             self._check_decode()
-        elif self.speculative is not None:
-            raise SettingError(f"speculative={self.speculative} is for decoding: use mode='decode'")
 
     def _check_decode(self) -> None:
         if self.past is None:

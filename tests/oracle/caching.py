@@ -57,7 +57,7 @@ class Attention(models.Attention):
         self.absorbed = absorbed and spec.latent is not None
         earlier = past if self.window is None or not past else min(past, self.window - 1)
         self.register_buffer("mask", None if seq == 1 else torch.zeros(seq, earlier + seq, dtype=torch.bool))
-        self.register_buffer("alibi", torch.zeros(spec.heads, 1, past + seq))
+        self.register_buffer("alibi", torch.zeros(spec.heads, 1, earlier + seq))
         self.cache = DynamicCache(self.window)
 
     def fill(self, batch: int, past: int) -> None:
@@ -84,9 +84,29 @@ class Attention(models.Attention):
         angles = (self.cos, self.sin) if self.turns else None
         if self.spec.latent is not None:
             return self.latent.cached(x, angles, self.cache, self.absorbed)
-        q, k, v = self.heads_of(x, x)
+        q, k, v = self.apart(x)
+        if self.spec.query_key_norm == "width":
+            q = self.norms[0](q)
+            k = self.norms[1](k)
+        q, k, v = (part.view(len(x), x.shape[1], -1, self.size) for part in (q, k, v))
+        if self.spec.query_key_norm in ("head", "heads"):
+            q = self.norms[0](q)
+            k = self.norms[1](k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if angles is not None:
+            q = models.rotate(q, *angles)
+            k = models.rotate(k, *angles)
         k = self.cache.update(0, k)
         return q, k, self.cache.update(1, v)
+
+    def apart(self, x: Tensor) -> Any:
+        """Queries, keys and values of the tokens, each in bounds."""
+        if self.fuses:
+            return self.clip(self.qkv(x)).split(self.widths, -1)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        q = self.clip(q)
+        k = self.clip(k)
+        return q, k, self.clip(v)
 
     def attended(self, held: list[Tensor], bias: Tensor | None) -> Tensor:
         """Values mixed; of queries, keys and values, which are let go of on the way."""
@@ -113,7 +133,7 @@ class Attention(models.Attention):
         if self.spec.positions == "alibi":
             y = y + self.alibi
         if bias is not None:
-            y = y + bias
+            y = y + bias[..., -y.shape[-1] :]
         if self.mask is not None:
             y = y.masked_fill(self.mask, float("-inf"))
         if self.sink is not None:

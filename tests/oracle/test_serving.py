@@ -156,7 +156,8 @@ def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *
     if capped:  # rows that experts have room for are not those that a loop over them gives each
         paper, found = paper._replace(weights_read=0), found._replace(weights_read=0)
     assert paper == found
-    assert peak <= alive if joined(spec) else peak == alive
+    statistics = 8 * batch * seq * spec.heads if spec.norm == "layernorm" else 0  # made and dropped in inference too
+    assert peak <= alive if joined(spec) else 0 <= alive - peak <= statistics
 
 
 def joined(spec: Any) -> bool:
