@@ -48,11 +48,12 @@ def alone(layer: Layer, shape: Any, batch: Any) -> tuple[Single, int]:
     example = f"cm.predict({type(layer).__name__}(...), input=(32, 512, 768))"
     if shape is None:
         raise SettingError(f"a layer by itself needs the shape of its input: use {example}")
-    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    sizes: tuple[int, ...] = tuple(shape) if isinstance(shape, tuple | list) else ()
     if not sizes or not all(type(n) is int and 1 <= n <= LARGEST_SIZE for n in sizes) or len(sizes) > 8:
         raise SettingError(f"input={shown(shape)} is not a shape, of which the first axis is the batch: use {example}")
     if batch is not None:
         raise SettingError(
             f"batch={shown(batch)} beside input={shown(shape)}, whose first axis is the batch: leave it out"
         )
-    return Single(layer=layer, sample=sizes[1:], name=layer.kind), sizes[0]
+    first, *rest = sizes
+    return Single(layer=layer, sample=tuple(rest), name=layer.kind), first

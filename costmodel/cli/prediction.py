@@ -37,7 +37,9 @@ def predict(
 
     found = predicted(model, **settings)
     if found.settings.on is not None:
-        time: Any = found.on(found.settings.on, stack=found.settings.stack, tier=tier)
+        machine: Any = found.settings.on
+        given: Any = tier  # checked there
+        time: Any = found.on(machine, stack=found.settings.stack, tier=given)
         if plot is not None:
             time.plot(plot)
         return time

@@ -119,7 +119,8 @@ def weight_norm(op: OpCall) -> Tensor:
 def embedding_bag(op: OpCall) -> Tensor:
     """Sums, means or maxima of rows; what else it returns is its own."""
     table = op.weight("weight")
-    kind = EmbeddingBag(*table.shape, op.shape[0], ("sum", "mean", "max")[op.value("mode", 0)])
+    rows, features = table.shape
+    kind = EmbeddingBag(rows, features, op.shape[0], ("sum", "mean", "max")[op.value("mode", 0)])
     weights = [op.tensor("per_sample_weights")] if op.has("per_sample_weights") else []
     return op.layer(kind, op.tensor("indices"), op.tensor("offsets"), *weights, tied={"weight": table})
 
