@@ -216,7 +216,7 @@ def _predicted(model: Architecture, models: Sequence[Architecture], settings: Ma
         choices.append(value if isinstance(value, list | range) else [value])
     count = 1
     for values in choices:  # counted before any is worked out
-        count *= min(len(values), MOST + 1)
+        count *= len(values[: MOST + 1])
     if count > MOST:
         raise SettingError(f"compare takes 2 to {MOST} models or settings, and these are more: use fewer, or a sweep")
     return [_one(model, dict(zip(given, values, strict=True))) for values in product(*choices)]

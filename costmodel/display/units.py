@@ -163,7 +163,7 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     if size is not None and 0 < size < LEAST_NUMBER:
         raise SettingError(f"{what}={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
     if size is not None:
-        reading = f"{size:,} bytes"
+        reading = f"{size:,} bytes" if abs(size) < 2**63 else ""
     elif isinstance(memory, float):
         raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
     else:

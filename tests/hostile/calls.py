@@ -42,8 +42,10 @@ class Endless:
 def values(ground: Ground) -> list[Any]:
     """What a program may hand over."""
     return [
-        None, True, False, 0, -1, 1, 3, 1.5, 10**30, 10**10_000, 2**40, 2**40 + 1, float("nan"), float("inf"), 3j, "", "x",
-        "\x1b[31m", "\u202e", "x" * 10**6, "1e400", "1 GiB", "-5 GiB", b"x", bytearray(9), [], (), {}, [1], [[1]], [None],
+        None, True, False, 0, -1, 1, 3, 1.5, 10**30, 10**10_000, 2**40, 2**40 + 1, float("nan"), float("inf"), 3j, "",
+        "x",
+        "\x1b[31m", "\u202e", "x" * 10**6, "1e400", "1 GiB", "-5 GiB", b"x", bytearray(9), [], (), {}, [1], [[1]],
+        [None],
         ["x"] * 99, (1, 2), (1, 2, 3), {"a": 1}, {1: 2}, {"rank": 2**40, "targets": ["x"]}, {"rank": 1, "targets": []},
         set(), {1}, range(0), range(5), range(10**20), range(5, 0, -1), object(), int, len, Nameless(), DEEP, Endless(),
         itertools.count(1), iter([]), (n for n in range(3)), np.array(3), np.ones(3), np.ones((2, 2)), np.int64(3),
@@ -157,8 +159,11 @@ def _traps() -> Iterator[Case]:
             "text": lambda m: str(cm.predict(m)), "max_batch": lambda m: cm.max_batch(m, memory=2**30),
         }.items():  # fmt: skip
             yield f"{name} of {kind.__name__}", lambda kind=kind, ask=ask: ask(kind(sizes=[3, 2]))
-    named = {"mlp": lambda: cm.MLP(sizes=[3, 2], name=FORMULA), "layer": lambda: cm.CNN(
-        input=[3, 8, 8], name=FORMULA, blocks=[{"sequence": {"name": FORMULA, "blocks": ["relu", "flatten"]}}])}  # fmt: skip
+    inner = [{"sequence": {"name": FORMULA, "blocks": ["relu", "flatten"]}}]
+    named = {
+        "mlp": lambda: cm.MLP(sizes=[3, 2], name=FORMULA),
+        "layer": lambda: cm.CNN(input=[3, 8, 8], name=FORMULA, blocks=inner),
+    }
     own = {"name": FORMULA, "states": []}
     for name, made in named.items():
         for what, draw in {

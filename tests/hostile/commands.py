@@ -33,16 +33,22 @@ def values(ground: Ground) -> list[str]:
     folder = [ground.at(f"{name}{suffix}") for name in ("pipe", "zero", "loop", "folder", "link")
               for suffix in ("", ".yaml", ".json", ".parquet", ".png", ".html", ".zarr")]  # fmt: skip
     return [
-        "", " ", "-1", "0", "1", "9" * 30, "9" * 400, "1.5", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1_000", "١",
+        "", " ", "-1", "0", "1", "9" * 30, "9" * 400, "1.5", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1_000",
+        "١",
         "\x1b[31mred", "\x9b31m", "\u202egnp", "\x00", "\n", "\t", "a\nb", "💥", "\udcff", "x" * 10_000, "%s%n", "$HOME",
         f"$(touch {ground.touched})", f"`touch {ground.touched}`", "../" * 60 + "etc/passwd", "/dev/null", "/dev/zero",
         "/dev/full/x", "/proc/self/mem", "/proc/self/fd/0", "1:10", "1:100000000000", "1,1:100000000000",
-        "1:99999999999999999999999999", "1:9" + "9" * 500, "1:1000000:*2", "1:*", ":", "::", "1::", ",", ",,,", "," * 5000,
-        "1," * 20_000 + "1", "a=b", "layers=1:100000000000", "sizes=1,2", "dropout=0.1,0.2", "=", "==", "a=" + "b" * 9999,
-        "1GiB", "1e15TB", "99999999999999999PiB", "-1GiB", "x:y:z", "8:" + "q," * 3000, "99999999999:qkv", "8x8x8", "1x",
-        "x1", f"{2**40}x{2**40}", "1099511627776", "1099511627777", "963761198400", "none", "None", "block", "sqrt", "cuda",
+        "1:99999999999999999999999999", "1:9" + "9" * 500, "1:1000000:*2", "1:*", ":", "::", "1::", ",", ",,,",
+        "," * 5000,
+        "1," * 20_000 + "1", "a=b", "layers=1:100000000000", "sizes=1,2", "dropout=0.1,0.2", "=", "==",
+        "a=" + "b" * 9999,
+        "1GiB", "1e15TB", "99999999999999999PiB", "-1GiB", "x:y:z", "8:" + "q," * 3000, "99999999999:qkv", "8x8x8",
+        "1x",
+        "x1", f"{2**40}x{2**40}", "1099511627776", "1099511627777", "963761198400", "none", "None", "block", "sqrt",
+        "cuda",
         "adamw", "fp32", "mlp+mlp", "params", "memory.peak", "memory.peek", "__class__", "a.b.c.d", "(1)*99999999",
-        "{}", "[]", "{'a': 1}", "!!python/object:os", "batch", "seq", "width", "image", "layers", "self", "--", "-", "@",
+        "{}", "[]", "{'a': 1}", "!!python/object:os", "batch", "seq", "width", "image", "layers", "self", "--", "-",
+        "@",
         *folder,
     ]  # fmt: skip
 
