@@ -35,7 +35,8 @@ def values(ground: Ground) -> list[str]:
     return [
         "", " ", "-1", "0", "1", "9" * 30, "9" * 400, "1.5", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1_000",
         "١",
-        "\x1b[31mred", "\x9b31m", "\u202egnp", "\x00", "\n", "\t", "a\nb", "💥", "\udcff", "x" * 10_000, "%s%n", "$HOME",
+        "\x1b[31mred", "\x9b31m", "\u202egnp", "\x00", "\n", "\t", "a\nb", "💥", "\udcff",
+        "x" * 10_000, "%s%n", "$HOME",
         f"$(touch {ground.touched})", f"`touch {ground.touched}`", "../" * 60 + "etc/passwd", "/dev/null", "/dev/zero",
         "/dev/full/x", "/proc/self/mem", "/proc/self/fd/0", "1:10", "1:100000000000", "1,1:100000000000",
         "1:99999999999999999999999999", "1:9" + "9" * 500, "1:1000000:*2", "1:*", ":", "::", "1::", ",", ",,,",

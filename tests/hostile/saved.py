@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 import costmodel as cm
 from costmodel.cli import run
@@ -30,6 +32,15 @@ class Touch:
 
     def __reduce__(self) -> Any:
         return os.system, (f"touch {self.path}",)
+
+
+def lay(ground: Ground) -> None:
+    """Lay results on the ground: a sweep as a Zarr store, and a Parquet file of 2·10^8 equal rows."""
+    run([*SWEEP, "--out", ground.at("whole.zarr")])
+    part = pyarrow.table({name: np.ones(2_000_000, np.int64) for name in ("batch", *PARETO)})
+    with parquet.ParquetWriter(ground.at("many.parquet"), part.schema) as writer:
+        for _ in range(100):
+            writer.write_table(part, row_group_size=2_000_000)
 
 
 def saved(ground: Ground) -> Iterator[Case]:
@@ -66,16 +77,11 @@ def _places(ground: Ground) -> Iterator[Case]:
 
 
 def _table(rows: int = 20, **columns: Any) -> Any:
-    import pyarrow
-
     plain = {"batch": range(rows), "params": [1] * rows, "memory.peak": range(rows), "reason": [""] * rows}
     return pyarrow.table({**plain, **columns} if rows else columns)
 
 
 def _parquet() -> Iterator[Case]:
-    import pyarrow
-    from pyarrow import parquet
-
     def with_file(write: Callable[[], Any], *words: list[str]) -> Callable[[], Any]:
         def ask() -> int:
             write()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -167,7 +168,17 @@ def _question(space: Space) -> str:
         "changed": space.changed,
         "values": values,
     }
-    return json.dumps(asked, default=lambda value: asdict(value) if is_dataclass(value) else str(value))  # pyright: ignore[reportArgumentType]
+    try:
+        return json.dumps(asked, default=_plain)
+    except (TypeError, ValueError, RecursionError):  # of values that are refused in every cell
+        return ""
+
+
+def _plain(value: Any) -> Any:
+    """A value of a setting as plain data."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else label_of(value)
 
 
 def _labels(axis: Axis) -> Any:

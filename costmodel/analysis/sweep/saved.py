@@ -86,7 +86,7 @@ def check_regular(path: Path) -> int:
     try:
         found = os.stat(path)
     except (OSError, ValueError) as error:
-        raise Damaged(getattr(error, "strerror", None) or str(error)) from None
+        raise Damaged(f"{shown(path.name)}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(found.st_mode):
         raise Damaged(f"{shown(path.name)} is no regular file")
     return found.st_size

@@ -81,7 +81,7 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
         from costmodel.importers.zoo import load
 
         model = load(model)
-    if not isinstance(quantities, Iterable | None):
+    if not isinstance(quantities, Iterable | None) or getattr(quantities, "ndim", 1) == 0:
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
     named = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
     wanted = tuple(islice(named, len(ALL) + 1))  # of more, one is not known or there twice
