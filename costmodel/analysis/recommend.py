@@ -19,7 +19,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable, wrapped
-from costmodel.display.units import Budget, read_budget, show_bytes
+from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings, SeveralSettings, takes_settings
@@ -367,7 +367,7 @@ def recommend(
         CostModelError: what is wrong with the question, in one line.
 
     """
-    budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
+    budget, spared = read_budget(memory), read_reserve(reserve)
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
     asked = {name: _listed(name, value) for name, value in settings.items()}

@@ -25,6 +25,7 @@ from costmodel.display.units import (
     Budget,
     read_amount,
     read_budget,
+    read_reserve,
     show_amount,
     show_bytes,
     shower,
@@ -235,8 +236,8 @@ def max_width(
 def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, int]:
     """A target and a reserve in the quantity's unit. Raises SettingError."""
     if quantity.startswith("memory."):
-        return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
-    if reserve:
+        return read_budget(target, "target"), read_reserve(reserve)
+    if read_reserve(reserve):
         raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
     if quantity in TIMES:
         return _timed_target(quantity, target), 0

@@ -183,6 +183,13 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     return Budget(size, reading)
 
 
+def read_reserve(reserve: Any) -> int:
+    """Bytes to leave free; none for 0 or None. Raises SettingError."""
+    if reserve is None or (isinstance(reserve, int | float | str) and not reserve):
+        return 0
+    return read_budget(reserve, "reserve").bytes
+
+
 def whole(number: Any) -> int | None:
     """The int that is the same number, as 1e9 is 1000000000; None for what is no whole number."""
     if isinstance(number, float):

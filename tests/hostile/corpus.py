@@ -16,7 +16,7 @@ from tests.hostile.commands import commands
 from tests.hostile.files import Case, configs, files
 from tests.hostile.ground import Ground, prepare, warm
 from tests.hostile.known import known
-from tests.hostile.saved import SWEEP, saved
+from tests.hostile.saved import lay, saved
 from tests.hostile.trial import Outcome, trial
 
 PARTS: dict[str, Callable[[Ground], Iterator[Case]]] = {
@@ -43,9 +43,7 @@ def fault(outcome: Outcome, ground: Ground) -> str:
         ours = [line for line in lines if line.startswith("File") and "/costmodel/" in line]
         return f"a traceback: {lines[-1]} ({ours[-1] if ours else 'nowhere of ours'})"
     if found := _CONTROLS.search(outcome.out + outcome.err):
-        return (
-            f"a control character {found[0]!r} in {(outcome.out + outcome.err)[max(0, found.start() - 50) :][:100]!r}"
-        )
+        return f"a control character {found[0]!r} after {found.string[max(0, found.start() - 60) : found.start()]!r}"
     if harm := ground.unharmed(outcome.out + outcome.err):
         return harm
     lines = [line for line in outcome.err.splitlines() if not line.startswith("note: ")]
@@ -78,9 +76,7 @@ def main(every: int, part: str = "") -> None:
     slowest: list[tuple[float, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         ground = prepare(Path(folder))
-        from costmodel.cli import run
-
-        trial(lambda: run([*SWEEP, "--out", ground.at("whole.zarr")]))
+        trial(lambda: lay(ground))
         for name, cases in PARTS.items():
             if part and name != part:
                 continue

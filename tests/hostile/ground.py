@@ -143,5 +143,6 @@ def warm() -> None:
             run(["explain", model, "memory.peak"])
         run(["sweep", "mlp-mnist", "--batch", "1,2", "--optimizer", "sgd,adamw"])
         run(["recommend", "mlp-mnist", "--memory", "1GiB"])
+        run(["models"])
         for seed in SEEDS.values():
             cm.predict(build(seed, "seed")).to_json()
