@@ -69,7 +69,10 @@ def judged(case: Callable[[], Any], ground: Ground) -> tuple[Outcome, str]:
 
 
 def main(every: int, part: str = "") -> None:
-    """Run every so manieth case of all parts, or of one, but all that are known; print what is wrong, and how many there were, as JSON."""
+    """Run every so manieth case of all parts, or of one, and all that are known.
+
+    Prints as JSON what is wrong, and how many there were.
+    """
     warm()
     faults: list[tuple[str, str]] = []
     counts: Counter[str] = Counter()
