@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.allocator import MEBIBYTE, CachingAllocator, in_blocks
+from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks
 from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 from tests.strategies import questions
@@ -77,6 +77,9 @@ def test_a_block_is_split_from_the_smallest_rest_that_its_pool_can_use() -> None
     small = CachingAllocator()
     sizes = [MEBIBYTE, MEBIBYTE - 512, 512]
     assert [small.take(size).size for size in sizes] == sizes
+    assert small.reserved == 2 * MEBIBYTE
+    small.give_back(Block(MEBIBYTE, 0), MEBIBYTE)  # to the pool that it is of, for the next small tensor
+    assert small.take(MEBIBYTE) == Block(MEBIBYTE, 0)
     assert small.reserved == 2 * MEBIBYTE
 
 

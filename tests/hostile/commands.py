@@ -61,7 +61,7 @@ def commands(ground: Ground) -> Iterator[Case]:
     for words in ([], ["\x1b"], ["predict"], ["roofline"], ["--version", "x"], ["-x"], ["predict", "--help", "\x1b"]):
         yield f"words {words}", lambda words=words: run(words)
     for path, command in _verbs(costmodel, ()):
-        arguments = [NEEDED[str(p.name)] for p in command.params if isinstance(p, click.Argument)]
+        arguments = [NEEDED.get(str(p.name), "mlp-mnist") for p in command.params if isinstance(p, click.Argument)]
         for parameter in command.params:
             several = len(known) if parameter.name in ("memory", "over") else 12
             for value in rng.sample(known, several):
