@@ -48,7 +48,7 @@ def alone(layer: Layer, shape: Any, batch: Any) -> tuple[Single, int]:
     example = f"cm.predict({type(layer).__name__}(...), input=(32, 512, 768))"
     if shape is None:
         raise SettingError(f"a layer by itself needs the shape of its input: use {example}")
-    sizes: tuple[int, ...] = tuple(shape) if isinstance(shape, tuple | list) else ()
+    sizes: list[int] = [*shape] if isinstance(shape, tuple | list) else []
     if not sizes or not all(type(n) is int and 1 <= n <= LARGEST_SIZE for n in sizes) or len(sizes) > 8:
         raise SettingError(f"input={shown(shape)} is not a shape, of which the first axis is the batch: use {example}")
     if batch is not None:

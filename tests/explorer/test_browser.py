@@ -28,8 +28,8 @@ FRAME = 30
 def browser() -> Iterator[Any]:
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        if os.environ.get("COSTMODEL_REQUIRE_ORACLE"):
-            pytest.fail(f"COSTMODEL_REQUIRE_ORACLE is set, but there is no browser ({', '.join(BROWSERS)})")
+        if os.environ.get("COSTMODEL_REQUIRE_BROWSER"):
+            pytest.fail(f"COSTMODEL_REQUIRE_BROWSER is set, but there is no browser ({', '.join(BROWSERS)})")
         pytest.skip("no browser: install Chromium, as with apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
