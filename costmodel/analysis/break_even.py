@@ -151,6 +151,8 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
 
     """
     check_open(for_, settings)
+    if for_ == "past":  # a decode step has one, whatever is found
+        settings["past"] = 1
     return cross(predict(model, **settings), a, b, for_)
 
 

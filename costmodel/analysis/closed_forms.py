@@ -26,7 +26,7 @@ from costmodel.symbolic.sizes import value_of
 if TYPE_CHECKING:
     from costmodel.performance.grids import LetteredTime
 
-SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks")
+SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size")
 """Settings that formulas can have a letter for, beside the sides of the image."""
 SIDES = ("image.height", "image.width")
 
@@ -171,7 +171,7 @@ class ClosedForms:
                 prediction.value(quantity)  # where there is none it says why
         return LetteredTime(prediction.time)
 
-    def _lettered(self, sizes: dict[str, int], letters: dict[str, Noting]) -> Architecture:
+    def _lettered(self, sizes: dict[str, int], letters: Mapping[str, Noting]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
         try:
             sized = varied(self.model, self.changed | sizes)

@@ -195,6 +195,8 @@ def solve(
 
     """
     check_open(for_, settings)
+    if for_ == "past":  # a decode step has one, whatever is found
+        settings["past"] = 1
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
 
 

@@ -111,6 +111,10 @@ def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> VariedS
         raise unknown_field(f"size of {model.title} to turn", name, [type(model)], knob_names(model))
     if name in ("accumulate", "loss_chunks") and not asked.settings.training:
         raise SettingError(f"{name} is for training: there is none in mode {asked.settings.mode!r}")
+    if name == "past" and asked.settings.past is None:
+        raise SettingError("past is of a decode step or of a prefill that goes on: give it, as in past=1024")
+    if name == "seq" and asked.settings.mode == "decode":
+        raise SettingError("seq is one token in mode 'decode': turn past, or use mode='prefill'")
     if stretched and name == "seq":
         return VariedSize(name, asked, Allowed().values, note=_stretched(asked.model), stretched=True)
     if isinstance(model, CNN) and name in ("width", "image"):
@@ -128,6 +132,8 @@ def current(asked: Prediction, name: str) -> int:
     """The number that a question has now; of an image its height."""
     if name in OF_RUNS:
         return int(getattr(asked.settings, name))
+    if name == "past":
+        return int(asked.batch_shape.past or 0)
     if name in ("seq", "target_seq"):
         return int((asked.batch_shape.seq if name == "seq" else asked.batch_shape.target) or 0)
     if name == "image":
@@ -138,7 +144,7 @@ def current(asked: Prediction, name: str) -> int:
 def turned(asked: Prediction, name: str, value: int) -> Prediction:
     """The same question with another number; a sequence beyond learned positions is refused as `predict` does."""
     model, settings = asked.model, asked.settings
-    if name in (*OF_RUNS, "seq", "target_seq", "image"):
+    if name in (*OF_RUNS, "seq", "target_seq", "image", "past"):
         return Prediction(model, replace(settings, **{name: value}))
     return Prediction(model.vary(name, value), settings)
 

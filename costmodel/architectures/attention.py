@@ -6,7 +6,8 @@ import math
 from typing import Literal, NamedTuple
 
 from costmodel.architectures.feedforward import capped, clipped, normed
-from costmodel.architectures.mla import projected
+from costmodel.architectures.kv_cache import Cache
+from costmodel.architectures.mla import absorbed, projected
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
@@ -14,18 +15,24 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
+from costmodel.layers.latent import ExpandValue
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
-from costmodel.symbolic.sizes import exact_div, minimum
+from costmodel.symbolic.sizes import exact_div, minimum, product
 
 AttentionName = Literal["eager", "flash", "efficient"]
 
 
 class AttentionSetting(NamedTuple):
-    """How attention is computed, and whether its FLOPs are those of the full square or of visible pairs only."""
+    """How attention is computed, and whether its FLOPs are those of the full square or of visible pairs only.
+
+    absorbed: whether latent attention is over the latent itself. cache: what is kept of tokens; None: nothing is.
+    """
 
     kernel: AttentionName = "eager"
     pairs: Literal["full", "visible"] = "full"
+    absorbed: bool = False
+    cache: Cache | None = None
 
 
 class Tables:
@@ -38,7 +45,10 @@ class Tables:
         self.setting = setting
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
         # it, scaling query and key beforehand.
-        unequal = model.value_features != model.head_features
+        self.cache = setting.cache
+        self.past = 0 if setting.cache is None else setting.cache.past
+        self.absorbed = setting.absorbed and model.latent is not None
+        unequal = self.absorbed or model.value_features != model.head_features
         relative = model.by_distance
         lacks = unequal or relative or (run.training and model.attention_dropout > 0)
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
@@ -55,33 +65,42 @@ class Tables:
             raise SettingError(
                 f"attention='flash' takes no biases of the scores, as {model.title} has: use 'efficient' or 'eager'"
             )
-        self.slopes = run.buffer((model.heads, 1, seq), "activation", "alibi") if model.positions == "alibi" else None
+        ahead = (model.heads, 1, self.keys(None))
+        self.slopes = run.buffer(ahead, "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
             [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
             if model.positions == "rotary"
             else []
         )
-        self.buckets = (
-            self.run.buffer((self.seq, self.seq), "index", self.run.within("relative_buckets")) if relative else None
-        )
+        shape = (self.seq, self.keys(None))
+        self.buckets = self.run.buffer(shape, "index", self.run.within("relative_buckets")) if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
 
+    def keys(self, window: int | None) -> int:
+        """Keys that scores are computed of."""
+        return self.seq if self.cache is None else self.cache.seen(self.seq, window)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether all keys are kept for a token, so that nothing is masked: of one that is alone and the last."""
+        return self.cache is not None and self.seq == 1
+
     def relative(self) -> Tensor | None:
-        """A trained bias for each head and bucket of distances, (h, T, T) (Raffel et al. 2020, §2.1), if there are."""
+        """A trained bias for each head and bucket of distances, (h, T, keys) (Raffel et al. 2020, §2.1), if any."""
         if self.buckets is None:
             return None
         biases = Embedding(self.model.buckets, self.model.heads)(self.buckets, name="relative_bias")
         return Permute((2, 0, 1))(biases, name="relative_bias_by_head")
 
     def mask(self, window: int | None) -> Tensor | None:
-        """Which keys a token does not see, (T, T); none where it sees all, or where the kernel knows itself."""
-        if not self.composed or not (self.model.causal or window is not None):
+        """Which keys a token does not see, (T, keys); none where it sees all, or where the kernel knows itself."""
+        if not self.composed or not (self.model.causal or window is not None) or self.sees_all:
             return None
         windowed = window is not None
         if windowed not in self._masks:
             name = "attention_mask" if windowed or self.model.window is None else "global_attention_mask"
-            self._masks[windowed] = self.run.buffer((self.seq, self.seq), "mask", self.run.within(name))
+            self._masks[windowed] = self.run.buffer((self.seq, self.keys(window)), "mask", self.run.within(name))
         return self._masks[windowed]
 
 
@@ -103,41 +122,50 @@ class Mixer:
         self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
         masked = memory is None and (model.causal or window is not None)
-        self.every = seq * (seq if memory is None else memory.shape[1])
-        self.pairs = visible_pairs(seq, causal=model.causal, window=window) if masked else self.every
+        self.every = seq * (tables.keys(window) if memory is None else memory.shape[1])
+        past = tables.past
+        self.pairs = visible_pairs(seq, causal=model.causal, window=window, past=past) if masked else self.every
         self.mask = tables.mask(window) if memory is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention" if self.memory is None else "cross_attention"):
-            query, key, value = self._projected(x, angles if self.rotated else [])
+            query, key, value, *matrix = self._projected(x, angles if self.rotated else [])
             bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
-            if model.causal and not x.run.training:
-                self._cache(key, value)
             with x.run.part("core"):
                 mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
+            if matrix:
+                expand = ExpandValue(model.head_features - model.rotated, model.value_features)
+                mixed = expand(mixed, name="value_up", tied={"weight": matrix[0]})
             merged = MergeHeads()(mixed)
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
-    def _cache(self, key: Tensor, value: Tensor) -> None:
-        """Note what decoding keeps for further tokens: keys and values, or what all heads make them from."""
-        batch, _, length, _ = key.shape
+    def _kept(self, x: Tensor, name: str) -> Tensor:
+        """What tokens attend to of their own x, (..., T, d), and of those kept of earlier tokens, (..., keys, d).
+
+        Without a cache that is x, of which decoding would keep so much: the memory is noted, beside the pass.
+        """
+        if not self.model.causal or x.run.training:
+            return x
+        if self.tables.cache is not None:
+            return self.tables.cache.extended(x, f"cache_{name}", self.window)
+        *rest, length, features = x.shape
         seen = length if self.window is None else minimum(self.window, length)
-        if self.model.latent is not None:
-            key.run.cache((batch, seen, self.model.latent.width + self.model.rotated), key)
-            return
-        for x in (key, value):
-            key.run.cache((*x.shape[:2], seen, x.shape[3]), x)
+        storage = x.run.storage(product((*rest, seen, features)), x.storage.role, "cache", "cache", x.dtype)
+        x.run.keep(storage, product((*rest[1:], features)))
+        return x
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
+        if self.tables.absorbed:
+            return absorbed(self.model, x, angles, self._kept)
         if self.model.latent is not None:
-            return projected(self.model, x, angles)
+            return projected(self.model, x, angles, self._kept)
         query, key, value = self._project(x)
         if angles:
             query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
-        return [query, key, value]
+        return [query, self._kept(key, "key"), self._kept(value, "value")]
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features
@@ -173,7 +201,10 @@ class Mixer:
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         model, tables = self.model, self.tables
-        if model.kv_heads is not None and model.kv_heads != model.heads:
+        heads, length = query.shape[1:3]
+        if tables.absorbed:  # all heads have the same keys: their queries are rows of one product
+            query = Reshape((1, heads * length, query.shape[3]))(query, name="join_queries")
+        elif model.kv_heads is not None and model.kv_heads != model.heads:
             times = exact_div(model.heads, model.kv_heads)
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")
@@ -183,6 +214,8 @@ class Mixer:
             root = Scale(math.sqrt(model.score_factor))
             query, key = root(query, name="scale_query"), root(key, name="scale_key")
         scores = Matmul(visible)(query, key, name="scores")
+        if tables.absorbed:
+            scores = Reshape((heads, length, scores.shape[3]))(scores, name="split_scores")
         if model.score_scale != 1 and not tables.fallback:
             scores = Scale(model.score_factor)(scores)
         scores = capped(scores, model.score_cap, "cap")
@@ -197,12 +230,17 @@ class Mixer:
             weights = Slice(scores.shape[-1])(weights, name="drop_sink")
         if model.attention_dropout:
             weights = Dropout(model.attention_dropout)(weights)
-        return Matmul(visible)(weights, value, name="mix")
+        if not tables.absorbed:
+            return Matmul(visible)(weights, value, name="mix")
+        weights = Reshape((1, heads * length, weights.shape[3]))(weights, name="join_weights")
+        mixed = Matmul(visible)(weights, value, name="mix")
+        return Reshape((heads, length, value.shape[3]))(mixed, name="split_mixed")
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
-        return FusedAttention(kernel, self.model.attention_dropout, pairs, self.model.score_scale, self.pairs)(
+        scale = self.model.score_factor if self.tables.absorbed else self.model.score_scale
+        return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(
             query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

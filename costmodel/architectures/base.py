@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -48,6 +48,10 @@ class BatchShape(NamedTuple):
     seq: int | None = None
     image: tuple[int, int] | None = None
     target: int | None = None
+    past: int | None = None
+    """Tokens of each sequence that are kept from before; None where nothing is kept."""
+    last: bool = False
+    """Whether logits are of the last token alone."""
 
 
 class Definition(NamedTuple):
@@ -69,7 +73,7 @@ class Allowed(NamedTuple):
     note: str = ""
 
 
-BATCH_SYMBOLS = {"batch": "B", "seq": "T", "target_seq": "T_t", "image": "H, W"}
+BATCH_SYMBOLS = {"batch": "B", "seq": "T", "past": "P", "target_seq": "T_t", "image": "H, W"}
 
 
 class Architecture(Description):
@@ -111,6 +115,17 @@ class Architecture(Description):
         refuse("target_seq", target_seq, self, "no target apart from its input")
         return shape
 
+    def with_past(self, shape: BatchShape, past: int | None, *, last: bool) -> BatchShape:
+        """The sizes with those of what is kept of earlier tokens, of a decoder alone. Raises SettingError.
+
+        last: whether logits are of the last token alone.
+        """
+        mode = "prefill" if last else "decode"
+        raise SettingError(
+            f"mode={mode!r} does not apply to {type(self).__name__} {self.title!r}, which is no decoder of tokens: use "
+            "mode='inference'"
+        )
+
     @abstractmethod
     def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
@@ -151,7 +166,7 @@ class Architecture(Description):
         """The model with another size, checked. Raises CostModelError where there is none."""
         return self.with_fields({name: value})
 
-    def with_sizes(self, sizes: dict[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
         return self.with_values(sizes)
 

@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.spec import Latent, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
+from costmodel.layers.latent import AbsorbKey
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
 
+Kept = Callable[[Tensor, str], Tensor]
+"""Of a tensor of new tokens and its name: it with what is kept of earlier tokens."""
 
-def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor]) -> list[Tensor]:
+
+def projected(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor], kept: Kept) -> list[Tensor]:
     """Query, key and value, each (batch, heads, T, d), turned by `angles`, if there are any.
 
-    The last features of each are turned; those of all keys come from one vector for all heads (eq. 14 to 19).
+    The last features of each are turned; those of all keys come from one vector for all heads (eq. 14 to 19). Of a
+    token the latent and those features are kept, and keys and values of all tokens kept are made anew.
     """
     assert model.latent is not None
-    size = model.latent.width
     turned, value = model.rotated, model.value_features
     plain = model.head_features - turned
-    query = _query(model, model.latent, x)
-    narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
-    latent = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
-    shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
-    if angles:
-        query = Rotary(turned, plain)(query, *angles, name="rotate_query")
-        shared = Rotary(turned)(shared, *angles, name="rotate_key")
+    query, latent, shared = _narrow(model, model.latent, x, angles)
+    latent, shared = kept(latent, "latent"), kept(shared, "rotated_key")
     wide = Linear(model.heads * (plain + value), bias=False)(latent, name="key_value_up")
     wide = SplitHeads(model.heads)(wide, name="split_key_value")
     key = Join()(Slice(plain)(wide, name="key"), RepeatHeads(model.heads)(shared, name="repeat_key"), name="join_key")
     return [query, key, Slice(value, plain)(wide, name="value")]
+
+
+def absorbed(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor], kept: Kept) -> list[Tensor]:
+    """As `projected`, with the matrix that makes keys of the latent applied to queries instead; and that matrix.
+
+    There is one key for all heads, (batch, 1, keys, rank + turned), of which the latent is the value. What attention
+    mixes are latents, that the matrix makes values of.
+    """
+    assert model.latent is not None
+    size, turned = model.latent.width, model.rotated
+    plain = model.head_features - turned
+    query, latent, shared = _narrow(model, model.latent, x, angles)
+    absorb = AbsorbKey(size, model.value_features)
+    inner = absorb(Slice(plain)(query, name="plain_query"), name="key_value_up")
+    matrix = x.run.block.entries[-1].stored["weight"]  # type: ignore[union-attr]
+    query = Join()(inner, Slice(turned, plain)(query, name="turned_query"), name="join_query")
+    key = kept(Join()(SplitHeads(1)(latent, name="split_latent"), shared, name="join_key"), "latent")
+    return [query, key, Slice(size)(key, name="value"), matrix]
+
+
+def _narrow(
+    model: TransformerSpec, latent: Latent, x: Tensor, angles: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, (batch, heads, T, d); the latent, (batch, T, rank); the turned features of all heads' keys."""
+    size, turned = latent.width, model.rotated
+    query = _query(model, latent, x)
+    narrow = Linear(size + turned, bias=model.qkv_bias)(x, name="key_value_down")
+    made = normed(model, Slice(size)(narrow, name="latent"), "latent_norm")
+    shared = SplitHeads(1)(Slice(turned, size)(narrow, name="shared_key"), name="split_shared_key")
+    if angles:
+        query = Rotary(turned, model.head_features - turned)(query, *angles, name="rotate_query")
+        shared = Rotary(turned)(shared, *angles, name="rotate_key")
+    return query, made, shared
 
 
 def _query(model: TransformerSpec, latent: Latent, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -127,7 +128,7 @@ class MLP(Architecture):
             for index, ((a, b), meaning) in enumerate(zip(runs, meanings, strict=True))
         }
 
-    def with_sizes(self, sizes: dict[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """`sizes` maps runs of layers ``first:last`` to their letters."""
         spread = list(self.sizes)
         for field, letter in sizes.items():

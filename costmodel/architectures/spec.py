@@ -206,7 +206,7 @@ class TransformerSpec(Architecture):
     """Abstract: the description of a transformer, without its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = True
-    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq",)
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("seq", "past")
     LETTERS: ClassVar[dict[str, str]] = {
         "vocab": "V",
         "context": "n_ctx",
@@ -388,6 +388,9 @@ class TransformerSpec(Architecture):
 
     def allowed(self, name: str, shape: BatchShape) -> Allowed:
         """See `Architecture.allowed`: what is divided has divisors, and what has a place in another is no larger."""
+        if name == "past":
+            most = self.context - (shape.seq or 1)
+            return Allowed(range(1, most + 1), f"the context has {self.context:,} tokens")
         if name == "seq" and self.positions == "learned":
             return Allowed(range(1, self.context + 1), f"the learned position table has {self.context:,} entries")
         if name == "context":

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Architecture, BatchShape
+from costmodel.architectures.kv_cache import Cache
 from costmodel.architectures.loss import attach_loss
 from costmodel.errors import SettingError, shown
 from costmodel.graph.recomputation import Recomputation
@@ -17,16 +18,17 @@ from costmodel.training.settings import SETTING_NAMES, Settings
 
 OF_ATTENTION = ("attention", "attention_pairs")
 OF_TRAINING = ("optimizer", "loss", "loss_precision", "accumulate", "checkpoint")
+OF_CACHE = ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
 
-EXTENTS = ("seq", "target_seq", "image")
+EXTENTS = ("seq", "target_seq", "image", "past")
 
 
 def applicable(model: Architecture) -> list[str]:
     """Settings that can matter to a model."""
     others = [name for name in EXTENTS if name not in model.BATCH_SIZES]
-    others += () if model.HAS_ATTENTION else OF_ATTENTION
+    others += () if model.HAS_ATTENTION else (*OF_ATTENTION, *OF_CACHE)
     return [name for name in SETTING_NAMES if name not in others]
 
 
@@ -41,7 +43,9 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
     for setting in () if settings.training else OF_TRAINING:
         if (value := getattr(settings, setting)) != DEFAULTS[setting] and value is not None:
-            raise SettingError(f"{setting}={shown(value)} does not apply to mode 'inference': leave it out, or train")
+            raise SettingError(
+                f"{setting}={shown(value)} does not apply to mode {settings.mode!r}: leave it out, or train"
+            )
 
 
 def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Run:
@@ -58,7 +62,10 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
         adaptation=Adaptation.of(settings),
     )
     shape = batch_shape(model, settings)
-    output = model.forward(run, shape, AttentionSetting(settings.attention, settings.attention_pairs))
+    cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
+    absorbed = settings.latent_attention == "absorbed"
+    setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)
+    output = model.forward(run, shape, setting)
     run.recomputation.check()
     if run.adaptation is not None:
         run.adaptation.check()
@@ -73,5 +80,8 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
 
 def batch_shape(model: Architecture, settings: Settings) -> BatchShape:
     """The sizes of one batch of the model. Raises SettingError for a size that it does not have."""
-    shape = model.batch_shape(settings.batch, settings.seq, settings.image)
-    return model.with_target(shape, settings.target_seq)
+    if settings.keeps and "past" not in model.BATCH_SIZES:
+        model.with_past(BatchShape(settings.batch), settings.past, last=settings.mode == "prefill")
+    seq = settings.step_tokens if settings.mode == "decode" else settings.seq
+    shape = model.with_target(model.batch_shape(settings.batch, seq, settings.image), settings.target_seq)
+    return model.with_past(shape, settings.past, last=settings.mode == "prefill") if settings.keeps else shape

@@ -14,6 +14,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
+from costmodel.layers.shape import Slice
 
 
 class Transformer(TransformerSpec):
@@ -46,6 +47,17 @@ class Transformer(TransformerSpec):
             )
         return BatchShape(batch, seq)
 
+    def with_past(self, shape: BatchShape, past: int | None, *, last: bool) -> BatchShape:
+        """See `Architecture.with_past`."""
+        if not self.causal or self.pooler is not None or self.classes is not None:
+            return super().with_past(shape, past, last=last)
+        if past is not None and past + (shape.seq or 1) > self.context:
+            raise SettingError(
+                f"past {past} and {shape.seq} token{'s' * (shape.seq != 1)} are beyond the context {self.context} of "
+                f"{self.title}: use at most past={self.context - (shape.seq or 1)}"
+            )
+        return shape._replace(past=past or 0, last=last and self.head is not None)
+
     def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
@@ -55,9 +67,11 @@ class Transformer(TransformerSpec):
         x = body(self, run, embedded(self, x, tokens), attention)
         if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
+        if shape.last:
+            x = Slice(1, shape.seq - 1, axis=1)(x, name="last_token")
         y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
-        rows = y.view((shape.batch * shape.seq, y.shape[-1]), None)
+        rows = y.view((shape.batch * x.shape[1], y.shape[-1]), None)
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)

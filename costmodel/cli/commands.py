@@ -177,6 +177,7 @@ costmodel = Verbs(
         "One question": ("prediction", ("predict", "explain", "fits", "timeline")),
         "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines",)),
+        "Serving": ("serving", ("serve",)),
         "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
         "Many questions": ("sweep", ("sweep", "pareto")),
         "In a browser": ("explorer", ("explore",)),

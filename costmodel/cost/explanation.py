@@ -20,7 +20,7 @@ from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
 from costmodel.symbolic.sizes import Letter, expression
 
-_EXTENTS = sympy.symbols("B T H W", integer=True, positive=True)
+_EXTENTS = sympy.symbols("B T P H W", integer=True, positive=True)
 """Sizes of a batch: formulas read best with them in front."""
 
 
@@ -92,6 +92,12 @@ _OTHER_SOURCES = {
     "memory.buffers": "constants beside the weights: running statistics, masks, position tables",
     "memory.cache": "keys and values of each token that a block sees (Pope et al. 2023, §2.1), or the latent and "
     "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that attention reads",
+    "traffic.forward": "every input, weight and output of each layer, moved once (compulsory traffic)",
+    "traffic.weights": "weights, each read once a layer; of a table the rows looked up, of experts those with rows",
+    "traffic.kv_read": "cached keys and values that layers read, of which growing a dynamic cache is one",
+    "traffic.kv_written": "cached keys and values that layers write, of which growing a dynamic cache is one",
+    "kv_bytes_per_token": "keys and values of a token in every block (Pope et al. 2023, §2.1), or the latent and "
+    "turned key that all heads share (DeepSeek-AI 2024, V2, §2.1.3), in the type that they are kept in",
     "memory.temporaries": "the timeline: the most that short-lived tensors take at any step",
     "memory.peak": "the timeline: the most alive at any step of forward, loss, backward and optimizer",
 }
@@ -257,6 +263,8 @@ def definitions_of(prediction: Prediction) -> list[Definition]:
     definitions = [Definition("B", "batch size", extent.batch)]
     if extent.seq is not None:
         definitions.append(Definition("T", "sequence length", extent.seq))
+    if prediction.settings.past is not None:
+        definitions.append(Definition("P", "tokens in the cache", int(extent.past or 0)))
     if extent.target is not None and prediction.settings.target_seq is not None:
         definitions.append(Definition("T_t", "target length", extent.target))
     if extent.image is not None:
@@ -273,8 +281,10 @@ def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
     """
     model, extent = prediction.model, prediction.batch_shape
     changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
-    if extent.seq is not None:
+    if extent.seq is not None and prediction.settings.mode != "decode":
         changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
+    if prediction.settings.past is not None:
+        changes["past"] = _letter("P", prediction.settings.past)
     if extent.target is not None and prediction.settings.target_seq is not None:
         changes["target_seq"] = _letter("T_t", max(extent.target, 2) if typical else extent.target)
     if extent.image is not None:

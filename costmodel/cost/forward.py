@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from costmodel.cost.liveness import ACTIVATIONS, CASTS, Allocation, Lifetimes, Parts, Phase
+from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, Parts, Phase
 from costmodel.errors import SpecError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.layers.kv_cache import Append, Insert
 from costmodel.symbolic.sizes import decided, value_of
 from costmodel.training.dtypes import Dtype, size_bytes
 
 MOST_VISITS = 10_000
 """More rounds of calls than these are not looked at, those that are alike being one: a bound on what a walk takes."""
-_KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS}
+_KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CACHE}
 """Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
 
 
@@ -44,6 +45,8 @@ class Plan(NamedTuple):
     operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
     through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
     forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
+    replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is
+    there.
     """
 
     part: str
@@ -58,6 +61,8 @@ class Plan(NamedTuple):
     passes: bool
     same: bool
     cached: bool
+    replaces: int
+    writes: bool
 
 
 class Visit(NamedTuple):
@@ -119,7 +124,8 @@ class Forward:
     """Walks a run; `loops` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
-    output: the result, which the user holds. ends: gradients and memory of several results, where no loss joins them.
+    output: the result, which the user holds. lasting: what decoding keeps. ends: gradients and memory of several
+    results, where no loss joins them.
     """
 
     def __init__(self, run: Run, lifetimes: Lifetimes, *, loops: bool) -> None:
@@ -137,6 +143,7 @@ class Forward:
         self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
         self._plans: dict[Call, Plan] = {}
         self._cached: list[Allocation] = []
+        self.lasting: list[Allocation] = []
         self._alike = 1
         self._round_here = Round(1)
         self._detached: list[Detached] = []
@@ -256,7 +263,7 @@ class Forward:
         plan = self._plans.get(call)
         if plan is None:
             plan = self._plans[call] = plan_of(call)
-        if plan.makes or plan.forward_scratch:
+        if plan.makes or plan.forward_scratch or plan.writes:
             self._make(call, plan)
         y, places = call.y, self._places
         slot = self._slot(call.x) if plan.same else Slot(plan.output)
@@ -302,14 +309,22 @@ class Forward:
         parts.enter(plan.part)
         now = lifetimes.moment("recompute" if self._pass == "again" else plan.phase, call.name, self._rounds)
         for storage in plan.reads:
-            allocation = places[storage]
+            allocation = places.get(storage)
+            if allocation is None:  # there from the start
+                continue
             allocation.died = now
             parts.hand(allocation)
         for storage, size in plan.makes:
             places[storage] = made = lifetimes.take(size, now)
+            if storage.origin == "cache":
+                made.line = CACHE
+                made.rounds = self._alike  # all stay to the end
+                self.lasting.append(made)
             if plan.cached:
                 made.rounds = self._alike
                 self._cached.append(made)
+        if plan.replaces:
+            lifetimes.release(plan.replaces, now)
         if plan.forward_scratch:
             lifetimes.take(plan.forward_scratch, now)
 
@@ -364,4 +379,6 @@ def plan_of(call: Call) -> Plan:
         passes,
         passes and decided(y.size) == decided(call.x.size),
         y.storage.origin == "cast" and (y.requires_grad or not call.run.training),
+        sum(x.storage.bytes for x in call.inputs[:-1]) if isinstance(kind, Append) and kind.lasting else 0,
+        isinstance(kind, Insert),
     )

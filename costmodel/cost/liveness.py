@@ -11,16 +11,16 @@ from costmodel.layers.cast import Cast
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
-GRADIENTS, ACTIVATIONS, CASTS, TEMPORARIES = range(4)
+GRADIENTS, ACTIVATIONS, CASTS, CACHE, TEMPORARIES = range(5)
 """The lines on which memory comes and goes during a step; on all others it is there throughout."""
 
-Level = tuple[int, int, int, int]
-"""Bytes on each of these lines."""
+Level = tuple[int, int, int, int, int]
+"""Bytes on each of these lines; of what decoding keeps, those more than there were at the start."""
 
 Change = tuple[Level, Level]
 """What is taken before a moment, and given back after it."""
 
-NOTHING: Level = (0, 0, 0, 0)
+NOTHING: Level = (0, 0, 0, 0, 0)
 
 
 class Allocation:
@@ -63,6 +63,11 @@ class Lifetimes:
         self.moments: list[Moment] = []
         self.allocations: list[Allocation] = []
         self.loops: list[Loop] = []
+        self.released: list[tuple[int, int]] = []
+
+    def release(self, size: int, now: int) -> None:
+        """Bytes kept by decoding since before the start, which something new takes the place of at this moment."""
+        self.released.append((size, now))
 
     def moment(self, phase: Phase, layer: str, rounds: str) -> int:
         """Time moves on."""
@@ -107,8 +112,8 @@ class Lifetimes:
             result.append([level])
             level = minus(level, freed)
             for loop in closing.get(now, ()):
-                a, b, c, d = minus(level, opening[loop.start])
-                grown = (loop.more * a, loop.more * b, loop.more * c, loop.more * d)
+                a, b, c, d, e = minus(level, opening[loop.start])
+                grown = (loop.more * a, loop.more * b, loop.more * c, loop.more * d, loop.more * e)
                 if every and grown[TEMPORARIES] == 0:
                     for levels in result[loop.start : loop.end]:
                         levels += [plus(level, grown) for level in levels]
@@ -133,6 +138,8 @@ class Lifetimes:
             else:
                 taken[line][allocation.born] += size
             freed[line][allocation.died] += size * allocation.rounds
+        for size, now in self.released:
+            freed[CACHE][now] += self.allotted(size)
         return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
 
 
@@ -147,12 +154,14 @@ def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
 
 def plus(level: Level, more: Level) -> Level:
     """Line by line."""
-    return level[0] + more[0], level[1] + more[1], level[2] + more[2], level[3] + more[3]
+    a, b, c, d, e = level
+    return a + more[0], b + more[1], c + more[2], d + more[3], e + more[4]
 
 
 def minus(level: Level, less: Level) -> Level:
     """Line by line."""
-    return level[0] - less[0], level[1] - less[1], level[2] - less[2], level[3] - less[3]
+    a, b, c, d, e = level
+    return a - less[0], b - less[1], c - less[2], d - less[3], e - less[4]
 
 
 class Part:

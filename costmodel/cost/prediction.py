@@ -12,7 +12,7 @@ import costmodel  # the names of the whole package, each loaded when it is used:
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory
+from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory, Traffic
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
     Standing,
@@ -27,6 +27,7 @@ from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
+from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
 from costmodel.training.settings import Stack as StackName
 
@@ -127,7 +128,7 @@ class Prediction(Data):
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
         run = self.run
-        weights, masters, optimizer, counters, buffers, inputs = self._standing
+        weights, masters, optimizer, counters, buffers, inputs, _ = self._standing
         return Memory(
             weights=weights,
             masters=masters,
@@ -140,12 +141,23 @@ class Prediction(Data):
             casts=self._total("cast_bytes"),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
-            cache=sum(s.bytes * s.times for s in run.cached),
+            cache=sum(s.bytes * s.times for s, _ in run.cached),
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: formulas are found again when they are asked for."""
         return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What a forward pass moves to and from memory at least [bytes]."""
+        columns = ("forward_bytes", "weight_bytes", "kv_read_bytes", "kv_written_bytes")
+        return Traffic(*(self._total(column) for column in columns))
+
+    @cached_property
+    def kv_bytes_per_token(self) -> int:
+        """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
+        return sum(size_bytes(token, storage.dtype) * storage.times for storage, token in self.run.cached)
 
     @cached_property
     def lettered(self) -> Prediction:
@@ -169,8 +181,13 @@ class Prediction(Data):
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
         if self.settings.on is None:
             raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
+<<<<<<< HEAD
         machine: Any = self.settings.on
         return self.on(machine, stack=self.settings.stack)
+=======
+        on: Any = self.settings.on
+        return self.on(on, stack=self.settings.stack)
+>>>>>>> main
 
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
@@ -231,7 +248,12 @@ class Prediction(Data):
 
         """
         return costmodel.time_on(
-            self, machine, stack=stack, tier=tier, allow_tf32=allow_tf32, channels_last=channels_last
+            self,
+            machine,
+            stack=stack,  # type: ignore[arg-type]  (names are checked there)
+            tier=tier,  # type: ignore[arg-type]
+            allow_tf32=allow_tf32,
+            channels_last=channels_last,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -247,6 +269,8 @@ class Prediction(Data):
             "flops": {part: getattr(self.flops, part) for part in FLOP_PARTS},
             "pointwise_flops": {part: getattr(self.pointwise_flops, part) for part in FLOP_PARTS},
             "memory": asdict(self.memory),
+            "traffic": asdict(self.traffic),
+            "kv_bytes_per_token": self.kv_bytes_per_token,
             "layers": [row.to_dict() for row in self.layers],
         }
 

@@ -32,7 +32,8 @@ class Memory(Frozen):
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
     weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
-    cache: what decoding keeps of an inference's tokens, beside the peak of the pass that reads them.
+    cache: what decoding keeps of tokens after the pass, part of the peak of a prefill and of a decode step; after an
+    inference, which keeps nothing, what it would be, beside the peak.
     """
 
     weights: int
@@ -47,6 +48,20 @@ class Memory(Frozen):
     temporaries: int
     peak: int
     cache: int
+
+
+@frozen()
+class Traffic(Frozen):
+    """Compulsory bytes of one forward pass: every input, weight and output of each layer moved once.
+
+    forward is all of it. weights: of these those that are weights, of experts as many as have rows, in few bits with
+    their scales. kv_read, kv_written: those that decoding keeps. A dynamic cache is read and written to grow it, too.
+    """
+
+    forward: int
+    weights: int
+    kv_read: int
+    kv_written: int
 
 
 _FLOPS = {
@@ -70,6 +85,12 @@ _MEMORY = {
     "peak": "the most alive at once",
     "cache": "keys and values that decoding keeps",
 }
+_TRAFFIC = {
+    "forward": "inputs, weights and outputs of each layer, each moved once in forward",
+    "weights": "weights that forward reads",
+    "kv_read": "keys and values that decoding reads",
+    "kv_written": "keys and values that decoding writes",
+}
 MEANINGS = {
     "params": "weights, each counted once",
     "trainable_params": "weights that are trained",
@@ -77,6 +98,8 @@ MEANINGS = {
     **{f"flops.{part}": f"contraction FLOPs {meaning}" for part, meaning in _FLOPS.items()},
     **{f"pointwise_flops.{part}": f"all other FLOPs {meaning}" for part, meaning in _FLOPS.items()},
     **{f"memory.{line}": f"{_MEMORY[line]} [bytes]" for line in Memory.__dataclass_fields__},
+    **{f"traffic.{part}": f"{_TRAFFIC[part]} [bytes]" for part in Traffic.__dataclass_fields__},
+    "kv_bytes_per_token": "what decoding keeps of one more token of one sample [bytes]",
 }
 """What each quantity with a formula is, by the name that `formula` and `explain` take."""
 QUANTITIES = tuple(MEANINGS)
@@ -131,6 +154,8 @@ ROW_COLUMNS = {
     "memory.optimizer": ("params",),
     "memory.activations": ("activation_bytes",),
     "memory.casts": ("cast_bytes",),
+    "traffic.forward": ("forward_bytes",),
+    **{f"traffic.{part}": (f"{part.removesuffix('s')}_bytes",) for part in ("weights", "kv_read", "kv_written")},
 }
 """Which columns of a layer's row a quantity comes from; the others are made of tensors or moments, not of layers."""
 

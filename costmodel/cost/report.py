@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from costmodel.cost.prediction import Prediction
     from costmodel.training.optimizers import Optimizer
     from costmodel.training.precision import Precision
+    from costmodel.training.settings import CacheName, Mode
 
 
 def conventions(p: Prediction) -> list[tuple[str, str]]:
@@ -39,6 +40,11 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
             isinstance(call.kind, FusedAttention) and call.x.dtype == "fp32" for call in p.run.root.calls()
         ):
             said.append(("note", _FLASH_IN_FP32))
+    if settings.keeps:
+        pages = f" of {settings.page_size} tokens" if settings.cache == "paged" else ""
+        kept = "" if settings.cache_dtype is None else f"; kept in {settings.cache_dtype}"
+        latent = f"; latent attention: {settings.latent_attention}" if p.model.size("latent.width") else ""
+        said.append(("cache", _CACHES[settings.cache] + pages + kept + latent))
     said += p.model.assumptions(p.batch_shape)
     said.append(("precision", _sourced(settings.policy)))
     if settings.allocator == "cuda":
@@ -102,6 +108,12 @@ _FLASH_IN_FP32 = (
     "PyTorch has FlashAttention kernels for fp16 and bf16 only; in fp32 scaled_dot_product_attention runs the "
     "memory-efficient one: attention='efficient'"
 )
+_CACHES: dict[CacheName, str] = {
+    "dynamic": "dynamic, as DynamicCache of transformers: each layer's is copied to grow it, the old one freed after "
+    "that; with a window what the last pass saw stays in memory",
+    "static": "static: memory for all tokens up to those of this pass, written in place",
+    "paged": "paged (Kwon et al. 2023): written in place, in whole pages",
+}
 _PAIRS = {"full": "; FLOPs of the full square of positions", "visible": "; FLOPs of visible positions only"}
 
 
@@ -128,15 +140,25 @@ def html(p: Prediction) -> str:
     return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
 
+_WHAT: dict[Mode, str] = {
+    "train": "one training step",
+    "inference": "one forward pass (inference)",
+    "prefill": "prefill, logits of the last token",
+    "decode": "one decode step",
+}
+
+
 def headline(p: Prediction) -> str:
     """The question in one line: the model and how it is run."""
     extent, settings = p.batch_shape, p.settings
-    what = "one training step" if settings.training else "one forward pass (inference)"
+    what = _WHAT[settings.mode]
     sizes = [f"batch {int(extent.batch)}"]
     if settings.accumulate > 1:
         sizes = [f"{settings.accumulate} micro-batches of {int(extent.batch)}"]
     if extent.seq is not None:
         sizes.append(f"seq {int(extent.seq)}")
+    if settings.past is not None:
+        sizes.append(f"past {settings.past}")
     if extent.target not in (None, extent.seq):
         sizes.append(f"target_seq {int(extent.target)}")
     if extent.image is not None:
@@ -167,6 +189,12 @@ def _arithmetic(p: Prediction) -> Table:
     for name in passes:
         flops, pointwise = getattr(p.flops, name), getattr(p.pointwise_flops, name)
         rows.append((f"FLOPs {name}", show_flops(flops), show_exact(flops), show_flops(pointwise)))
+    if p.settings.keeps:
+        moved = {"weights": "weights read", "kv_read": "cache read", "kv_written": "cache written"}
+        sizes = {said: getattr(p.traffic, name) for name, said in moved.items()} | {
+            "cache a token": p.kv_bytes_per_token
+        }
+        rows += [(said, show_bytes(size), show_exact(size), "") for said, size in sizes.items()]
     return Table(("Totals", "", "exact", "pointwise, apart"), rows)
 
 
@@ -181,7 +209,7 @@ def _memory(p: Prediction) -> Table:
         "temporaries": "the most at any moment",
         "peak": "the most alive at once, not the sum",
         "reserved": "segments that hold it, replayed",
-        "cache": "what decoding keeps of these tokens, beside the peak",
+        "cache": "what decoding keeps of tokens" + ("" if p.settings.keeps else ", beside the peak"),
     }
     lines = {name: getattr(p.memory, name) for name in type(p.memory).__dataclass_fields__}
     for name in ("masters", "casts", "cache"):  # a precision that has none says so by its name

@@ -10,6 +10,9 @@ from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
+from costmodel.layers.kernels import moved
+from costmodel.layers.kv_cache import Insert
+from costmodel.layers.latent import OfHeads
 from costmodel.symbolic.sizes import exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
@@ -21,8 +24,9 @@ CHECKPOINTING = "the input of each recomputed stretch (torch.utils.checkpoint; C
 class Row(NamedTuple):
     """One layer, all its repeats together, so that rows add up to totals.
 
-    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. cast_bytes are those of
-    weights kept in another precision.
+    forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. weight_bytes are those of it
+    that are weights, kv_read_bytes and kv_written_bytes those that decoding keeps. cast_bytes are those of weights kept
+    in another precision.
     """
 
     name: str
@@ -38,6 +42,9 @@ class Row(NamedTuple):
     cast_bytes: int = 0
     recomputed_flops: int = 0
     recomputed_pointwise_flops: int = 0
+    weight_bytes: int = 0
+    kv_read_bytes: int = 0
+    kv_written_bytes: int = 0
 
     @property
     def intensity(self) -> float:
@@ -49,7 +56,8 @@ class Row(NamedTuple):
         return {**self._asdict(), "intensity": self.intensity}
 
 
-WORK = [column for column in Row._fields if column.endswith("_flops")] + ["forward_bytes"]
+TRAFFIC = ["forward_bytes", "weight_bytes", "kv_read_bytes", "kv_written_bytes"]
+WORK = [column for column in Row._fields if column.endswith("_flops")] + TRAFFIC
 """Columns that grow with the number of micro-batches; what is kept is that of one."""
 
 
@@ -75,6 +83,7 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
 
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
+    bytes_of = moved_by(call)
     forward = call.kind.forward(call)
     backward_flops = backward_pointwise_flops = 0
     if call.differentiated:
@@ -91,10 +100,13 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         times * forward.pointwise,
         times * backward_pointwise_flops,
         _newly_kept(call.saved, charged, "computed") if call.saved and not call.recomputed else 0,
-        times * traffic(call),
+        times * bytes_of.total,
         _newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
         times * _contractions(forward, flop_rule) if call.recomputed else 0,
         times * forward.pointwise if call.recomputed else 0,
+        times * bytes_of.weights,
+        times * bytes_of.kv_read,
+        times * bytes_of.kv_written,
     )
 
 
@@ -132,25 +144,60 @@ def _contractions(work: LayerFlops, flop_rule: str) -> int:
 
 
 def _read(call: Call, x: Tensor) -> int:
-    """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows."""
-    if x.storage.role == "weight" and isinstance(call.kind, Table):
+    """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows.
+
+    Of weights in few bits their scales too; of a matrix that two products share, the rows that each takes.
+    """
+    if x.storage.role != "weight":
+        return moved(x)
+    kind = call.kind
+    if isinstance(kind, Table):
         return size_bytes(call.y.size, x.dtype)
-    if x.storage.role == "weight" and isinstance(call.kind, ExpertLinear):
-        experts = call.kind.experts
-        busy = experts if call.kind.busy is None else call.kind.busy
-        return size_bytes(exact_div(x.size, experts) * minimum(busy, call.x.shape[0]), x.dtype)
-    return x.bytes
+    some, every = 1, 1
+    if isinstance(kind, ExpertLinear):
+        every = kind.experts
+        some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
+    if isinstance(kind, OfHeads):
+        every = exact_div(x.shape[0], call.x.shape[1])
+        some = kind.rows(call)
+    numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
+    if x.dtype != call.run.precision.quantised:
+        return numbers
+    return numbers + size_bytes(exact_div(call.run.precision.scale_elements(x.shape), every) * some, "fp16")
 
 
-def traffic(call: Call) -> int:
-    """Compulsory bytes of one forward call: none for a view; rows are spread over as many experts as they can be."""
+class Moved(NamedTuple):
+    """Compulsory bytes of one forward call, and those of them that are weights read, or kept by decoding."""
+
+    total: int
+    weights: int = 0
+    kv_read: int = 0
+    kv_written: int = 0
+
+
+def moved_by(call: Call) -> Moved:
+    """Nothing for a view; rows are spread over as many experts as they can be; of a cache, what is seen of it."""
     y = call.y
+    if isinstance(call.kind, Insert):
+        x = call.inputs[1]
+        written = size_bytes(x.size, y.dtype)
+        return Moved(x.bytes + written, kv_written=written)
     if any(x.storage is y.storage for x in call.operands()):
-        return 0
-    moved = y.bytes
+        return Moved(0)
+    written, read, weights, kept = y.bytes, 0, 0, 0
     seen: list[Storage] = []
     for x in (*call.inputs, *call.weights.values()):
         if x.storage not in seen:
             seen.append(x.storage)
-            moved += _read(call, x)
-    return moved
+            size = _read(call, x)
+            read += size
+            if x.storage.origin == "weight":
+                weights += size
+            if x.storage.origin == "cache":
+                kept += size
+    return Moved(read + written, weights, kept, written if y.storage.origin == "cache" else 0)
+
+
+def traffic(call: Call) -> int:
+    """Compulsory bytes of one forward call."""
+    return moved_by(call).total

@@ -45,6 +45,7 @@ class Standing(NamedTuple):
     """The lines of what stays [bytes].
 
     masters are the optimizer's own copies of the weights; counters its fp32 scalars, which PyTorch keeps on the host.
+    cache: what decoding has kept of earlier tokens, or has room for.
     """
 
     weights: int
@@ -53,6 +54,7 @@ class Standing(NamedTuple):
     counters: int
     buffers: int
     inputs: int
+    cache: int
 
 
 class Lasting(NamedTuple):
@@ -82,6 +84,8 @@ def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
         yield Lasting("buffers", s.bytes, s.times)
     for s in run.inputs:
         yield Lasting("inputs", s.bytes, s.times)
+    for s in run.caches:
+        yield Lasting("cache", s.bytes, s.times)
 
 
 def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) -> Standing:
@@ -107,7 +111,7 @@ class Alive(NamedTuple):
     """Bytes alive at one step, by category.
 
     gradients are those of weights, once they are whole; activations are kept for backward, and so are casts, copies of
-    weights in a lower precision; temporaries are all else that comes and goes.
+    weights in a lower precision; cache is what decoding keeps; temporaries are all else that comes and goes.
     """
 
     weights: int
@@ -116,6 +120,7 @@ class Alive(NamedTuple):
     optimizer: int
     buffers: int
     inputs: int
+    cache: int
     activations: int
     casts: int
     temporaries: int
@@ -139,7 +144,7 @@ class Step(NamedTuple):
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
-    every: of letters whose formulas are to hold everywhere, at each moment all levels that may be the highest somewhere.
+    every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     """
 
     standing: Alive
@@ -157,7 +162,7 @@ class Timeline(Answer):
     @cached_property
     def _totals(self) -> list[int]:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
-        return [int(a) + int(b) + int(c) + int(d) for a, b, c, d in self.levels]
+        return [sum(map(int, level)) for level in self.levels]
 
     def _highest(self, heights: list[int]) -> list[int]:
         """For each phase the first moment that is highest."""
@@ -270,10 +275,13 @@ class Timeline(Answer):
         return Step(*self.moments[now], self._alive(self.levels[now]))
 
     def _alive(self, level: Level) -> Alive:
-        gradients, activations, casts, temporaries = level
-        gradients = self.standing.gradients + gradients
+        gradients, activations, casts, cache, temporaries = level
         return self.standing._replace(
-            gradients=gradients, activations=activations, casts=casts, temporaries=temporaries
+            gradients=self.standing.gradients + gradients,
+            activations=activations,
+            casts=casts,
+            cache=self.standing.cache + cache,
+            temporaries=temporaries,
         )
 
 
@@ -285,8 +293,8 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     allotted = ALLOTTED[settings.allocator]
     lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
-    weights, masters, optimizer, _, buffers, inputs = standing
-    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:])
+    weights, masters, optimizer, _, buffers, inputs, cache = standing
+    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, cache, 0, 0, 0)
     changes = lifetimes.changes()
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):
@@ -302,11 +310,14 @@ def reserved_bytes(run: Run, settings: Settings) -> int:
 
     Every round of a repeated block is replayed by itself.
     """
-    lives = _lives(run, settings, Lifetimes(), loops=False).allocations
-    standing = [(size, times) for line, size, times in lasting(run, settings) if line != "counters"]
+    lifetimes = _lives(run, settings, Lifetimes(), loops=False)
+    lives = [(allocation.size, allocation.born, allocation.died) for allocation in lifetimes.allocations]
+    lives += [(size, -1, died) for size, died in lifetimes.released]
+    stays = [one for one in lasting(run, settings) if one.line != "counters"]
+    standing = [(size, times) for line, size, times in stays if line != "cache" or not lifetimes.released]
     if settings.accumulate > 1:
         standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.updated]
-    return replay(standing, [(allocation.size, allocation.born, allocation.died) for allocation in lives])
+    return replay(standing, lives)
 
 
 def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
@@ -322,7 +333,7 @@ def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -
         Backward(forward, accumulates=settings.accumulate > 1)
         update(forward.weights, settings, lifetimes)
     last = len(lifetimes.moments) - 1
-    for held in (forward.output, *(place for _, place in forward.ends)):
+    for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends)):
         held.died = last
     for allocation in lifetimes.allocations:
         if allocation.line == GRADIENTS:

@@ -26,6 +26,7 @@ COLOURS = {
     "gradients": "#d55e00",
     "activations": "#5dc1a0",
     "casts": "#9a6324",
+    "cache": "#332288",
     "temporaries": "#f0e442",
 }
 """From the bottom up: after Okabe and Ito's palette for colour-blind readers, with neighbours of unlike brightness."""
@@ -138,6 +139,7 @@ NAMES = {
     "batch": "batch [samples]",
     "seq": "sequence length [tokens]",
     "target_seq": "target length [tokens]",
+    "past": "tokens in the cache",
     "image": "image side [pixels]",
     "layers": "layers",
     "width": "width [features]",

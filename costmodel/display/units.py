@@ -107,6 +107,8 @@ UNITS = {
     **dict.fromkeys(("mfu", "hfu"), "share of the peak"),
     "energy": "J (at the board's limit, PUE 1)",
     "money": "price of a device for an hour · hours",
+    "traffic": "bytes",
+    "kv_bytes_per_token": "bytes",
 }
 """The unit of each quantity, by the first part of its name."""
 TIMES = frozenset(name for name in UNITS if "second" in name) | {"mfu", "hfu", "energy", "money"}

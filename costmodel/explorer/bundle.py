@@ -108,7 +108,7 @@ class Bundle:
         self.texts, self.quotients, self.words = Distinct(), Distinct(), Distinct()
         self.conditions, self.nodes, self.leaves = Distinct(), Distinct(), Distinct()
         self.rows, self.levels, self.lists = Distinct(), Distinct(), Distinct()
-        self.trees: dict[str, int] = {}
+        self.trees: dict[str, int | None] = {}
 
     def add(self, key: str, part: Part) -> None:
         """Join what was found of one combination."""

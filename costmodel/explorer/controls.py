@@ -92,7 +92,8 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
     starts = {name: settings.pop(name) for name in ("batch", *model.BATCH_SIZES) if settings.get(name) is not None}
     predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
-    given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
+    letters = [pair for axis in axes for pair in axis.letters.items()]
+    given: dict[str, Sequence[int]] = {letter: sorted(values) for letter, values in letters}
     controls = Controls(model, tuple(_sizes(model, starts, given)), choices, settings)
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
@@ -129,8 +130,9 @@ def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:
     """Whether a model can be asked about so, at a small batch."""
     start = dict.fromkeys(("seq", "target_seq"), 16)
     smallest = {name: size for name, size in start.items() if name in model.BATCH_SIZES}
+    asked: dict[str, Any] = {**smallest, **settings}
     try:
-        predict(model, **{**smallest, **settings})
+        predict(model, **asked)
     except CostModelError:
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import Recomputation
@@ -54,6 +54,13 @@ class Shared:
         self.depth = 0
 
 
+class Cached(NamedTuple):
+    """What decoding keeps after a pass, and how many elements of it a further token of one sample adds."""
+
+    storage: Storage
+    token: int
+
+
 class Run:
     """One forward pass on paper. Layers record themselves here as they are called.
 
@@ -64,6 +71,7 @@ class Run:
     trained: weights that ask for a gradient. updated: those that get one.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
+    caches: what decoding has kept of earlier tokens, or has room for. cached: what it keeps after this pass.
     """
 
     def __init__(
@@ -91,7 +99,8 @@ class Run:
         self.outputs: tuple[Tensor, ...] = ()
         self.phase: Recorded = "forward"
         self.grad = True
-        self.cached: list[Storage] = []
+        self.caches: dict[Storage, None] = {}
+        self.cached: list[Cached] = []
         self._calls = 0
         self._path: list[str] = []
         self._scopes = ""
@@ -149,9 +158,19 @@ class Run:
         self.buffers[tensor.storage] = None
         return tensor
 
-    def cache(self, shape: Shape, like: Tensor) -> None:
-        """Note what decoding would keep of this pass, of the type of `like`; the pass itself has no such memory."""
-        self.cached.append(self.storage(product(shape), like.storage.role, "computed", "cache", like.dtype))
+    def cache(self, shape: Shape, dtype: Dtype, name: str, scales: int = 0) -> Tensor:
+        """Memory that decoding has for keys or values, (..., tokens, features), before this pass starts.
+
+        scales: fp32 ones that come with it, as with 8-bit floats.
+        """
+        tensor = self.tensor(shape, origin="cache", name=name, dtype=dtype)
+        tensor.storage.scales = scales
+        self.caches[tensor.storage] = None
+        return tensor
+
+    def keep(self, storage: Storage, token: int) -> None:
+        """Note what decoding keeps after this pass, of which a token of one sample takes so many elements."""
+        self.cached.append(Cached(storage, token))
 
     def record(
         self, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None

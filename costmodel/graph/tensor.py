@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from costmodel.graph.run import Run
 
 
-Origin = Literal["weight", "buffer", "input", "cast", "computed"]
-"""Where a tensor comes from: only what was computed is an activation; a weight cast to another type is neither."""
+Origin = Literal["weight", "buffer", "input", "cast", "computed", "cache"]
+"""Where a tensor comes from: only what was computed is an activation; a weight cast to another type is neither, nor is
+what decoding keeps of tokens."""
 
 
 class Storage:

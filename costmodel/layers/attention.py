@@ -36,6 +36,9 @@ from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
+PACKED = 64
+"""Queries of heads that share keys, up to which fused attention has them in one tile (FlashAttention-2: queries and
+groups swapped for a single query; FlashAttention-3: pack_gqa)."""
 
 
 @layer
@@ -258,9 +261,12 @@ class FusedAttention(Weightless):
         return self if self.seen is None else replace(self, pairs=self.seen)
 
     def _kernel(self, call: Call, what: str, work: LayerFlops, read: int, written: int) -> Kernel:
-        b, h, t, d = call.x.shape
+        (b, h, t, d), (_, groups, keys, _) = call.x.shape, call.inputs[1].shape
         name, flops = f"{self.kind} {what}".strip(), work.contractions + work.pointwise
-        sizes = Product(b * h, t, call.inputs[1].shape[2], d)
+        sizes = Product(b * h, t, keys, d)
+        together = exact_div(h, groups)
+        if t * together <= PACKED:  # a few queries: those of all heads that share keys are rows of one tile
+            sizes = Product(b * groups, t * together, keys, d)
         return Kernel(name, "attention", flops, read, written, call.x.dtype, 1, sizes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -339,8 +345,14 @@ class Rotary(Weightless):
         return Workspace(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
 
 
-def visible_pairs(t: int, *, causal: bool, window: int | None) -> int:
-    """Query-key pairs that a mask leaves of T²: all, the causal half, or a window of keys behind each query."""
+def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) -> int:
+    """Query-key pairs that a mask leaves: all, the causal half, or a window of keys behind each query.
+
+    past: tokens before the t that are queries, which are keys alone.
+    """
+    if type(past) is not int or past:
+        every = visible_pairs(past + t, causal=causal, window=window)
+        return every - visible_pairs(past, causal=causal, window=window)
     if window is not None:
         seen = minimum(window, t)
         behind = exact_div(seen * (2 * t - seen + 1), 2)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.graph.tensor import Call, Gradient, Tensor
 from costmodel.symbolic.sizes import product
-from costmodel.training.dtypes import FLOATS, size_bytes
+from costmodel.training.dtypes import FLOATS, Dtype, size_bytes
 
 
 def moved(x: Tensor) -> int:
@@ -50,7 +50,13 @@ def stream(
 def multiply(call: Call, what: str, sizes: Product, read: int, written: int, added: int = 0) -> Kernel:
     """A matrix product of a call; `added`: pointwise operations that it does on its result."""
     name = f"{call.kind.kind} {what}".strip()
-    return Kernel(name, "product", sizes.flops + added, read, written, call.x.dtype, 1, sizes)
+    return Kernel(name, "product", sizes.flops + added, read, written, call.x.dtype, 1, sizes, _stored(call))
+
+
+def _stored(call: Call) -> Dtype | None:
+    """The type that a product unpacks its weights from; None where they are stored as they are multiplied."""
+    few = call.run.precision.quantised
+    return few if few and any(w.dtype == few for w in call.stored.values()) else None
 
 
 def copied(call: Call, x: Tensor) -> Kernel:

@@ -1,8 +1,8 @@
 """Recurrent layers over a sequence: LSTM, GRU, and the plain one of Elman, one direction of one layer each.
 
 They are composed of one product with the input and one with the state for each step, as PyTorch composes them wherever
-no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic; what
-it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
+no vendor's kernel does it (the meta device; ``at::native::RNN.cpp``). A kernel of cuDNN's does the same arithmetic;
+what it keeps is a reserve of its own, of about this size, and PyTorch's FlopCounterMode counts it as none.
 
 T: steps, B: batch, I: features of the input, H: of the state, R: of what is handed on (H, or those of a projection).
 """
@@ -119,6 +119,7 @@ class Recurrent(Layer):
         return 0
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+<<<<<<< HEAD
         """A product of all steps' inputs; then for each step those with the state, and what makes the next of it."""
         steps, batch, features = call.x.shape
         gates = self.gates * self.hidden
@@ -158,6 +159,59 @@ class Recurrent(Layer):
         return Kernel(
             name, "product", launches * sizes.flops, launches * each, launches * made, call.x.dtype, launches, sizes
         )
+=======
+        """A product of all steps' inputs; for each step one of the state before, and one kernel for the gates."""
+        steps, batch, features = call.x.shape
+        rows = self.gates * self.hidden
+        yield _product(call, "input", Product(1, steps * batch, rows, features), 1)
+        yield _product(call, "state", Product(1, batch, rows, self.handed), steps)
+        yield from self._projected_kernels(call)
+        gates = size_bytes(2 * self._rows(call) * rows, call.x.dtype)
+        written = call.y.bytes + made_beside(call)
+        yield stream(call, "gates", "pointwise", self.forward(call).pointwise, gates, written, steps)
+
+    def _projected_kernels(self, call: Call) -> Iterator[Kernel]:
+        """Of the state's projection in the forward pass."""
+        return iter(())
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """For each step one kernel for the gates and a product that goes to the step before; one for each weight."""
+        gradients = list(call.gradients())
+        if not gradients:
+            return
+        steps, batch, features = call.x.shape
+        rows = self.gates * self.hidden
+        before = Product(1, batch, self.handed, rows)
+        if steps != 1:
+            yield _product(call, "backward state", before, steps - 1)
+        names = {id(weight): name for name, weight in call.weights.items()}
+        sizes = {
+            id(call.x): Product(1, steps * batch, features, rows),
+            id(call.inputs[1]): before,
+            **{id(w): self._of_weight(call, names[id(w)]) for w in call.weights.values()},
+        }
+        work, written = 0, 0
+        for g in gradients:
+            work, written = work + g.work.pointwise, written + g.operand.bytes
+            if size := sizes.get(id(g.operand)):
+                yield _product(call, f"backward {names.get(id(g.operand), 'input')}", size, 1)
+        yield from self._backward_projected_kernels(call)
+        read = call.y.bytes + kept_bytes(call)
+        gates = size_bytes(self._rows(call) * rows, call.x.dtype)
+        yield stream(call, "backward gates", "pointwise", work, read, gates + written, steps)
+
+    def _backward_projected_kernels(self, call: Call) -> Iterator[Kernel]:
+        """Of the state's projection in the backward pass, but for its weight."""
+        return iter(())
+
+    def _of_weight(self, call: Call, name: str) -> Product | None:
+        """The product that makes a weight's gradient; None for a bias, whose gradient is summed with the gates."""
+        steps, batch, features = call.x.shape
+        rows = self.gates * self.hidden
+        made = {"weight_ih": (rows, features), "weight_hh": (rows, self.handed)}
+        made["weight_hr"] = (self.handed, self.hidden)
+        return Product(1, *made[name], steps * batch) if name in made else None
+>>>>>>> main
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input and the state before each step for their weights, and what each step's gates are worked out to."""
@@ -175,6 +229,14 @@ class Recurrent(Layer):
         """The state after each step, until they are stacked; backward: gradients of two steps' gates."""
         listed = call.y.size if not call.y.requires_grad else 0
         return Workspace(listed, 2 * call.x.shape[1] * self.gates * self.hidden)
+
+
+def _product(call: Call, what: str, sizes: Product, launches: int) -> Kernel:
+    """A product that is done `launches` times."""
+    batch, m, n, k = sizes
+    read, written = (launches * size_bytes(batch * of, call.x.dtype) for of in (m * k + k * n, m * n))
+    flops, name = launches * sizes.flops, f"{call.kind.kind} {what}"
+    return Kernel(name, "product", flops, read, written, call.x.dtype, launches, sizes)
 
 
 @layer
@@ -233,6 +295,18 @@ class Lstm(Recurrent):
 
     def _projection(self, call: Call) -> int:
         return 2 * self._rows(call) * self.hidden * self.projected
+
+    def _projected_kernels(self, call: Call) -> Iterator[Kernel]:
+        """A product for each step."""
+        steps, batch, _ = call.x.shape
+        if self.projected:
+            yield _product(call, "projection", Product(1, batch, self.projected, self.hidden), steps)
+
+    def _backward_projected_kernels(self, call: Call) -> Iterator[Kernel]:
+        """A product for each step."""
+        steps, batch, _ = call.x.shape
+        if self.projected:
+            yield _product(call, "backward projection", Product(1, batch, self.hidden, self.projected), steps)
 
     def _through(self, call: Call) -> tuple[int, int]:
         """Also through the projection; the cell's gradient is scaled by f and added for each step but the first."""

@@ -60,7 +60,7 @@ class Group:
     def forward(self) -> list[Kernel]:
         """One kernel; a batch norm in training needs the batch's statistics first, from a kernel of their own."""
         kernels = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
-        if len(kernels) < 2:
+        if _launches(kernels) < 2:
             return kernels
         whole = [call for call in self.calls if call.kind.kind.startswith("batchnorm") and call.run.training]
         read = sum(moved(x) for x in self._inputs) + sum(moved(call.x) for call in whole)
@@ -72,7 +72,7 @@ class Group:
         """One kernel, and one more for the gradients of weights, which sum over rows."""
         calls = [call for call in self.calls if call.y.requires_grad]
         kernels = [kernel for call in calls for kernel in call.kind.backward_kernels(call)]
-        if len(kernels) < 2:
+        if _launches(kernels) < 2:
             return kernels
         asked = [g for call in calls for g in call.gradients()]
         summing = [call for call in calls if any(g.operand.storage.origin == "weight" for g in call.gradients())]
@@ -153,7 +153,12 @@ def groups_of(run: Run) -> dict[Call, Group]:
 
 
 def _kernels(group: Group) -> int:
-    return sum(not is_view(call) for call in group.calls)
+    """Launches of all its calls apart: one that is composed of several becomes one kernel by itself."""
+    return sum(_launches(list(call.kind.forward_kernels(call))) for call in group.calls)
+
+
+def _launches(kernels: list[Kernel]) -> int:
+    return sum(decided(kernel.launches) for kernel in kernels)
 
 
 class Maker(NamedTuple):

@@ -27,8 +27,9 @@ Numbers = Any
 Extreme = Callable[[Numbers, Numbers], Numbers]
 
 MATRIX_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (16, 128))
-VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 32))
-"""Rows and columns of the output that one processor computes at a time (CUTLASS, cuBLAS)."""
+VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 32), (1, 128))
+"""Rows and columns of the output that one processor computes at a time (CUTLASS, cuBLAS); a single row in products of a
+matrix and a vector (gemv), which run on vector units everywhere."""
 SPLIT_DEPTH = 256
 """Elements of k below which no tile is cut along k."""
 QUERIES_AT_ONCE = 128
@@ -193,6 +194,9 @@ class Device:
             share = c.convolution_share if units.matrix else c.vector_convolution_share
             rate *= share * (c.channels_first if units.matrix and not channels_last else 1.0)
         compute = kernel.launches * self._tiled(sizes, units.matrix, least, most) / rate
+        if units.matrix and kernel.sort == "product":
+            vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
+            compute = least(compute, kernel.launches * self._tiled(sizes, False, least, most) / vector)
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
             compute = compute * (1 + (c.misaligned - 1) * (most(sizes.n % width, sizes.k % width) != 0))
@@ -219,7 +223,7 @@ class Device:
         batch, m, n, k = sizes
         c, processors = self.constants, self.processors
         deepest = SPLIT_DEPTH / most(k, 1)
-        down = {rows: batch * -(-m // rows) for rows in (256, 128, 64, 32, 16)}
+        down = {rows: batch * -(-m // rows) for rows in (256, 128, 64, 32, 16, 1)}
         across = {columns: -(-n // columns) for columns in (256, 128, 64, 32)}
         best: Numbers = None
         for rows, columns, depth in self._tiles[matrix]:

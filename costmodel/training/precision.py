@@ -17,6 +17,7 @@ from costmodel.training.frozen import Frozen, frozen
 LOWERED = frozenset(
     {
         *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
+        *("absorb_key", "expand_value"),
         *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
     }
 )
@@ -44,7 +45,7 @@ RAISED = {
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""
 
-QUANTISED = frozenset({"linear", "expert_linear", "conv"})
+QUANTISED = frozenset({"linear", "expert_linear", "conv", "absorb_key"})
 """Kinds whose weights a quantised policy stores in few bits."""
 
 
@@ -128,8 +129,9 @@ class Precision(Frozen):
         return self.states or self.master or self.weight
 
     def scale_elements(self, shape: Shape) -> int:
-        """How many scales a quantised weight (outputs, inputs...) has."""
-        outputs, inputs = shape[0], product(shape[1:])
+        """How many scales a quantised weight has: (outputs, inputs...), or (experts, outputs, inputs)."""
+        of_experts = len(shape) == 3
+        outputs, inputs = (shape[0] * shape[1], shape[2]) if of_experts else (shape[0], product(shape[1:]))
         return outputs * (1 if self.group is None else ceil_div(inputs, self.group))
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol,
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.declaration import check_declared, declared
+from costmodel.training.dtypes import Dtype
 from costmodel.training.fields import check_fields, check_names
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.optimizers import OPTIMIZERS, Optimizer, OptimizerName, optimizer_named
 from costmodel.training.precision import PRECISIONS, Precision, PrecisionName, precision_named
 
-Mode = Literal["train", "inference"]
+Mode = Literal["train", "inference", "prefill", "decode"]
 Attention = Literal["eager", "flash", "efficient"]
 Loss = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
 LossPrecision = Literal["output", "fp32"]
@@ -27,6 +28,9 @@ AttentionPairs = Literal["full", "visible"]
 Checkpoint = Literal["none", "block", "sqrt", "selective"]
 Update = Literal["loop", "foreach", "fused"]
 Allocator = Literal["exact", "cuda"]
+CacheName = Literal["dynamic", "static", "paged"]
+CachePrecision = Literal["same", "fp32", "bf16", "fp16", "fp8"]
+LatentAttention = Literal["expanded", "absorbed"]
 Stack = Literal["eager", "compiled", "cuda-graphs"]
 
 
@@ -83,6 +87,13 @@ class Settings(Frozen):
 
     on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
     `performance.stacks`.
+
+    mode: "inference" is a forward pass that keeps nothing. "prefill" keeps its tokens' keys and values, and has logits
+    of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies, after
+    `past` tokens that are kept. A prefill with `past` goes on where an earlier one stopped. cache: how they are kept:
+    "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at once,
+    written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all tokens
+    made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
     """
 
     batch: Annotated[int, "Samples in a batch.", 32] = 1
@@ -91,7 +102,21 @@ class Settings(Frozen):
         int | None, "Tokens in a target of an encoder-decoder (default: as in the sequence).", 128
     ] = None
     image: Annotated[tuple[int, int] | None, "Image size (default: the model's own).", (224, 320)] = None
-    mode: Annotated[Mode, "With or without a backward pass.", "inference"] = "train"
+    mode: Annotated[Mode, "A training step, a forward pass, or one that keeps keys and values.", "inference"] = "train"
+    past: Annotated[int | None, "Tokens of each sequence that a prefill or a decode step finds in the cache.", 4096] = (
+        None
+    )
+    speculative: Annotated[int | None, "Drafts that a decode step verifies beside its own token.", 4] = None
+    cache: Annotated[CacheName, "How keys and values are kept: anew at each step, in place, or in pages.", "paged"] = (
+        "dynamic"
+    )
+    page_size: Annotated[int, "Tokens in a page of a paged cache.", 32] = 16
+    cache_precision: Annotated[CachePrecision, "Type of cached keys and values: as computed, or another.", "fp8"] = (
+        "same"
+    )
+    latent_attention: Annotated[
+        LatentAttention, "Latent attention over keys and values made anew, or over the latents.", "absorbed"
+    ] = "expanded"
     optimizer: Annotated[str | Optimizer, "Optimizer.", "muon"] = "adamw"
     precision: Annotated[str | Precision, "Precision policy.", "bf16-autocast"] = "fp32"
     attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
@@ -140,6 +165,7 @@ class Settings(Frozen):
         object.__setattr__(self, "checkpoint", _checkpoint(self.checkpoint))
         object.__setattr__(self, "freeze", names_of("freeze", self.freeze))
         object.__setattr__(self, "lora", _lora(self.lora))
+        self._check_cache()
         if self.accumulate > 1 and not self.training:
             raise SettingError(f"accumulate={self.accumulate} is for training: leave it out of inference")
         if self.freeze and self.lora:
@@ -159,6 +185,52 @@ class Settings(Frozen):
                 f"precision {self.policy.name!r} is for inference, or for training adapters on frozen weights: use "
                 "mode='inference', lora, or another precision"
             )
+
+    def _check_cache(self) -> None:
+        """Raise SettingError if settings of what is kept of tokens do not go together."""
+        for name in ("past", "speculative"):
+            if getattr(self, name) is not None:
+                _check_size(name, getattr(self, name))
+        _check_size("page_size", self.page_size)
+        for name in (
+            () if self.keeps else ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
+        ):
+            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
+                raise SettingError(
+                    f"{name}={shown(value)} does not apply to mode {self.mode!r}, which keeps no keys and values: use "
+                    "mode='decode' or 'prefill'"
+                )
+        if self.page_size != 16 and self.cache != "paged":
+            raise SettingError(f"page_size={self.page_size} does not apply to cache {self.cache!r}: use cache='paged'")
+        if self.mode == "decode":
+            self._check_decode()
+        elif self.speculative is not None:
+            raise SettingError(f"speculative={self.speculative} is for decoding: use mode='decode'")
+
+    def _check_decode(self) -> None:
+        if self.past is None:
+            raise SettingError("mode='decode' needs the tokens in the cache: give past, such as past=4096")
+        if self.seq is not None and self.seq != self.step_tokens:
+            given = "" if self.speculative is None else f" and its {self.speculative} drafts"
+            raise SettingError(
+                f"seq={self.seq} does not apply to mode 'decode', a step of one token{given}: leave it out, or give "
+                f"speculative={max(1, self.seq - 1)} for as many drafts that it verifies"
+            )
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one sequence in a decode step: its own, and drafts."""
+        return 1 + (self.speculative or 0)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a pass keeps its tokens' keys and values."""
+        return self.mode in ("prefill", "decode")
+
+    @property
+    def cache_dtype(self) -> Dtype | None:
+        """The type that keys and values are kept in, if another than they are computed in."""
+        return None if self.cache_precision == "same" else self.cache_precision
 
     def _check_update(self) -> None:
         """Raise SettingError if the optimizer has no such update."""
@@ -205,6 +277,9 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "update": get_args(Update),
     "allocator": get_args(Allocator),
     "stack": get_args(Stack),
+    "cache": get_args(CacheName),
+    "cache_precision": get_args(CachePrecision),
+    "latent_attention": get_args(LatentAttention),
 }
 
 ALIASES = {
@@ -268,6 +343,12 @@ class GivenSettings(TypedDict, total=False):
     target_seq: int | None
     image: Image
     mode: Mode
+    past: int | None
+    speculative: int | None
+    cache: CacheName
+    page_size: int
+    cache_precision: CachePrecision
+    latent_attention: LatentAttention
     optimizer: OneOptimizer
     precision: OnePrecision
     attention: Attention
@@ -295,6 +376,12 @@ class SeveralSettings(TypedDict, total=False):
     target_seq: int | Iterable[int | None] | None
     image: Image | Iterable[Image]
     mode: Mode | Iterable[Mode]
+    past: int | Iterable[int | None] | None
+    speculative: int | Iterable[int | None] | None
+    cache: CacheName | Iterable[CacheName]
+    page_size: int | Iterable[int]
+    cache_precision: CachePrecision | Iterable[CachePrecision]
+    latent_attention: LatentAttention | Iterable[LatentAttention]
     optimizer: OneOptimizer | Iterable[OneOptimizer]
     precision: OnePrecision | Iterable[OnePrecision]
     attention: Attention | Iterable[Attention]

@@ -281,7 +281,7 @@ def tampered(**changes: Any) -> str:
         ("settings.batch", True, "batch"),
         ("settings.batch", 10**30, "batch"),
         ("settings.bach", 3, "'batch'"),
-        ("settings.optimizer", "adamv", "'adamw'"),
+        ("settings.optimizer", "adammw", "'adamw'"),
         ("settings.optimizer", [], "neither a name nor an Optimizer"),
     ],
 )

@@ -182,7 +182,9 @@ class Pointwise(Kernel):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=2, max_size=3)))
         in_place = self.row in FROM_RESULT and draw(st.booleans())
-        return Case(self.layer(function=self.row, in_place=in_place), [Operand(shape, within=DEFINITIONS[self.row].within)])
+        return Case(
+            self.layer(function=self.row, in_place=in_place), [Operand(shape, within=DEFINITIONS[self.row].within)]
+        )
 
     def forward(self, p: Pass) -> Array:
         return DEFINITIONS[self.row].y(p.x)

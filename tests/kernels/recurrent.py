@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ class Recurrent(Kernel, abstract=True):
     """Forward keeps what each step worked out; backward runs them in reverse, then takes what is asked for."""
 
     states = 1
-    fields: dict[str, Callable[[Draw], Any]] = {}
+    fields: ClassVar[dict[str, Callable[[Draw], Any]]] = {}
 
     def case(self, draw: Draw) -> Case:
         steps, batch, features, hidden = (draw(sizes) for _ in range(4))
@@ -126,7 +126,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 
 class Lstm(Recurrent):
     states = 2
-    fields = {"projected": lambda draw: draw(st.integers(0, 3))}
+    fields: ClassVar = {"projected": lambda draw: draw(st.integers(0, 3))}
 
     def step(self, p: Pass, x: Array, states: list[Array]) -> tuple[list[Array], Any]:
         of_input, of_state = self.products(p, x, states[0])
@@ -192,7 +192,7 @@ class Gru(Recurrent):
 
 
 class Elman(Recurrent):
-    fields = {"function": lambda draw: draw(st.sampled_from(["tanh", "relu"]))}
+    fields: ClassVar = {"function": lambda draw: draw(st.sampled_from(["tanh", "relu"]))}
 
     def step(self, p: Pass, x: Array, states: list[Array]) -> tuple[list[Array], Any]:
         of_input, of_state = self.products(p, x, states[0])

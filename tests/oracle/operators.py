@@ -1114,9 +1114,6 @@ def nll_loss(draw: Draw, op: Operator) -> Case:
     )
 
 
-
-
-
 # Recurrent
 
 

@@ -34,6 +34,8 @@ from costmodel.layers.arithmetic import (
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, SoftmaxAlong
 from costmodel.layers.embedding import Embedding, FixedPositions, LearnedPositions, Prepend, TrainedPositions
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
+from costmodel.layers.kv_cache import Append, Insert
+from costmodel.layers.latent import AbsorbKey, ExpandValue
 from costmodel.layers.linear import Linear, Matmul, Product
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
@@ -296,6 +298,56 @@ def mask(draw: st.DrawFn, device: Device) -> Case:
 def sink(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(sizes(4))))
     return Case(Sink(), (x,), models.Sink(x.shape[1]))
+
+
+@row
+def append(draw: st.DrawFn, device: Device) -> Case:
+    *rest, features = draw(any_shape(2, 3))
+    given = tuple(
+        draw(single.given((*rest, draw(st.integers(1, 4)), features))) for _ in range(draw(st.integers(1, 2)))
+    )
+    return Case(Append(), given, lambda *parts: torch.cat(parts, -2))
+
+
+@row
+def insert(draw: st.DrawFn, device: Device) -> Case:
+    *rest, features = draw(any_shape(2, 3))
+    new, tokens, room = sorted(draw(sizes(3)))
+    cache = draw(single.given((*rest, room, features), contiguous=True))._replace(requires_grad=False)
+    x = draw(single.given((*rest, new, features)))._replace(requires_grad=False)
+
+    def write(cache: Tensor, x: Tensor) -> Tensor:
+        cache[..., room - new :, :].copy_(x)
+        return cache[..., room - tokens :, :]
+
+    return Case(Insert(tokens), (cache, x), write)
+
+
+class OfHeads(nn.Module):
+    """A matrix for each head, of which keys have the first rows and values the rest."""
+
+    def __init__(self, heads: int, key: int, value: int, rank: int, absorbs: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads * (key + value), rank))
+        self.key, self.absorbs = key, absorbs
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, h, t, n = x.shape
+        matrices = self.weight.view(h, -1, self.weight.shape[1])
+        own = matrices[:, : self.key] if self.absorbs else matrices[:, self.key :].transpose(1, 2)
+        return torch.bmm(x.transpose(0, 1).reshape(h, b * t, n), own).view(h, b, t, -1).transpose(0, 1)
+
+
+@row
+def absorb_key(draw: st.DrawFn, device: Device) -> Case:
+    x, rank, value = draw(single.given(draw(sizes(4)))), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    return Case(AbsorbKey(rank, value), (x,), OfHeads(x.shape[1], x.shape[3], value, rank, absorbs=True))
+
+
+@row
+def expand_value(draw: st.DrawFn, device: Device) -> Case:
+    x, key, value = draw(single.given(draw(sizes(4)))), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    return Case(ExpandValue(key, value), (x,), OfHeads(x.shape[1], key, value, x.shape[3], absorbs=False))
 
 
 @row

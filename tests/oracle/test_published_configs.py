@@ -21,7 +21,6 @@ from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
 from costmodel.importers.huggingface.families import FAMILIES
-
 from tests.importers.test_published_files import PUBLISHED as FILES
 
 from .measure import meta
@@ -331,3 +330,49 @@ def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: 
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     assert sum(weight.numel() for weight in model.parameters()) == predict(name, seq=1).params
+
+
+SERVED = ("gpt2", "llama", "gemma3_text", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+
+
+def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: int) -> tuple[int, int, int, int]:
+    """FLOPs of the published implementation's prefill and of a step after it, and bytes that its cache then holds.
+
+    The prefill of `past` tokens has logits of the last one; of the step all.
+    """
+    family = config["model_type"]
+    published = getattr(transformers, FAMILIES[family].headed[0])
+    made = CONFIG_MAPPING[family](**config)
+    with torch.device("meta"):
+        model = published._from_config(made, attn_implementation=kernel, experts_implementation="batched_mm").eval()
+        cache = transformers.DynamicCache(config=made)
+    one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
+    found: list[int] = []
+    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {})):
+        with torch.no_grad(), one_sequence, FlopCounterMode(display=False) as counter:
+            model(meta(batch, length, dtype=torch.int64), past_key_values=cache, use_cache=True, **asked)
+        angles = (sum(n.values()) for name, n in counter.get_flop_counts().items() if name.endswith("rotary_emb"))
+        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in (layer.keys, layer.values)]
+        found += [counter.get_total_flops() - sum(angles), sum(held)]
+    return found[0], found[1], found[4], found[5]
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", SERVED)
+def test_a_step_after_a_prefill_costs_the_same(family: str, kernel: str) -> None:
+    """Fused attention has the FLOPs of the products, and so has the kernel here, whichever it stands for."""
+    if (family, kernel) == ("gpt_oss", "sdpa"):
+        return  # it has none
+
+    @differential
+    @given(small_configurations(family), st.integers(1, 2), st.integers(1, 9), st.sampled_from([1, 3]))
+    def holds(config: dict[str, Any], batch: int, past: int, tokens: int) -> None:
+        model = build(config, "config")
+        attention = "eager" if kernel == "eager" else "efficient"
+        first = predict(model, batch=batch, mode="prefill", seq=past, attention=attention)
+        drafts = {"speculative": tokens - 1} if tokens > 1 else {}
+        then = predict(model, batch=batch, mode="decode", past=past + 1, attention=attention, **drafts)
+        found = (first.flops.forward, first.memory.cache, then.flops.forward, then.memory.cache)
+        assert found == stepped(config, kernel, batch, past, tokens)
+
+    holds()

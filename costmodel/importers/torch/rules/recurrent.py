@@ -55,7 +55,7 @@ def recurrent(op: OpCall) -> Tensor | list[Tensor]:
 
 def _layer(op: OpCall, weights: list[Tensor], place: int, x: Tensor, *states: Tensor) -> Tensor:
     bias = bool(op.value("has_biases"))
-    tied = dict(zip(NAMES if bias else NAMES[:2], weights, strict=False))
+    tied: dict[str, Tensor] = dict(zip(NAMES if bias else NAMES[:2], weights, strict=False))
     hidden = weights[1].shape[0] // {"lstm": 4, "gru": 3}.get(op.step.op, 1)
     if len(weights) > len(tied):
         tied["weight_hr"] = weights[-1]

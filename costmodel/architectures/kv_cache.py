@@ -1,0 +1,63 @@
+"""What decoding keeps of each token: keys and values, or the latent that they are made from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from costmodel.graph.tensor import Tensor
+from costmodel.layers.kv_cache import Append, Insert
+from costmodel.symbolic.sizes import ceil_div, minimum
+from costmodel.training.dtypes import Dtype
+from costmodel.training.settings import CacheName
+
+
+class Cache(NamedTuple):
+    """How a pass keeps its tokens beside the `past` ones of each sequence.
+
+    kind: "dynamic", new memory at every step, as DynamicCache of transformers; "static", allocated once for all tokens
+    up to those of this pass; "paged", as static in pages of `page` tokens (Kwon et al. 2023). dtype: that it is kept
+    in, if another than is computed in. 8-bit floats come with an fp32 scale of a layer's keys and one of its values.
+
+    A dynamic cache with a window keeps one token less than the window, of memory that holds all that the last pass saw:
+    `window` tokens where that pass was of one token, which is what a pass finds here.
+    """
+
+    past: int = 0
+    kind: CacheName = "dynamic"
+    page: int = 16
+    dtype: Dtype | None = None
+
+    def seen(self, tokens: int, window: int | None) -> int:
+        """Keys that so many new tokens attend to, masks aside: theirs, and those kept of earlier ones."""
+        if window is None or not self._has_past:
+            return self.past + tokens
+        return minimum(self.past, window - 1) + tokens
+
+    @property
+    def _has_past(self) -> bool:
+        return type(self.past) is not int or self.past > 0
+
+    def extended(self, x: Tensor, name: str, window: int | None = None) -> Tensor:
+        """Of new tokens x, (..., T, d): what they attend to, (..., keys, d), which is kept from here on."""
+        dtype = self.dtype or x.dtype
+        scales = int(dtype == "fp8")
+        *rest, length, features = x.shape
+        token = features if len(rest) == 1 else rest[1] * features
+        if self.kind == "dynamic":
+            kept = Append(self.dtype, scales, lasting=True)
+            if not self._has_past:
+                y = kept(x, name=name)
+            else:
+                held = self.past if window is None else minimum(self.past, window)
+                earlier = x.run.cache((*rest, held, features), dtype, f"{name}.past", scales)
+                shown = (*rest, self.seen(0, window), features)
+                y = kept(earlier.view(shown, earlier.strides), x, name=name)
+            x.run.keep(y.storage, token)
+            return y
+        room = self.past + length if window is None else minimum(self.past + length, window)
+        if self.kind == "paged":
+            room = self.page * ceil_div(room, self.page)
+        memory = x.run.cache((*rest, room, features), dtype, name, scales)
+        x.run.keep(memory.storage, token)
+        y = Insert(self.seen(length, window))(memory, x, name=name)
+        return y if self._has_past else x  # attention over new tokens alone reads them as they were made

@@ -1,0 +1,69 @@
+"""``costmodel serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from costmodel.cli.commands import MODEL, PLOT, option, verb
+from costmodel.cli.options import SETTINGS, read_values
+from costmodel.errors import SettingError, shown
+
+SERVED = ("precision", "attention", "cache_precision", "latent_attention")
+"""Settings of `predict` that serving takes too."""
+
+
+def _several(_: click.Context, parameter: click.Parameter, text: str | None) -> Sequence[Any] | None:
+    return None if text is None else read_values(str(parameter.name), text)
+
+
+def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    model, *rest = text.split(":")
+    try:
+        count, acceptance = rest
+        return {"model": model, "count": int(count), "acceptance": float(acceptance)}
+    except ValueError:
+        raise SettingError(
+            f"--drafts {shown(text)} is not a model, drafts a step and the chance that one is kept: use text such as "
+            "llama-3.2-1b:4:0.8"
+        ) from None
+
+
+@verb(
+    MODEL,
+    option("--on", metavar="MACHINE", required=True, help="A ready machine's name, or a file."),
+    option("--input", type=int, metavar="N", required=True, help="Tokens of a prompt."),
+    option("--output", type=int, metavar="N", required=True, help="Tokens that a request asks for."),
+    option("--engine", metavar="NAME", help="Such as vllm, llama.cpp or gpt-fast (default: kernels alone)."),
+    option("--concurrency", metavar="VALUES", callback=_several, help="Requests at a time (default: up to most)."),
+    option(
+        "--arrivals",
+        metavar="together|steady",
+        default="together",
+        help="A batch at once, or a new request whenever one is done.",
+    ),
+    option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
+    option("--price", type=float, metavar="MONEY", help="Of an hour of the machine."),
+    PLOT,
+    *(setting for setting in SETTINGS if setting.name in SERVED),
+    examples=(
+        "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --engine vllm",
+        "serve llama-2-7b --on rtx-4090 --input 1 --output 128 --engine llama.cpp --precision int4 --concurrency 1",
+        "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --price 2.5 --plot serving.png",
+    ),
+)
+def serve(model: str, plot: str | None, settings: dict[str, Any], on: str, **asked: Any) -> Any:
+    """How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency."""
+    from costmodel.display.figures import check_writable
+    from costmodel.performance.serving import serve as served
+
+    if plot is not None:
+        check_writable(plot)
+    found = served(model, on=on, **asked, **settings)
+    if plot is not None:
+        found.plot(plot)
+    return found

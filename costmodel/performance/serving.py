@@ -1,0 +1,500 @@
+"""Serving a decoder from one device: time to first token, time a token, tokens a second, by concurrency."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from costmodel.architectures.transformer import Transformer
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import show_amount, show_bytes
+from costmodel.errors import SettingError, shown, unknown
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
+from costmodel.performance.engines import Engine, engine_named
+from costmodel.performance.time import Time
+from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.frozen import Frozen, frozen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Arrivals = Literal["together", "steady"]
+"""together: requests of a batch start at once, and end at once. steady: whoever is done is followed by a new request,
+whose prefill goes between the others' steps."""
+SERVED_SETTINGS = ("attention", "cache_precision", "flop_rule", "latent_attention", "precision")
+"""Settings of `predict` that serving takes; it gives the others itself."""
+
+
+@frozen()
+class Drafts(Frozen):
+    """Speculative decoding (Leviathan et al. 2023): a small model drafts tokens, the large one verifies all at once.
+
+    model: drafts. count: drafts a step, γ. acceptance: chance that a draft is kept, α.
+    """
+
+    model: str | Transformer
+    count: int = 4
+    acceptance: float = 0.8
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count <= 64:
+            raise SettingError(f"drafts count={shown(self.count)} is not a whole number from 1 to 64")
+        if isinstance(self.acceptance, bool) or not isinstance(self.acceptance, int | float):
+            raise SettingError(f"drafts acceptance={shown(self.acceptance)} is not a chance such as 0.8")
+        if not 0 <= self.acceptance <= 1:
+            raise SettingError(f"drafts acceptance={shown(self.acceptance)} is not a chance from 0 to 1")
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that a step makes on average, (1 − α^(γ+1))/(1 − α) (eq. 1)."""
+        if self.acceptance == 1:
+            return self.count + 1.0
+        return (1 - self.acceptance ** (self.count + 1)) / (1 - self.acceptance)
+
+
+class Load(NamedTuple):
+    """What so many requests at a time get [s, tokens/s, bytes].
+
+    time_per_token: between a request's tokens. latency: of a whole request. tokens_per_second: output of all requests
+    together; tokens_per_second_user: of one, once its first token is there. memory: that is in use. bound: what a
+    decode step waits for. money_per_million: for a million output tokens, where a price is given.
+    """
+
+    concurrency: int
+    time_to_first_token: float
+    time_per_token: float
+    latency: float
+    tokens_per_second_user: float
+    tokens_per_second: float
+    requests_per_second: float
+    memory: int
+    fits: bool
+    bound: str
+    money_per_million: float | None
+
+
+class Step(NamedTuple):
+    """A step of kernels: of the device, and of the host that starts them [s]; what it waits for."""
+
+    device: float
+    host: float
+    bound: str
+
+
+@dataclass(frozen=True, eq=False)
+class Serving(Answer):
+    """How a machine serves a model: `loads` by concurrency, up to the largest that fits or those asked for."""
+
+    model: Transformer
+    machine: Machine
+    engine: Engine
+    input: int
+    output: int
+    settings: dict[str, Any]
+    arrivals: Arrivals = "together"
+    drafts: Drafts | None = None
+    price: float | None = None
+    asked: tuple[int, ...] | None = None
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """By concurrency."""
+        return tuple(self.at(n) for n in self.asked or _doublings(max(1, self.largest)))
+
+    def at(self, concurrency: int) -> Load:
+        """What so many requests at a time get, whether they fit or not."""
+        _check("concurrency", concurrency)
+        first, rest = self._prefill(concurrency), self.output - 1
+        step = self._decode(concurrency)
+        if self.arrivals == "together":
+            latency = first + rest * step
+        else:  # every request waits for the prefills of all others, one after another
+            alone = self._prefill(1)
+            first, latency = alone + step / 2 * (concurrency > 1), concurrency * alone + rest * step
+        each = (latency - first) / rest if rest else 0.0
+        rate = concurrency * self.output / latency
+        money = None if self.price is None else self.price / 3600 / rate * 1e6
+        memory = self.standing_bytes + concurrency * self.request_bytes
+        return Load(
+            concurrency, first, each, latency, 1 / each if each else self.output / latency, rate, concurrency / latency,
+            memory, concurrency <= self.largest, self._step(concurrency, self.input + self.output // 2).bound, money,
+        )  # fmt: skip
+
+    @cached_property
+    def request_bytes(self) -> int:
+        """What one request keeps when its last token is made, in whole pages [bytes]."""
+        own = self._kept(self.model)
+        return own + (0 if self._drafting is None else self._kept(self._drafting))
+
+    def _kept(self, model: Transformer) -> int:
+        return self._predicted(model, "decode", 1, past=self.input + self.output - 1).memory.cache
+
+    @cached_property
+    def standing_bytes(self) -> int:
+        """Weights, constants and what the largest prefill step needs beside what it keeps [bytes]."""
+        step = self._predicted(self.model, "prefill", 1, seq=min(self.input, self.engine.chunk))
+        count = max(1, self.engine.chunk // self.input) if self.engine.sequences > 1 else 1
+        step = self._predicted(self.model, "prefill", count, seq=step.batch_shape.seq) if count > 1 else step
+        weights = step.memory.weights + step.memory.buffers + step.memory.inputs + step.memory.temporaries
+        if self._drafting is not None:
+            weights += self._predicted(self._drafting, "decode", 1, past=self.input).memory.weights
+        return weights
+
+    @cached_property
+    def pool_bytes(self) -> int:
+        """What is left for keys and values [bytes]; negative where the model itself does not fit."""
+        return int(self.engine.utilisation * self.machine.memory) - self.standing_bytes
+
+    @cached_property
+    def largest(self) -> int:
+        """The most requests at a time that fit; 0 if none does."""
+        return max(0, min(self.engine.sequences, self.pool_bytes // self.request_bytes))
+
+    @property
+    def binds(self) -> str:
+        """What limits the concurrency."""
+        if not self.largest:
+            return f"nothing fits: it takes {show_bytes(self.standing_bytes + self.request_bytes)}"
+        if self.largest == self.engine.sequences:
+            return f"{self.engine.name} takes at most {self.engine.sequences} requests at a time"
+        return f"memory: a request keeps {show_bytes(self.request_bytes)}"
+
+    @cached_property
+    def knee(self) -> Load:
+        """The load from which more throughput costs the most time a token: the point farthest above the chord.
+
+        Of throughput over time a token, both from 0 to 1 (Satopää et al. 2011, Kneedle, §II).
+        """
+        loads, (least, most) = self.loads, (self.loads[0], self.loads[-1])
+        slower, more = most.time_per_token - least.time_per_token, most.tokens_per_second - least.tokens_per_second
+        if slower <= 0 or more <= 0:
+            return max(loads, key=lambda load: load.tokens_per_second)
+        return max(
+            loads,
+            key=lambda load: (
+                (load.tokens_per_second - least.tokens_per_second) / more
+                - (load.time_per_token - least.time_per_token) / slower
+            ),
+        )
+
+    def interval(self, concurrency: int) -> tuple[float, float]:
+        """The range of a request's latency that about four of five measured runs fall into [s].
+
+        It is as wide as that of a decode step's kernels; what the engine adds is taken as it is.
+        """
+        time = self._time(self.model, "decode", concurrency, past=self.input + self.output // 2)
+        latency, share = self.at(concurrency).latency, self._kernel_share(concurrency)
+        low, high = (1 + share * (end / time.seconds - 1) for end in (time.low, time.high))
+        return latency * low, latency * high
+
+    def fitted(
+        self, concurrency: int = 1, *, latency: float | None = None, tokens_per_second: float | None = None
+    ) -> Engine:
+        """The engine with a speed of kernels at which one measured run comes out: a latency [s], or output tokens/s.
+
+        Raises SettingError where what the engine adds alone takes longer.
+        """
+        if (latency is None) == (tokens_per_second is None):
+            raise SettingError("fitted takes one measured figure: latency [s] or tokens_per_second")
+        goal = latency if latency is not None else concurrency * self.output / float(tokens_per_second or 0)
+        if not 0 < goal < float("inf"):
+            raise SettingError(f"a measured latency of {shown(goal)} s is not positive")
+        low, high = 1e-3, 1e3
+        if self._with_speed(low).at(concurrency).latency > goal:
+            raise SettingError(
+                f"engine {self.engine.name!r} alone takes longer than the {goal:.4g} s measured: give another engine"
+            )
+        for _ in range(60):
+            middle = (low * high) ** 0.5
+            slower = self._with_speed(middle).at(concurrency).latency > goal
+            low, high = (low, middle) if slower else (middle, high)
+        return replace(self.engine, speed=high)
+
+    def _with_speed(self, speed: float) -> Serving:
+        other = replace(self, engine=replace(self.engine, speed=speed))
+        vars(other)["_steps"] = self._steps
+        return other
+
+    def _kernel_share(self, concurrency: int) -> float:
+        """Share of a decode step that is its kernels'."""
+        step = self._step(concurrency, self.input + self.output // 2)
+        return min(1.0, self.engine.speed * step.device / self._seconds(step, concurrency, self.model))
+
+    def _prefill(self, requests: int) -> float:
+        """Until the prompts of so many requests are read [s], in steps of as many tokens as the engine takes."""
+        chunk = self.engine.chunk
+        together = min(requests, max(1, chunk // self.input))
+        times, rest = divmod(requests, together)
+        return times * self._read(together) + (self._read(rest) if rest else 0.0)
+
+    def _read(self, requests: int) -> float:
+        """The prompts of so many requests, in one step or in chunks, of which each goes on where the last stopped."""
+        total, past = 0.0, 0
+        while past < self.input:
+            tokens = min(self.engine.chunk, self.input - past)
+            sizes: dict[str, Any] = {"seq": tokens} | ({"past": past} if past else {})
+            total += self._seconds(self._kernels(self.model, "prefill", requests, **sizes), requests, self.model)
+            past += tokens
+        return total
+
+    def _decode(self, requests: int) -> float:
+        """A token of each request [s]: the mean over a request's steps, by Simpson's rule over its tokens."""
+        first, last = self.input, self.input + self.output - 1
+        ends = [self._token(requests, past) for past in (first, (first + last) // 2, last)]
+        return (ends[0] + 4 * ends[1] + ends[2]) / 6
+
+    def _token(self, requests: int, past: int) -> float:
+        drafts = self.drafts
+        verified = self._seconds(self._step(requests, past), requests, self.model)
+        if drafts is None or self._drafting is None:
+            return verified
+        draft = self._kernels(self._drafting, "decode", requests, past=past)
+        own = replace(self.engine, step=0.0, sequence=0.0)
+        one = own.seconds(draft.device, draft.host, requests, int(self._drafting.layers))
+        return (verified + drafts.count * one) / drafts.tokens
+
+    def _step(self, requests: int, past: int) -> Step:
+        sizes = {"past": past} | ({} if self.drafts is None else {"speculative": self.drafts.count})
+        return self._kernels(self.model, "decode", requests, **sizes)
+
+    def _seconds(self, step: Step, requests: int, model: Transformer) -> float:
+        return self.engine.seconds(step.device, step.host, requests, int(model.layers))
+
+    def _kernels(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Step:
+        key = (model.name, mode, batch, *sizes.items())
+        if key not in self._steps:
+            time = self._time(model, mode, batch, **sizes)
+            phase = time.phases[0]
+            self._steps[key] = Step(phase.device_seconds, phase.host_seconds, time.bound)
+        return self._steps[key]
+
+    @cached_property
+    def _steps(self) -> dict[Any, Step]:
+        return {}
+
+    def _time(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Time:
+        asked = self._predicted(model, mode, batch, **sizes)
+        return Time(asked, self.machine, self.engine.starts, "typical", self.engine.constants(self.machine))
+
+    def _predicted(self, model: Transformer, mode: str, batch: int, **sizes: Any) -> Prediction:
+        cache: dict[str, Any] = {"cache": self.engine.cache}
+        if self.engine.cache == "paged":
+            cache["page_size"] = self.engine.page_size
+        fused = _fusible(model, merged=self.engine.merged)
+        own = {"latent_attention": "absorbed" if mode == "decode" else "expanded"} | self.settings
+        if "attention" not in own:
+            own["attention"] = "efficient" if model.latent is not None or model.positions == "relative" else "flash"
+        else:
+            fused = model  # the kernels of PyTorch that were asked for
+        return predict(fused, **{"mode": mode, "batch": batch, **cache, **own, **sizes})  # type: ignore[arg-type]
+
+    @cached_property
+    def _drafting(self) -> Transformer | None:
+        return None if self.drafts is None else decoder(self.drafts.model)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """Tokens a second of all over time a token, with the knee; also written to `path`.
+
+        Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
+        """
+        from costmodel.display.curves import Mark, curve
+        from costmodel.display.figures import save
+
+        marks = [
+            Mark(1e3 * load.time_per_token, load.tokens_per_second, f"{load.concurrency:,}", load is self.knee)
+            for load in self.loads
+        ]
+        title = f"{self.model.title} on {self.machine.name}, {self.engine.name}: requests at a time"
+        figure = curve(marks, "time per token [ms]", "output [tokens/s]", title, "knee", dark=dark)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data [s, bytes, tokens/s]."""
+        return {
+            "model": self.model.title,
+            "machine": self.machine.name,
+            "engine": {field.name: getattr(self.engine, field.name) for field in fields(self.engine)},
+            "input": self.input,
+            "output": self.output,
+            "arrivals": self.arrivals,
+            "settings": {name: str(getattr(value, "name", value)) for name, value in self.settings.items()},
+            "price": self.price,
+            "largest": self.largest,
+            "binds": self.binds,
+            "knee": self.knee.concurrency,
+            "loads": [load._asdict() for load in self.loads],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each concurrency."""
+        return [load._asdict() for load in self.loads]
+
+    def sheet(self) -> Sheet:
+        """Loads by concurrency."""
+        precision = self.settings["precision"]
+        head = [
+            f"{self.model.title} on {self.machine.name}, engine {self.engine.name}, "
+            f"{getattr(precision, 'name', precision)}: input {self.input:,}, output {self.output:,} tokens",
+            f"at most {self.largest:,} requests at a time ({self.binds})",
+            f"knee: {self.knee.concurrency:,} at a time, {self.knee.tokens_per_second:,.0f} tokens/s, "
+            f"{show_amount(self.knee.time_per_token, 's')} per token",
+        ]
+        priced = [] if self.price is None else ["per 1M tokens"]
+        header = ("at once", "first token", "per token", "request", "tokens/s, one", "tokens/s, all", "memory", "bound")
+        rows = [
+            (
+                f"{load.concurrency:,}", show_amount(load.time_to_first_token, "s"),
+                show_amount(load.time_per_token, "s"), show_amount(load.latency, "s"),
+                f"{load.tokens_per_second_user:,.1f}", f"{load.tokens_per_second:,.1f}", show_bytes(load.memory),
+                load.bound, *(() if load.money_per_million is None else (f"{load.money_per_million:.3f}",)),
+            )
+            for load in self.loads
+        ]  # fmt: skip
+        table = Table((*header, *priced), rows, words=frozenset({7}), spare=(7, 6))
+        warnings = [] if self.largest else [f"it does not fit {show_bytes(self.machine.memory)}: {self.binds}"]
+        return Sheet(head, [table], warnings, self._notes())
+
+    def _notes(self) -> list[str]:
+        low, high = self.interval(self.loads[0].concurrency)
+        notes = [
+            f"range: a request of {self.loads[0].concurrency} at a time takes {show_amount(low, 's', 3)} to "
+            f"{show_amount(high, 's', 3)} in about four of five measured runs",
+            f"engine: {self.engine.source}",
+            "arrivals: " + _ARRIVALS[self.arrivals],
+        ]
+        if self.drafts is not None:
+            notes.append(
+                f"drafts: {self.drafts.count} a step, kept with a chance of {self.drafts.acceptance:g}: "
+                f"{self.drafts.tokens:.2f} tokens a step (Leviathan et al. 2023, eq. 1)"
+            )
+        if self.price is not None:
+            notes.append(f"price: {self.price:g} an hour of the device; for a million output tokens")
+        if _fusible(self.model) is not self.model and "attention" not in self.settings:
+            notes.append("attention: fused; its sinks or soft cap, a few operations a score, are left out")
+        return notes
+
+    def __repr__(self) -> str:
+        return f"<Serving {self.model.title} on {self.machine.name}: up to {self.largest} at a time>"
+
+
+_ARRIVALS: dict[Arrivals, str] = {
+    "together": "requests of a batch start at once; the first token is there when all prompts are read",
+    "steady": "whoever is done is followed by a new request, whose prompt is read between the others' steps",
+}
+
+
+def _fusible(model: Transformer, *, merged: bool = False) -> Transformer:
+    """The model as an engine runs it: fused attention without what PyTorch's own has no place for.
+
+    merged: with one product for query, key and value.
+    """
+    changes: dict[str, Any] = {} if model.score_cap is None else {"score_cap": None}
+    if model.sinks:
+        changes["sinks"] = False
+    if merged and not model.fused_qkv and model.latent is None and model.key_bias:
+        changes["fused_qkv"] = True
+    return model.with_fields(changes) if changes else model
+
+
+def _doublings(most: int) -> list[int]:
+    """1, 2, 4, ... and the most."""
+    found = [1]
+    while found[-1] * 2 < most:
+        found.append(found[-1] * 2)
+    return [*found, most] if most > found[-1] else found
+
+
+def _check(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
+        raise SettingError(f"{name}={shown(value)} is not a whole number from 1 on")
+    return value
+
+
+def decoder(model: Any) -> Transformer:
+    """A model that makes tokens. Raises CostModelError."""
+    if isinstance(model, str | os.PathLike):
+        from costmodel.importers.zoo import load
+
+        model = load(model)
+    if not isinstance(model, Transformer) or not model.causal or model.head is None:
+        title = getattr(model, "title", model)
+        raise SettingError(f"{type(model).__name__} {title!r} is no decoder of tokens: serve one such as llama-3.1-8b")
+    return model
+
+
+def serve(
+    model: Transformer | str,
+    *,
+    on: str | os.PathLike[str] | Machine,
+    input: int,
+    output: int,
+    engine: str | Engine | Mapping[str, Any] | None = None,
+    concurrency: int | Iterable[int] | None = None,
+    arrivals: Arrivals = "together",
+    drafts: Drafts | Mapping[str, Any] | None = None,
+    price: float | None = None,
+    **settings: Any,
+) -> Serving:
+    """Time to first token, time a token and tokens a second of a decoder on one device, by concurrency.
+
+    Args:
+        model: as `predict` takes it.
+        on: a machine, as `Prediction.on` takes it.
+        input: tokens of a prompt.
+        output: tokens that a request asks for.
+        engine: a ready engine's name such as "vllm", an `Engine` or its fields; None: kernels alone.
+        concurrency: requests at a time, one number or several (default: doublings up to the largest that fits).
+        arrivals: "together", a batch at once, or "steady", a new request whenever one is done.
+        drafts: speculative decoding: `Drafts` or its fields, as in {"model": "llama-3.2-1b", "count": 4,
+            "acceptance": 0.8}.
+        price: of an hour of the device, for money a million output tokens.
+        **settings: precision ("bf16" unless given), attention, cache_precision and latent_attention, as in `predict`.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> served = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, engine="vllm")
+        >>> served.largest
+        359
+
+    """
+    found = decoder(model)
+    for name in settings:
+        if name not in SERVED_SETTINGS:
+            raise unknown("setting of serving", name, SERVED_SETTINGS)
+    for name, value in (("input", input), ("output", output)):
+        _check(name, value)
+    if input + output > found.context:
+        raise SettingError(
+            f"input {input} and output {output} are beyond the context {found.context} of {found.title}: use at most "
+            f"{found.context} together"
+        )
+    if arrivals not in get_args(Arrivals):
+        raise unknown("arrivals", arrivals, get_args(Arrivals))
+    if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e9):
+        raise SettingError(f"price={shown(price)} is not money for an hour, such as 2.5")
+    asked = None
+    if concurrency is not None:
+        several = [concurrency] if isinstance(concurrency, int) else list(concurrency)
+        asked = tuple(sorted({_check("concurrency", value) for value in several}))
+        if not asked:
+            raise SettingError("concurrency is empty: give numbers of requests such as [1, 8, 64]")
+    made = Drafts(**drafts) if isinstance(drafts, Mapping) else drafts
+    own: dict[str, Any] = {"precision": "bf16", **settings}
+    serving = Serving(
+        found, load_machine(on), engine_named(dict(engine) if isinstance(engine, Mapping) else engine), input, output,
+        own, arrivals, made, None if price is None else float(price), asked,
+    )  # fmt: skip
+    _ = serving.largest, serving._drafting  # what is wrong with a setting is said now
+    return serving

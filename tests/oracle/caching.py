@@ -1,0 +1,276 @@
+"""Transformers that keep keys and values, written plainly in PyTorch: a prefill, or a step after tokens that are kept.
+
+Tensors have names for as long as something is yet to read them, and no longer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from . import models
+from .measure import meta, storage_of
+
+
+class DynamicCache:
+    """One layer's keys and values, or latents and turned keys, each (..., tokens, features).
+
+    As DynamicLayer and DynamicSlidingWindowLayer of transformers.
+    """
+
+    def __init__(self, window: int | None) -> None:
+        self.window = window
+        self.kept: list[Tensor] = []
+
+    def fill(self, past: int, *shapes: tuple[int, ...]) -> None:
+        """What there is after `past` tokens that came one by one; shapes with 0 tokens."""
+        held = past if self.window is None else min(past, self.window)
+        for *rest, _, features in shapes:
+            whole = meta(*rest, held, features)
+            self.kept.append(whole if self.window is None else whole[..., max(0, held - self.window + 1) :, :])
+
+    def update(self, place: int, new: Tensor) -> Tensor:
+        """Everything that the new tokens attend to."""
+        if place == len(self.kept):
+            self.kept.append(torch.cat([new], -2))
+        else:
+            self.kept[place] = torch.cat([self.kept[place], new], -2)
+        whole = self.kept[place]
+        if self.window is not None:
+            self.kept[place] = whole[..., max(0, whole.shape[-2] - self.window + 1) :, :]
+        return whole
+
+
+class Attention(models.Attention):
+    """Attention with a cache; `absorbed`: over latents."""
+
+    def __init__(self, spec: Any, seq: int, kernel: str, device: Any, number: int, past: int, absorbed: bool) -> None:
+        super().__init__(spec, seq, kernel, device, number)
+        windowed = spec.window is not None and models.falls_on(spec.window.pattern, number)
+        self.window = spec.window.size if windowed else None
+        self.absorbed = absorbed and spec.latent is not None
+        earlier = past if self.window is None or not past else min(past, self.window - 1)
+        self.register_buffer("mask", None if seq == 1 else torch.zeros(seq, earlier + seq, dtype=torch.bool))
+        self.register_buffer("alibi", torch.zeros(spec.heads, 1, past + seq))
+        self.cache = DynamicCache(self.window)
+
+    def fill(self, batch: int, past: int) -> None:
+        """The cache after so many tokens."""
+        spec = self.spec
+        if self.absorbed:
+            self.cache.fill(past, (batch, 1, 0, spec.latent.width + self.rotated))
+        elif spec.latent is not None:
+            self.cache.fill(past, (batch, 0, spec.latent.width), (batch, 1, 0, self.rotated))
+        else:
+            self.cache.fill(past, *[(batch, self.kv_heads, 0, self.size)] * 2)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+        b, t, _ = x.shape
+        held = list(self.made_of(x))
+        y = self.attended(held, bias)
+        if self.absorbed:
+            y = self.latent.values(y)
+        y = y.transpose(1, 2).reshape(b, t, -1)
+        return self.output(y)
+
+    def made_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the tokens, and all keys and values that there are then."""
+        angles = (self.cos, self.sin) if self.turns else None
+        if self.spec.latent is not None:
+            return self.latent.cached(x, angles, self.cache, self.absorbed)
+        q, k, v = self.heads_of(x, x)
+        k = self.cache.update(0, k)
+        return q, k, self.cache.update(1, v)
+
+    def attended(self, held: list[Tensor], bias: Tensor | None) -> Tensor:
+        """Values mixed; of queries, keys and values, which are let go of on the way."""
+        if self.kernel != "eager":
+            q, k, v = held
+            held.clear()
+            if self.kernel == "efficient":  # with no gradients no statistic of the rows is made
+                return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, False, 0.0, self.masks)[0]
+            return self.fused(q, k, v, bias)
+        b, h, t, _ = held[0].shape
+        if self.absorbed:
+            held[0] = held[0].reshape(b, 1, h * t, -1)
+        else:
+            held[1] = self.repeat(held[1])
+            held[2] = self.repeat(held[2])
+        y = held.pop(0) @ held.pop(0).transpose(-2, -1)
+        y = y.view(b, h, t, -1)
+        scale = self.spec.score_scale
+        y = y / math.sqrt(self.size) if scale is None else models.scaled(y, scale)
+        if self.spec.score_cap is not None:
+            y = y / self.spec.score_cap
+            y = torch.tanh(y)
+            y = y * self.spec.score_cap
+        if self.spec.positions == "alibi":
+            y = y + self.alibi
+        if bias is not None:
+            y = y + bias
+        if self.mask is not None:
+            y = y.masked_fill(self.mask, float("-inf"))
+        if self.sink is not None:
+            y = self.sink(y)
+        y = torch.softmax(y, -1)
+        if self.sink is not None:
+            y = y[..., :-1]
+        if not self.absorbed:
+            return y @ held.pop()
+        y = y.reshape(b, 1, h * t, -1) @ held.pop()
+        return y.view(b, h, t, -1)
+
+
+class Latent(models.Latent):
+    """Latent attention that keeps latents and turned keys."""
+
+    def cached(self, x: Tensor, angles: Any, cache: DynamicCache, absorbed: bool) -> tuple[Tensor, Tensor, Tensor]:
+        b, t, _ = x.shape
+        q = self.query_up(self.query_norm(self.query_down(x)) if self.narrow else x)
+        q = q.view(b, t, self.heads, -1).transpose(1, 2)
+        latent, shared = self.down(x).split([self.rank, self.turned], -1)
+        latent = self.norm(latent)
+        shared = shared.view(b, t, 1, -1).transpose(1, 2)
+        if angles is not None:
+            q = torch.cat([q[..., : self.plain], models.rotate(q[..., self.plain :], *angles)], -1)
+            shared = models.rotate(shared, *angles)
+        if absorbed:
+            inner = self.by_head(q[..., : self.plain], self.matrices()[:, : self.plain])
+            q = torch.cat([inner, q[..., self.plain :]], -1)
+            latent = torch.cat([latent.view(b, t, 1, -1).transpose(1, 2), shared], -1)
+            del inner, shared
+            k = cache.update(0, latent)
+            return q, k, k[..., : self.rank]
+        latent = cache.update(0, latent)
+        shared = cache.update(1, shared)
+        wide = self.up(latent).view(b, latent.shape[1], self.heads, -1).transpose(1, 2)
+        del latent
+        k, v = wide.split([self.plain, self.value_size], -1)
+        return q, torch.cat([k, shared.expand(-1, self.heads, -1, -1)], -1), v
+
+    def matrices(self) -> Tensor:
+        """(heads, plain + value, rank)."""
+        return self.up.weight.view(self.heads, -1, self.rank)
+
+    def by_head(self, x: Tensor, matrices: Tensor) -> Tensor:
+        """(b, h, t, m) by (h, m, n)."""
+        b, h, t, _ = x.shape
+        return torch.bmm(x.permute(1, 0, 2, 3).reshape(h, b * t, -1), matrices).view(h, b, t, -1).transpose(0, 1)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Of mixed latents, (b, h, t, rank)."""
+        return self.by_head(x, self.matrices()[:, self.plain :].transpose(1, 2))
+
+
+class Relative(models.Relative):
+    """As wide as there are keys."""
+
+    def __init__(self, spec: Any, seq: int, keys: int) -> None:
+        super().__init__(spec, seq)
+        self.register_buffer("relative_buckets", torch.zeros(seq, keys, dtype=torch.int64))
+
+
+class Transformer(models.Transformer):
+    """Without a name for what the first block reads. `last`: logits of the last token alone."""
+
+    last = False
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        x = models.scaled(self.tokens(tokens), self.spec.embedding_scale)
+        if self.inward is not None:
+            x = self.inward(x)
+        if self.segments is not None:
+            x = x + self.segments(segments)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        bias = None if self.relative is None else self.relative()
+        for block in self.blocks:
+            x = block(x) if bias is None else block(x, bias)
+        del bias
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if self.outward is not None:
+            x = self.outward(x)
+        if self.head is None:
+            return x.view(-1, x.shape[-1])
+        return self.head(x[:, -1:] if self.last else x).flatten(0, 1)
+
+
+def transformer(
+    spec: Any, batch: int, seq: int, past: int = 0, kernel: str = "eager", *, absorbed: bool = False, last: bool = False
+) -> Transformer:
+    """On the meta device, with what `past` tokens have left in the caches; run it once."""
+
+    def attention(spec: Any, seq: int, kernel: str, device: Any, number: int, **_: Any) -> Attention:
+        return Attention(spec, seq, kernel, device, number, past, absorbed)
+
+    with (
+        torch.device("meta"),
+        patch.object(models, "Attention", attention),
+        patch.object(models, "Latent", Latent),
+        patch.object(models, "Relative", lambda spec, seq: Relative(spec, seq, past + seq)),
+    ):
+        model = Transformer(spec, seq, kernel, "gpu").eval()
+    model.last = last
+    for block in model.blocks:
+        if past:
+            block.attention.fill(batch, past)
+    return model
+
+
+def caches(model: Transformer) -> list[Tensor]:
+    """All that is kept now."""
+    return [kept for block in model.blocks for kept in block.attention.cache.kept]
+
+
+class Traffic(TorchDispatchMode):
+    """Bytes of weights and of caches that operations read, and of caches that they write; views move nothing.
+
+    What is seen several times by a stride of 0 is read once; of a table the rows that are looked up.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        self._weights = {storage_of(weight) for weight in model.parameters()}
+        self._moved: list[tuple[bool, Tensor, int]] = []
+        self._before = caches(model)
+        self.weights = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+        views = any(returned.alias_info for returned in func._schema.returns) or func in VIEWS
+        if views or not all(x.numel() for x in given):  # experts that no row was sent to read nothing
+            return made
+        for x in {storage_of(x): x for x in given}.values():
+            if storage_of(x) not in self._weights:
+                self._moved.append((False, x, seen(x)))
+            elif func is torch.ops.aten.embedding.default:
+                self.weights += made.nbytes
+            else:
+                self.weights += seen(x)
+        self._moved += [(True, y, y.nbytes) for y in (made,) if isinstance(y, Tensor)]
+        return made
+
+    def kept(self, *, written: bool) -> int:
+        """Bytes of caches, those before and those after."""
+        known = {storage_of(x) for x in (*self._before, *caches(self.model))}
+        return sum(size for writes, x, size in self._moved if writes == written and storage_of(x) in known)
+
+
+VIEWS = {torch.ops.aten._unsafe_view.default}
+
+
+def seen(x: Tensor) -> int:
+    """Bytes of the elements that a tensor shows."""
+    sizes = (n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
+    return math.prod(sizes) * x.element_size()

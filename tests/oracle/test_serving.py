@@ -1,0 +1,165 @@
+"""Prefills and decode steps cost what PyTorch takes with a cache: arithmetic, bytes moved, memory and its peak."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+import costmodel as cm
+from costmodel.architectures.transformer import Transformer
+
+from . import caching
+from .measure import meta, storage_of
+from .settings import differential
+from .test_transformer import EAGER, latents, transformers
+from .tracker import Tracker
+
+pytestmark = pytest.mark.oracle
+
+
+class Served(NamedTuple):
+    """What library and framework must agree on, to the last unit; memory in bytes."""
+
+    params: int
+    flops: int
+    cache: int
+    weights_read: int
+    cache_read: int
+    cache_written: int
+
+
+def in_pytorch(
+    spec: Any, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool, last: bool
+) -> tuple[Served, int]:
+    """The same in PyTorch, and the most alive at once beside weights and buffers."""
+    found: list[Any] = []
+    for mode in (FlopCounterMode(display=False), None, Tracker):
+        model = caching.transformer(spec, batch, seq, past, kernel, absorbed=absorbed, last=last)
+        tokens = meta(batch, seq, dtype=torch.int64)
+        standing = [*model.parameters(), *model.buffers()]
+        opened = mode or caching.Traffic(model)
+        if mode is Tracker:
+            opened = Tracker([tokens, *standing, *caching.caches(model)])
+        with torch.no_grad(), opened:
+            model(tokens)
+        found.append((model, opened))
+    (model, counter), (_, traffic), (_, tracker) = found
+    kept = {storage_of(x): x.untyped_storage().nbytes() for x in caching.caches(model)}
+    served = Served(
+        sum(weight.numel() for weight in model.parameters()),
+        counter.get_total_flops(),
+        sum(kept.values()),
+        traffic.weights,
+        traffic.kept(written=False),
+        traffic.kept(written=True),
+    )
+    own = {storage_of(x): x.untyped_storage().nbytes() for x in (*found[2][0].parameters(), *found[2][0].buffers())}
+    return served, tracker.most["forward"].alive - sum(own.values())
+
+
+def stated(p: cm.Prediction) -> Served:
+    return Served(p.params, p.flops.forward, p.memory.cache, *list(vars(p.traffic).values())[1:])
+
+
+def on_paper(spec: Any, **settings: Any) -> tuple[Served, int]:
+    p = cm.predict(spec, **settings)
+    return stated(p), p.memory.peak - p.memory.weights - p.memory.buffers
+
+
+KERNELS = {
+    "gpt2-small": ("eager", "flash", "efficient"),
+    "llama-3.2-1b": ("eager", "flash"),
+    "gemma-3-1b": ("eager", "flash"),
+    "qwen1.5-moe-a2.7b": ("eager", "flash"),
+    "deepseek-v2-lite": ("eager", "efficient"),
+    "gpt-oss-20b": ("eager",),
+}
+CASES = [(name, kernel) for name, kernels in KERNELS.items() for kernel in kernels]
+RANDOM = {"eager": 0, "flash": 0, "efficient": 16}
+"""Bytes of random state that PyTorch's kernel returns without dropout too, in the operation that is the peak."""
+
+
+def shallow(name: str) -> Any:
+    """The model with as many blocks as show each kind of them at the start, in between and at the end."""
+    return cm.load(name).with_fields({"layers": 7})
+
+
+def agree(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool = False) -> None:
+    """All of it to the last unit."""
+    sizes = {"past": past or None, **({"seq": seq} if mode == "prefill" else {"speculative": seq - 1 or None})}
+    latent = {"latent_attention": "absorbed" if absorbed else "expanded"}
+    found, alive = in_pytorch(spec, batch, seq, past, kernel, absorbed=absorbed, last=mode == "prefill")
+    paper, peak = on_paper(spec, mode=mode, batch=batch, attention=kernel, **sizes, **latent)
+    assert paper == found
+    assert alive - peak in (0, RANDOM[kernel])
+
+
+@pytest.mark.parametrize("past", [5, 511, 512, 700])
+@pytest.mark.parametrize(("name", "kernel"), CASES)
+def test_a_decode_step(name: str, kernel: str, past: int) -> None:
+    agree(shallow(name), "decode", 2, 1, past, kernel)
+
+
+@pytest.mark.parametrize(("name", "kernel"), CASES)
+def test_drafts_that_a_step_verifies(name: str, kernel: str) -> None:
+    agree(shallow(name), "decode", 2, 5, 300, kernel)
+
+
+@pytest.mark.parametrize(("name", "kernel"), CASES)
+def test_a_prefill(name: str, kernel: str) -> None:
+    agree(shallow(name), "prefill", 2, 600, 0, kernel)
+
+
+@pytest.mark.parametrize(("name", "kernel"), CASES)
+def test_a_prefill_that_goes_on(name: str, kernel: str) -> None:
+    agree(shallow(name), "prefill", 1, 100, 600, kernel)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "efficient"])
+def test_attention_over_latents(kernel: str) -> None:
+    agree(shallow("deepseek-v2-lite"), "decode", 2, 1, 700, kernel, absorbed=True)
+    agree(shallow("deepseek-v2-lite"), "decode", 2, 5, 700, kernel, absorbed=True)
+
+
+STEPS = st.sampled_from([("decode", 1), ("decode", 3), ("prefill", 1), ("prefill", 4), ("prefill", 33)])
+
+
+@differential
+@given(transformers(), st.integers(1, 3), STEPS, st.integers(0, 20), EAGER)
+def test_drawn_decoders(spec: Transformer, batch: int, step: Any, past: int, composed: dict[str, Any]) -> None:
+    mode, seq = step
+    fields = {"causal": True, "context": 60, "position_rows": None, **composed}
+    spec = Transformer.of({**spec.model_dump(), **fields})
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager")
+
+
+@differential
+@given(latents(), st.integers(1, 3), STEPS, st.integers(0, 20), st.booleans())
+def test_drawn_latents(spec: Transformer, batch: int, step: Any, past: int, absorbed: bool) -> None:
+    mode, seq = step
+    spec = Transformer.of({**spec.model_dump(), "causal": True, "context": 60})
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager", absorbed=absorbed)
+
+
+def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool = False) -> None:
+    """As `agree`; where one operation on paper is several in PyTorch the peak may be lower."""
+    sizes = {"past": past or None, **({"seq": seq} if mode == "prefill" else {"speculative": seq - 1 or None})}
+    latent = {"latent_attention": "absorbed" if absorbed else "expanded"}
+    found, alive = in_pytorch(spec, batch, seq, past, kernel, absorbed=absorbed, last=mode == "prefill")
+    paper, peak = on_paper(spec, mode=mode, batch=batch, attention=kernel, **sizes, **latent)
+    capped = spec.experts is not None and spec.experts.capacity_factor is not None
+    if capped:  # rows that experts have room for are not those that a loop over them gives each
+        paper, found = paper._replace(weights_read=0), found._replace(weights_read=0)
+    assert paper == found
+    assert peak <= alive if joined(spec) else peak == alive
+
+
+def joined(spec: Any) -> bool:
+    """Whether one operation on paper is several in PyTorch, between which more may be alive."""
+    parts = spec.value("rotary.size") not in (None, spec.head_features)
+    return parts or spec.latent is not None or spec.experts is not None or spec.query_key_norm == "heads"

@@ -1,0 +1,231 @@
+"""Serving: what holds for every model, machine and engine, and what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.performance.engines import ENGINES, KERNELS, Engine
+from costmodel.performance.serving import Drafts, Load, Serving
+from costmodel.training.precision import Precision
+from tests.command import here
+from tests.profiles import examples
+
+SMALL = "llama-3.2-1b"
+INT4 = Precision("int4-32", weight="bf16", quantised="int4", group=32)
+
+
+def served(**asked: Any) -> Serving:
+    return cm.serve(**{"model": SMALL, "on": "a100-sxm-80gb", "input": 512, "output": 128, **asked})
+
+
+def one(**asked: Any) -> Load:
+    return served(**{"concurrency": 1, **asked}).loads[0]
+
+
+def test_a_request_alone_is_its_prefill_and_its_steps() -> None:
+    prefill = cm.predict(SMALL, mode="prefill", seq=512, attention="flash", cache="paged", precision="bf16").on(
+        "a100-sxm-80gb", stack=KERNELS.starts
+    )
+    load = one(output=1)
+    assert load.time_to_first_token == load.latency == pytest.approx(prefill.seconds)
+    step = cm.predict(SMALL, mode="decode", past=512, attention="flash", cache="paged", precision="bf16")
+    two = one(output=2)
+    # Its second token finds 512 or 513 in the cache, which Simpson's rule is between.
+    assert two.time_per_token == pytest.approx(step.on("a100-sxm-80gb", stack=KERNELS.starts).seconds, rel=1e-3)
+    assert two.latency == pytest.approx(two.time_to_first_token + two.time_per_token)
+
+
+@pytest.mark.parametrize("arrivals", ["together", "steady"])
+@pytest.mark.parametrize("engine", [None, *ENGINES])
+def test_more_at_a_time_is_slower_for_each_and_no_slower_for_all(engine: str | None, arrivals: Any) -> None:
+    loads = served(engine=engine, arrivals=arrivals, concurrency=[1, 2, 8, 64]).loads
+    for fewer, more in pairwise(loads):
+        assert more.latency >= fewer.latency
+        assert more.tokens_per_second >= fewer.tokens_per_second
+        assert more.memory > fewer.memory
+
+
+def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
+    s = served(engine="vllm", model="llama-3.1-8b", input=2048, output=512)
+    room = 0.9 * s.machine.memory
+    assert s.standing_bytes + s.largest * s.request_bytes <= room
+    assert s.standing_bytes + (s.largest + 1) * s.request_bytes > room
+    assert s.at(s.largest).fits
+    assert not s.at(s.largest + 1).fits
+    assert s.loads[-1].concurrency == s.largest
+    assert "memory" in s.binds
+
+
+def test_a_request_keeps_whole_pages() -> None:
+    s = served(engine="vllm", input=100, output=30)
+    token = cm.predict(SMALL, mode="decode", past=1, precision="bf16").kv_bytes_per_token
+    assert s.request_bytes == 144 * token
+    assert served(input=100, output=30, engine="gpt-fast").request_bytes == 130 * token
+    half = served(engine="vllm", input=100, output=30, cache_precision="fp8").request_bytes
+    assert half == 72 * token + 2 * 4 * cm.load(SMALL).layers
+
+
+def test_what_does_not_fit_is_answered_and_said() -> None:
+    s = served(model="llama-3.1-70b", concurrency=1)
+    assert s.largest == 0
+    assert not s.loads[0].fits
+    assert "does not fit" in str(s)
+    assert s.binds.startswith("nothing fits")
+
+
+def test_an_engine_that_adds_nothing_is_none() -> None:
+    assert one(engine=Engine("bare")).latency == pytest.approx(one(engine=None).latency)
+    assert one(engine={"name": "mine", "step": 1e-3}).latency == pytest.approx(one().latency + 128e-3, rel=1e-6)
+    assert one(engine={"name": "mine", "sequence": 1e-3}, concurrency=4).latency > one(concurrency=4).latency + 0.5
+
+
+def test_the_host_of_an_engine_hides_behind_the_device() -> None:
+    slow = Engine("slow", layer=1.0)
+    assert one(engine=slow).bound == "memory"
+    assert one(engine=slow).time_per_token == pytest.approx(cm.load(SMALL).layers * 1.0, rel=0.01)
+    assert one(engine=Engine("quick", layer=1e-9)).latency == pytest.approx(one().latency)
+
+
+def test_a_machine_with_more_bandwidth_is_never_slower() -> None:
+    machine = cm.Machine(
+        name="lab", peak={"bf16": "300 TFLOP/s", "fp32": "20 TFLOP/s"}, bandwidth="2 TB/s", memory="80 GB"
+    )
+    faster = machine.model_copy(update={"bandwidth": 4e12})
+    for n in (1, 16):
+        assert served(on=faster, concurrency=n).loads[0].latency <= served(on=machine, concurrency=n).loads[0].latency
+
+
+@examples(20)
+@given(st.floats(0, 1), st.integers(1, 8))
+def test_drafts_make_the_tokens_that_the_chances_add_up_to(acceptance: float, count: int) -> None:
+    """One of the large model's own, and the k-th draft if it and those before it are kept."""
+    expected = sum(acceptance**k for k in range(count + 1))
+    assert Drafts(SMALL, count, acceptance).tokens == pytest.approx(expected)
+
+
+def test_drafts_that_are_never_kept_cost_and_those_that_always_are_pay() -> None:
+    plain = one(model="llama-3.1-8b").time_per_token
+    drafts = {"model": SMALL, "count": 4}
+    never = one(model="llama-3.1-8b", drafts={**drafts, "acceptance": 0.0}).time_per_token
+    always = one(model="llama-3.1-8b", drafts={**drafts, "acceptance": 1.0}).time_per_token
+    assert never > plain > always == pytest.approx(never / 5)
+
+
+def test_money_follows_from_the_price_and_the_rate() -> None:
+    load = one(price=3.6)
+    assert load.money_per_million == pytest.approx(1e-3 * 1e6 / load.tokens_per_second)
+    assert one().money_per_million is None
+
+
+def test_a_fitted_engine_comes_out_at_what_was_measured() -> None:
+    s = served(engine="vllm", concurrency=[1, 8])
+    goal = 1.3 * s.loads[1].latency
+    again = replace(s, engine=s.fitted(8, latency=goal))
+    assert again.at(8).latency == pytest.approx(goal, rel=1e-6)
+    rate = 0.8 * s.loads[0].tokens_per_second
+    assert replace(s, engine=s.fitted(tokens_per_second=rate)).at(1).tokens_per_second == pytest.approx(rate, rel=1e-6)
+    with pytest.raises(cm.CostModelError, match="alone takes longer"):
+        s.fitted(1, latency=1e-6)
+
+
+def test_the_knee_is_on_the_curve_and_between_its_ends() -> None:
+    s = served(engine="vllm", model="llama-3.1-8b")
+    assert s.knee in s.loads
+    assert 1 < s.knee.concurrency < s.largest
+
+
+def test_the_range_holds_the_latency() -> None:
+    s = served(engine="vllm", concurrency=4)
+    low, high = s.interval(4)
+    assert low < s.loads[0].latency < high
+
+
+@pytest.mark.parametrize("model", ["gpt2-small", "gemma-3-1b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("precision", ["bf16", "int4"])
+def test_every_family_is_answered(model: str, precision: Any) -> None:
+    for engine in ("vllm", "llama.cpp", "gpt-fast"):
+        load = one(model=model, engine=engine, precision=precision)
+        assert 0 < load.time_per_token < 1
+
+
+def test_fewer_bits_move_less_and_are_faster() -> None:
+    rates = [
+        one(engine="gpt-fast", precision=precision).tokens_per_second_user for precision in ("bf16", "int8", "int4")
+    ]
+    assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"engine": "vlm"}, "unknown engine 'vlm': did you mean 'vllm'"),
+        ({"on": "h1000"}, "unknown machine"),
+        ({"input": 0}, "input=0 is not a whole number"),
+        ({"input": 131072}, "beyond the context 131072"),
+        ({"model": "resnet50"}, "no decoder of tokens"),
+        ({"model": "bert-base"}, "no decoder of tokens"),
+        ({"drafts": {"model": SMALL, "acceptance": 2}}, "acceptance=2 is not a chance"),
+        ({"drafts": {"model": "bert-base"}}, "no decoder of tokens"),
+        ({"price": 0}, "price=0 is not money"),
+        ({"arrivals": "poisson"}, "unknown arrivals"),
+        ({"concurrency": 0}, "concurrency=0 is not a whole number"),
+        ({"batch": 3}, "unknown setting of serving 'batch'"),
+        ({"engine": {"name": "mine", "step": -1}}, "step=-1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(cm.CostModelError, match=said) as error:
+        served(**asked)
+    assert "\n" not in str(error.value)
+
+
+def test_the_curve_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    s = served(engine="vllm", concurrency=[1, 4, 16, 64])
+    figure = s.plot(tmp_path / "serving.png")
+    assert (tmp_path / "serving.png").stat().st_size > 10_000
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "time per token [ms]"
+    assert [text.get_text() for text in axes.texts if "knee" in text.get_text()] == [f"{s.knee.concurrency} (knee)"]
+
+
+def test_it_is_plain_data() -> None:
+    s = served(engine="vllm", concurrency=[1, 8], price=2.5)
+    data = json.loads(s.to_json())
+    assert [load["concurrency"] for load in data["loads"]] == [1, 8]
+    assert data["loads"][0]["tokens_per_second"] == s.loads[0].tokens_per_second
+    assert "per 1M tokens" in str(s)
+
+
+def test_from_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["serve", SMALL, "--on", "a100-sxm-80gb", "--input", "512", "--output", "128", "--concurrency", "1,8"]
+    done = here(capsys, *asked, "--engine", "vllm", "--json")
+    assert done.code == 0
+    assert len(json.loads(done.out)["loads"]) == 2
+    wrong = here(capsys, *asked, "--drafts", "x")
+    assert wrong.code == 2
+    assert "llama-3.2-1b:4:0.8" in wrong.err
+
+
+@pytest.mark.parametrize(("model", "measured"), [("phi-1.5", 42.56), ("llama-2-7b", 30.97), ("llama-2-13b", 24.82)])
+def test_eager_decoding_that_was_measured(model: str, measured: float) -> None:
+    """Tokens a second in bf16 on an A100 of 40 GB (litgpt, tutorials/resource-tables.md), by the preset that the second
+    of these rows has set."""
+    load = one(model=model, on="a100-sxm-40gb", input=32, output=224, engine="litgpt")
+    assert load.tokens_per_second_user == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(("precision", "measured"), [("bf16", 104.9), ("int8", 155.58), (INT4, 196.8)])
+def test_compiled_decoding_that_was_measured(precision: Any, measured: float) -> None:
+    """Tokens a second of Llama 2 7B on an A100 of 80 GB (gpt-fast, README), which set nothing."""
+    load = one(model="llama-2-7b", input=5, output=200, engine="gpt-fast", precision=precision)
+    assert load.tokens_per_second_user == pytest.approx(measured, rel=0.12)
