@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
-<<<<<<< HEAD
+    from costmodel.performance.engines import Engine
     from costmodel.performance.fitting import fit_machine
     from costmodel.performance.probing import calibrate_machine
-=======
-    from costmodel.performance.engines import Engine
     from costmodel.performance.serving import Drafts, Serving, serve
->>>>>>> main
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
 
@@ -65,13 +62,10 @@ _HOMES = {
     "Machine": "costmodel.hardware.machine",
     "load_machine": "costmodel.hardware.catalogue",
     "machines": "costmodel.hardware.catalogue",
-<<<<<<< HEAD
     "fit_machine": "costmodel.performance.fitting",
     "calibrate_machine": "costmodel.performance.probing",
-=======
     "Engine": "costmodel.performance.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
->>>>>>> main
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",

@@ -181,13 +181,8 @@ class Prediction(Data):
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
         if self.settings.on is None:
             raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
-<<<<<<< HEAD
         machine: Any = self.settings.on
         return self.on(machine, stack=self.settings.stack)
-=======
-        on: Any = self.settings.on
-        return self.on(on, stack=self.settings.stack)
->>>>>>> main
 
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".

@@ -62,11 +62,7 @@ def _machine(value: Any) -> Any:
     """What time is asked of: a name that is known, the path of a file as text, or a machine."""
     from costmodel.hardware.catalogue import load_machine
 
-<<<<<<< HEAD
     if isinstance(value, os.PathLike) or (isinstance(value, str) and is_path(value)):
-=======
-    if isinstance(value, str | os.PathLike) and is_path(os.fspath(value)):
->>>>>>> main
         return os.fspath(value)
     _ = load_machine(value)  # an unknown name is refused here
     return value

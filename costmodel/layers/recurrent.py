@@ -119,47 +119,6 @@ class Recurrent(Layer):
         return 0
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-<<<<<<< HEAD
-        """A product of all steps' inputs; then for each step those with the state, and what makes the next of it."""
-        steps, batch, features = call.x.shape
-        gates = self.gates * self.hidden
-        yield self._product_of(call, "", Product(1, steps * batch, gates, features))
-        yield self._product_of(call, "", Product(1, batch, gates, self.handed), steps)
-        made = call.y.bytes + made_beside(call)
-        worked = size_bytes(steps * batch * gates, call.y.dtype)
-        yield stream(call, "", "pointwise", self.forward(call).pointwise, 2 * worked, made, steps)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Steps from the last to the first, each with a product; then a product for each gradient of all steps."""
-        asked = call.gradients()
-        if not asked:
-            return
-        steps, batch, features = call.x.shape
-        gates, weights = self.gates * self.hidden, call.weights
-        work = sum(g.work.pointwise for g in asked)
-        worked = size_bytes(steps * batch * gates, call.y.dtype)
-        yield stream(call, "backward", "pointwise", work, call.y.bytes + kept_bytes(call), worked, steps)
-        if steps > 1:
-            yield self._product_of(call, "backward", Product(1, batch, self.handed, gates), steps - 1)
-        sizes = {
-            call.x: Product(1, steps * batch, features, gates),
-            call.inputs[1]: Product(1, batch, self.handed, gates),
-            weights["weight_ih"]: Product(1, gates, features, steps * batch),
-            weights["weight_hh"]: Product(1, gates, self.handed, steps * batch),
-        }
-        for g in asked:
-            if g.operand in sizes:
-                yield self._product_of(call, "backward", sizes[g.operand])
-
-    def _product_of(self, call: Call, what: str, sizes: Product, launches: int = 1) -> Kernel:
-        """A product of each of so many steps."""
-        each = size_bytes(sizes.m * sizes.k + sizes.k * sizes.n, call.x.dtype)
-        made = size_bytes(sizes.m * sizes.n, call.x.dtype)
-        name = f"{self.kind} product {what}".strip()
-        return Kernel(
-            name, "product", launches * sizes.flops, launches * each, launches * made, call.x.dtype, launches, sizes
-        )
-=======
         """A product of all steps' inputs; for each step one of the state before, and one kernel for the gates."""
         steps, batch, features = call.x.shape
         rows = self.gates * self.hidden
@@ -211,7 +170,6 @@ class Recurrent(Layer):
         made = {"weight_ih": (rows, features), "weight_hh": (rows, self.handed)}
         made["weight_hr"] = (self.handed, self.hidden)
         return Product(1, *made[name], steps * batch) if name in made else None
->>>>>>> main
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input and the state before each step for their weights, and what each step's gates are worked out to."""
@@ -275,23 +233,6 @@ class Lstm(Recurrent):
         """Two products for each step, or three."""
         contractions, pointwise, _ = super().forward(call)
         return LayerFlops(contractions + self._projection(call), pointwise)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """And the projection of each step."""
-        yield from super().forward_kernels(call)
-        if self.projected:
-            steps, batch, _ = call.x.shape
-            yield self._product_of(call, "", Product(1, batch, self.projected, self.hidden), steps)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """And back through the projection of each step, and its weight's gradient of all."""
-        yield from super().backward_kernels(call)
-        if self.projected and (asked := call.gradients()):
-            steps, batch, _ = call.x.shape
-            yield self._product_of(call, "backward", Product(1, batch, self.hidden, self.projected), steps)
-            if any(g.operand is call.weights["weight_hr"] for g in asked):
-                rows = steps * batch
-                yield self._product_of(call, "backward", Product(1, self.projected, self.hidden, rows))
 
     def _projection(self, call: Call) -> int:
         return 2 * self._rows(call) * self.hidden * self.projected

@@ -226,13 +226,8 @@ def run_of(
     count = number / each
     rate = None if loader is None else _rate(loader)
     loading = 0.0 if rate is None else count * t.samples * devices / rate
-<<<<<<< HEAD
     seconds, low, high = (max(count * each, loading) for each in (t.seconds, t.low, t.high))
     return Run(t, count, devices, seconds, low, high, rate)
-=======
-    typical, low, high = (max(count * seconds, loading) for seconds in (t.seconds, t.low, t.high))
-    return Run(t, count, devices, typical, low, high, rate)
->>>>>>> main
 
 
 def watts_of(t: Step, power: Power | float | str) -> tuple[float, str]:

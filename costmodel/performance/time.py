@@ -145,11 +145,7 @@ class Time(Answer):
 
     def _phases(self, constants: Constants, tasks: Sequence[float]) -> list[PhaseTime]:
         launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(constants)
-<<<<<<< HEAD
         sums: dict[Phase, list[float]] = {phase: [0.0, 0] for phase in PHASES}
-=======
-        sums: dict[Phase, list[Any]] = {phase: [0.0, 0] for phase in PHASES}
->>>>>>> main
         for task, seconds in zip(self.work.tasks, tasks, strict=True):
             sums[task.phase][0] += seconds
             sums[task.phase][1] += int(task.times * task.kernel.launches)
@@ -276,11 +272,7 @@ class Time(Answer):
                 found[bound] = found.get(bound, 0.0) + seconds
         if waiting:
             found["host"] = sum(phase.seconds for phase in self.phases if phase.phase in waiting)
-<<<<<<< HEAD
         return max(found, key=lambda bound: found[bound]) if found else "host"
-=======
-        return max(found, key=found.__getitem__) if found else "host"
->>>>>>> main
 
     @cached_property
     def _bounds(self) -> list[Bound]:
@@ -324,27 +316,12 @@ class Time(Answer):
             of = bounds.setdefault(key, {})
             of[bound] = of.get(bound, 0.0) + seconds
         whole = sum(self._device_seconds) or 1.0
-<<<<<<< HEAD
         rows = []
         for (name, kind), phases in found.items():
             seconds, bound = sum(phases.values()), _most(bounds[name, kind])
             each = phases["forward"], phases["backward"], phases["update"]
             rows.append(LayerTime(name, kind, *each, seconds, seconds / whole, bound))
         return rows
-=======
-        return [
-            LayerTime(
-                *key,
-                phases["forward"],
-                phases["backward"],
-                phases["update"],
-                sum(phases.values()),
-                sum(phases.values()) / whole,
-                _most(bounds[key]),
-            )
-            for key, phases in found.items()
-        ]
->>>>>>> main
 
     @property
     def fusions(self) -> list[Fusion]:
