@@ -134,8 +134,9 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     return Sensitivities(quantity, value, sympy.factor_terms(sympy.expand(formula)), tuple(ranked))
 
 
-NEAR = 50
-"""A size is turned by about one in so many of it, where there is no formula to differentiate."""
+NEAR = 4
+"""A size is turned by about one in so many of it where there is no formula to differentiate: times rise in steps, of
+tiles and waves of them, and what is sought is the slope beneath."""
 
 
 def _of_time(prediction: Prediction, quantity: str) -> Sensitivities:
