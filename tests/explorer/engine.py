@@ -127,5 +127,7 @@ def check_equal(found: dict[str, Any], p: cm.Prediction) -> None:
         highest[step.phase] = max(highest.get(step.phase, 0), step.alive.total)
     assert {each["phase"]: int(each["total"]) for each in found["phases"]} == highest
     assert int(found["peak"]["total"]) == p.memory.peak
+    lines = {line: int(value) for line, value in found["peak"]["lines"].items()}
     alive = [step.alive._asdict() for step in p.timeline.steps]
-    assert {line: int(value) for line, value in found["peak"]["lines"].items()} in alive
+    # Of steps that are equally high, the page's may be in another round than the one that a folded step is drawn at.
+    assert lines in alive or lines in [step.alive._asdict() for step in p.timeline.unrolled()]
