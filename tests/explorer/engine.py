@@ -92,7 +92,7 @@ def drawn(data: dict[str, Any], count: int, seed: int = 0) -> Iterator[tuple[dic
                 sizes["kv_heads"] = draw.choice([n for n in (1, 2, 4, 8, 16, 32) if sizes["heads"] % n == 0])
         if "experts.per_token" in sizes:
             sizes["experts.per_token"] = min(sizes["experts.per_token"], sizes["experts.count"])
-        if "context" in sizes:
+        if "context" in sizes and "seq" in sizes:
             sizes["seq"] = min(sizes["seq"], sizes["context"]) if draw.random() < 0.9 else sizes["seq"]
         yield sizes, {choice["name"]: draw.randrange(len(choice["labels"])) for choice in data["choices"]}
 
