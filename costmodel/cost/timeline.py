@@ -187,7 +187,7 @@ class Timeline(Answer):
             phases.setdefault(moment.phase, []).extend((moment, level) for level in variants)
         found: list[Step] = []
         for levels in phases.values():
-            kept = undominated([level[0] + level[1] + level[2] + level[3] for _, level in levels])
+            kept = undominated([sum(level[1:], level[0]) for _, level in levels])
             found += [Step(*levels[place][0], self._alive(levels[place][1])) for place in kept]
         return tuple(found)
 

@@ -26,6 +26,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "attention": ("eager", "flash"),
 }
 """What a page offers unless other values are given."""
+STARTS = ("batch", "seq", "target_seq", "image")
+"""Settings that say where a slider starts, if one value is given."""
 OF_TRAINING = ("optimizer", "checkpoint", "loss", "loss_chunks", "accumulate", "update")
 """Choices that an inference does not have."""
 BATCH, LONGEST = 8, 2048
@@ -91,11 +93,11 @@ def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
             predict(model, **{axis.name: axis.values[-1]})  # says why it does not apply
             raise SettingError(f"{axis.name} does not apply to {model.title}: leave it out")
     model = varied(model, changed) if changed else model
-    starts = {name: settings.pop(name) for name in ("batch", *model.BATCH_SIZES) if settings.get(name) is not None}
+    starts = {name: settings.pop(name) for name in STARTS if settings.get(name) is not None}
     predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
     choices = tuple(_choices(model, axes, settings))
     given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
-    controls = Controls(model, tuple(_sizes(model, starts, given)), choices, settings)
+    controls = Controls(model, tuple(_sizes(model, settings, starts, given)), choices, settings)
     if (count := len(controls.combinations())) > MOST_COMBINATIONS:
         raise SettingError(
             f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
@@ -161,8 +163,10 @@ def _widths(model: Architecture) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _sizes(model: Architecture, starts: dict[str, Any], given: Mapping[str, Sequence[int]]) -> Iterator[Size]:
-    shape = batch_shape(model, settings_of({"batch": BATCH, **starts}))
+def _sizes(
+    model: Architecture, settings: Mapping[str, Any], starts: dict[str, Any], given: Mapping[str, Sequence[int]]
+) -> Iterator[Size]:
+    shape = batch_shape(model, settings_of({**settings, "batch": BATCH, **starts}))
     own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
     if shape.seq is not None:
         start = shape.seq if "seq" in starts else min(shape.seq, LONGEST)

@@ -22,7 +22,7 @@ from costmodel.symbolic.guards import Condition
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
 """What a layer's row says in numbers."""
-LINES = ("gradients", "activations", "casts", "temporaries")
+LINES = ("gradients", "activations", "casts", "cache", "temporaries")
 """What comes and goes during a step."""
 OF_LEVELS = "memory.peak"
 """The quantity that has no formula of its own in the page, but is the highest of levels."""

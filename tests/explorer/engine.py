@@ -92,7 +92,7 @@ def drawn(data: dict[str, Any], count: int, seed: int = 0) -> Iterator[tuple[dic
                 sizes["kv_heads"] = draw.choice([n for n in (1, 2, 4, 8, 16, 32) if sizes["heads"] % n == 0])
         if "experts.per_token" in sizes:
             sizes["experts.per_token"] = min(sizes["experts.per_token"], sizes["experts.count"])
-        if "context" in sizes:
+        if "context" in sizes and "seq" in sizes:
             sizes["seq"] = min(sizes["seq"], sizes["context"]) if draw.random() < 0.9 else sizes["seq"]
         yield sizes, {choice["name"]: draw.randrange(len(choice["labels"])) for choice in data["choices"]}
 
@@ -127,5 +127,7 @@ def check_equal(found: dict[str, Any], p: cm.Prediction) -> None:
         highest[step.phase] = max(highest.get(step.phase, 0), step.alive.total)
     assert {each["phase"]: int(each["total"]) for each in found["phases"]} == highest
     assert int(found["peak"]["total"]) == p.memory.peak
+    lines = {line: int(value) for line, value in found["peak"]["lines"].items()}
     alive = [step.alive._asdict() for step in p.timeline.steps]
-    assert {line: int(value) for line, value in found["peak"]["lines"].items()} in alive
+    # Of steps that are equally high, the page's may be in another round than the one that a folded step is drawn at.
+    assert lines in alive or lines in [step.alive._asdict() for step in p.timeline.unrolled()]

@@ -134,6 +134,16 @@ def test_what_a_model_refuses_the_page_refuses() -> None:
     assert beyond["why"] in ("refused", "unknown")
 
 
+def test_decoding_is_exact_too() -> None:
+    model = cm.Transformer(vocab=50, context=64, layers=4, width=8, heads=2)
+    asked: dict[str, Any] = {"mode": "decode", "past": 16, "precision": "bf16", "attention": "eager"}
+    engine = Engine(cm.explore(model, on=None, **asked).html)
+    start = {size["name"]: size["value"] for size in engine.data["models"][0]["sizes"]}
+    for sizes in (start, {**start, "batch": 3, "layers": 7}, {**start, "width": 12}):
+        fields = {name: value for name, value in sizes.items() if name != "batch"}
+        check_equal(engine.at(sizes, {}), cm.predict(model.with_fields(fields), batch=sizes["batch"], **asked))
+
+
 HOSTILE = '</script><img src=x onerror="window.hit=1"><!--[[SCRIPT]]${alert(1)}'
 
 
