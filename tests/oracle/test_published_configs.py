@@ -50,7 +50,7 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
     Without those of rotary angles: constants of the positions, which it makes by a matrix product.
     """
     family = config["model_type"]
-    published = getattr(transformers, config.get("architectures", FAMILIES[family].headed)[0])
+    published = getattr(transformers, config.get("architectures", list(FAMILIES[family].ends))[0])
     made = CONFIG_MAPPING[family](**config)
     if "_vl_" in family:  # the package has these language models with a head only beside an encoder of images
         made = published.config_class(
@@ -166,6 +166,7 @@ HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 48},
+    "llama4_text": {"num_experts_per_tok": 16},  # the package runs all experts, whatever this says
     **{name: {"head_dim": 128} for name in HEADS_OF_A_SIZE},
 }
 """What the published class itself cannot do without."""

@@ -56,6 +56,10 @@ For each how its architectures begin, and the family of its language model where
 """
 
 
+COMMON = ("bert", "gemma3", "gpt2", "gpt_oss", "llama", "mistral", "qwen3", "t5", "vit", "whisper")
+"""Some that most people meet."""
+
+
 def read_config(data: dict[str, Any]) -> Architecture:
     """The model that a published configuration describes.
 
@@ -69,9 +73,11 @@ def read_config(data: dict[str, Any]) -> Architecture:
     if name in TOWERS:
         return _language_model(name, data)
     if name not in FAMILIES:
-        near = str(unknown("model_type", name, [*FAMILIES, *TOWERS])).partition(": known are")[0]
+        known = [*FAMILIES, *TOWERS]
+        near = str(unknown("model_type", name, known)).partition(": known are")[0]
         raise SpecError(
-            f"{near}{'' if near.endswith('?') else '.'} Known are {', '.join(sorted([*FAMILIES, *TOWERS]))}",
+            f"{near}{'' if near.endswith('?') else '.'} {len(known)} families are read, such as {', '.join(COMMON)}: "
+            "see the documentation of published configurations",
             ("model_type",),
         )
     return FAMILIES[name].read(data)
