@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.op_call import OpCall, rule, strides_of
 from costmodel.layers.bags import EmbeddingBag
@@ -115,12 +117,16 @@ def weight_norm(op: OpCall) -> Tensor:
     return op.layer(WeightNorm(), op.tensor("v"), op.tensor("g"))
 
 
+MODES: tuple[Literal["sum", "mean", "max"], ...] = ("sum", "mean", "max")
+"""PyTorch's numbers of them."""
+
+
 @rule("_embedding_bag")
 def embedding_bag(op: OpCall) -> Tensor:
     """Sums, means or maxima of rows; what else it returns is its own."""
     table = op.weight("weight")
-    rows, features = table.shape
-    kind = EmbeddingBag(rows, features, op.shape[0], ("sum", "mean", "max")[op.value("mode", 0)])
+    entries, features = table.shape
+    kind = EmbeddingBag(entries, features, op.shape[0], MODES[op.value("mode", 0)])
     weights = [op.tensor("per_sample_weights")] if op.has("per_sample_weights") else []
     return op.layer(kind, op.tensor("indices"), op.tensor("offsets"), *weights, tied={"weight": table})
 
