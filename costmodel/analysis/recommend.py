@@ -475,7 +475,7 @@ def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[An
     Attention is a fused kernel unless it is given, which does the same as the eager one in less memory.
     """
     training = first.settings.training
-    own: dict[str, Sequence[Any]] = {"precision": PRECISIONS[first.settings.mode]}
+    own: dict[str, Sequence[Any]] = {"precision": PRECISIONS["train" if first.settings.training else "inference"]}
     if training:
         own |= {"optimizer": OPTIMIZERS, "checkpoint": CHECKPOINTS}
     if first.model.HAS_ATTENTION:

@@ -12,7 +12,7 @@ from costmodel.cli.options import SETTINGS, read_values
 from costmodel.errors import SettingError, shown
 
 SERVED = ("precision", "attention", "cache_precision", "latent_attention")
-"""Settings of `predict` that serving takes too."""
+"""Settings of `predict` that serving takes too; `performance.serving` has them, and takes long to load."""
 
 
 def _several(_: click.Context, parameter: click.Parameter, text: str | None) -> Sequence[Any] | None:

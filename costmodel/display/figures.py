@@ -149,7 +149,7 @@ NAMES = {
 def scale_of(quantity: str, most: float) -> tuple[float, str]:
     """The unit in which a quantity of this size is drawn, and what to write at its axis."""
     group = quantity.partition(".")[0]
-    if group == "memory":
+    if UNITS.get(group) == "bytes":
         size, name = binary_unit(int(most))
         return size, f"{quantity} [{name}]"
     if group not in UNITS:

@@ -120,7 +120,7 @@ def shower(quantity: str) -> Callable[[Any], str]:
     group = quantity.partition(".")[0]
     if group in TIMES:
         return _TIMES[UNITS[group]]
-    return show_bytes if group == "memory" else show_flops if "flops" in group else show_count
+    return show_bytes if UNITS.get(group) == "bytes" else show_flops if "flops" in group else show_count
 
 
 def show_few(value: float) -> str:

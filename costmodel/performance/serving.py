@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
@@ -21,6 +21,7 @@ from costmodel.performance.engines import Engine, engine_named
 from costmodel.performance.time import Time
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.frozen import Frozen, frozen
+from costmodel.training.settings import Attention, CachePrecision, LatentAttention, OnePrecision
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +29,15 @@ if TYPE_CHECKING:
 Arrivals = Literal["together", "steady"]
 """together: requests of a batch start at once, and end at once. steady: whoever is done is followed by a new request,
 whose prefill goes between the others' steps."""
-SERVED_SETTINGS = ("attention", "cache_precision", "flop_rule", "latent_attention", "precision")
-"""Settings of `predict` that serving takes; it gives the others itself."""
+
+
+class ServedSettings(TypedDict, total=False):
+    """Settings of `predict` that serving takes; it gives the others itself."""
+
+    precision: OnePrecision
+    attention: Attention
+    cache_precision: CachePrecision
+    latent_attention: LatentAttention
 
 
 @frozen()
@@ -219,7 +227,7 @@ class Serving(Answer):
 
     def _with_speed(self, speed: float) -> Serving:
         other = replace(self, engine=replace(self.engine, speed=speed))
-        vars(other)["_steps"] = self._steps
+        vars(other)["_steps"] = self._steps  # what kernels take does not depend on it
         return other
 
     def _kernel_share(self, concurrency: int) -> float:
@@ -442,7 +450,7 @@ def serve(
     arrivals: Arrivals = "together",
     drafts: Drafts | Mapping[str, Any] | None = None,
     price: float | None = None,
-    **settings: Any,
+    **settings: Unpack[ServedSettings],
 ) -> Serving:
     """Time to first token, time a token and tokens a second of a decoder on one device, by concurrency.
 
@@ -471,8 +479,8 @@ def serve(
     """
     found = decoder(model)
     for name in settings:
-        if name not in SERVED_SETTINGS:
-            raise unknown("setting of serving", name, SERVED_SETTINGS)
+        if name not in ServedSettings.__annotations__:
+            raise unknown("setting of serving", name, ServedSettings.__annotations__)
     for name, value in (("input", input), ("output", output)):
         _check(name, value)
     if input + output > found.context:

@@ -303,6 +303,8 @@ def network_that_fits(prediction: Prediction, dtype: str = "float32", *, optimiz
 def check_runs(prediction: Prediction) -> None:
     """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
     settings = prediction.settings
+    if settings.keeps:
+        raise SettingError(f"mode={settings.mode!r} is not run in NumPy: use mode='inference'")
     plain = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
     for name, value in plain.items():
         if getattr(settings, name) != value:

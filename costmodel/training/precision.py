@@ -150,6 +150,9 @@ PrecisionName = Literal[
     "fp8",
     "int8",
     "int4",
+    "q8_0",
+    "q4_0",
+    "q4_k_m",
 ]
 """Names of the ready-made policies, for a type checker and an editor."""
 PRECISIONS = {
@@ -179,6 +182,19 @@ PRECISIONS = {
         Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
         Precision(
             "int4", weight="fp16", quantised="int4", group=128, source="a scale a group of 128 (Frantar et al. 2023)"
+        ),
+        Precision(
+            "q8_0", weight="fp16", quantised="int8", group=32, source="GGUF Q8_0: 8.5 bits a weight (ggml, block_q8_0)"
+        ),
+        Precision(
+            "q4_0", weight="fp16", quantised="int4", group=32, source="GGUF Q4_0: 4.5 bits a weight (ggml, block_q4_0)"
+        ),
+        Precision(
+            "q4_k_m",
+            weight="fp16",
+            quantised="int4",
+            group=19,
+            source="GGUF Q4_K_M, by its bytes: 4.84 bits a weight on average of Q4_K and Q6_K (llama.cpp, quantize)",
         ),
     )
 }

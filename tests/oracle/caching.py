@@ -268,9 +268,10 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
-        views = any(returned.alias_info for returned in func._schema.returns) or func in VIEWS
-        if views or not all(x.numel() for x in given):  # experts that no row was sent to read nothing
+        if any(returned.alias_info for returned in func._schema.returns) or func in VIEWS:
             return made
+        if not all(x.numel() for x in given):  # experts that no row was sent to read nothing
+            given = [x for x in given if storage_of(x) not in self._weights]
         for x in {storage_of(x): x for x in given}.values():
             if storage_of(x) not in self._weights:
                 self._moved.append((False, x, seen(x)))
