@@ -120,6 +120,9 @@ def _warnings(t: Time) -> list[str]:
 
 def _notes(t: Time) -> list[str]:
     notes = [f"{_TIERS[t.tier]}; stack: {t.stack.source}"]
+    p = t.prediction
+    if p.model.HAS_ATTENTION and p.settings.attention == "eager":
+        notes.append("attention is eager, as asked: scores are stored; what frameworks run is attention='flash'")
     if t.tier != "ceiling":
         notes.append("range: holds about four of five measured runs; what makes it widest:")
         notes += [_effect(effect, t) for effect in t.widest]

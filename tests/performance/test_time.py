@@ -209,6 +209,14 @@ def test_wrong_runs_are_refused_in_one_line(ask: Any, said: str) -> None:
         ask(timed(CASES[0]))
 
 
+def test_eager_attention_is_said_to_be_slower_than_what_frameworks_run() -> None:
+    kinds: tuple[Any, ...] = ("eager", "flash")
+    eager, flash = (cm.predict("vit-b-16", batch=8, attention=kind, precision="bf16").on("h100-sxm") for kind in kinds)
+    assert "attention='flash'" in str(eager)
+    assert "attention='flash'" not in str(flash)
+    assert flash.seconds < eager.seconds
+
+
 def test_data_has_everything() -> None:
     t = timed(CASES[0], stack="compiled")
     data = json.loads(t.to_json())
