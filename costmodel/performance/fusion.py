@@ -70,7 +70,7 @@ class Group:
     @cached_property
     def backward(self) -> list[Kernel]:
         """One kernel, and one more for the gradients of weights, which sum over rows."""
-        calls = [call for call in self.calls if call.y.requires_grad]
+        calls = [call for call in self.calls if call.differentiated]
         kernels = [kernel for call in calls for kernel in call.kind.backward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
@@ -105,7 +105,7 @@ class Group:
     def _saved(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Launches and bytes saved forward, and backward."""
         forward = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
-        trained = [call for call in self.calls if call.y.requires_grad]
+        trained = [call for call in self.calls if call.differentiated]
         backward = [kernel for call in trained for kernel in call.kind.backward_kernels(call)]
         return _less(forward, self.forward), _less(backward, self.backward)
 

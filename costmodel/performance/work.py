@@ -85,7 +85,7 @@ class _Walk:
                 if entry.recomputed:
                     self._forward(entry, "backward", again=True)
                 self._backward(entry)
-            elif entry.y.requires_grad:
+            elif entry.differentiated:
                 for kernel in self._backward_kernels(entry):
                     self._add(entry, "backward", kernel)
 
@@ -123,7 +123,7 @@ def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[i
     """
     found: dict[Storage, tuple[int, int]] = {}
     for call in run.root.calls():
-        if not call.y.requires_grad or any(x.storage is call.y.storage for x in call.inputs):
+        if not call.differentiated or any(x.storage is call.y.storage for x in call.inputs):
             continue
         for x in {id(g.operand): g.operand for g in call.gradients()}.values():
             storage = x.storage
