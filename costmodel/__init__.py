@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from costmodel.architectures.vision_transformer import VisionTransformer
     from costmodel.cost.prediction import Prediction, predict
     from costmodel.errors import CostModelError
+    from costmodel.explorer.page import explore
     from costmodel.hardware.catalogue import load_machine, machines
     from costmodel.hardware.machine import Machine
     from costmodel.importers.torch.importing import from_torch
     from costmodel.importers.zoo import load, models
     from costmodel.performance.engines import Engine
     from costmodel.performance.fitting import fit_machine
+    from costmodel.performance.probing import calibrate_machine
     from costmodel.performance.serving import Drafts, Serving, serve
     from costmodel.performance.stacks import Stack
     from costmodel.performance.time import Time, time_on
@@ -51,6 +53,7 @@ _HOMES = {
     "break_even": "costmodel.analysis.break_even",
     "sensitivity": "costmodel.analysis.sensitivity",
     "CostModelError": "costmodel.errors",
+    "explore": "costmodel.explorer.page",
     **dict.fromkeys(("max_batch", "max_layers", "max_seq", "max_width", "solve"), "costmodel.analysis.solve"),
     "Prediction": "costmodel.cost.prediction",
     "predict": "costmodel.cost.prediction",
@@ -62,6 +65,7 @@ _HOMES = {
     "Engine": "costmodel.performance.engines",
     **dict.fromkeys(("Drafts", "Serving", "serve"), "costmodel.performance.serving"),
     "fit_machine": "costmodel.performance.fitting",
+    "calibrate_machine": "costmodel.performance.probing",
     "Stack": "costmodel.performance.stacks",
     "Time": "costmodel.performance.time",
     "time_on": "costmodel.performance.time",
@@ -93,8 +97,10 @@ __all__ = [
     "Transformer",
     "VisionTransformer",
     "break_even",
+    "calibrate_machine",
     "cheapest_checkpoint",
     "compare",
+    "explore",
     "fit_machine",
     "from_torch",
     "load",

@@ -12,6 +12,10 @@ os.environ.pop("COLUMNS", None)  # how wide this terminal is; what the tests exp
 ORACLE = ("torch", "torchvision")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--hostile", action="store_true", help="run all hostile cases of tests/hostile, not a sample")
+
+
 def pytest_configure() -> None:
     if os.environ.get("COSTMODEL_REQUIRE_ORACLE") and (missing := [m for m in ORACLE if find_spec(m) is None]):
         raise pytest.UsageError(f"COSTMODEL_REQUIRE_ORACLE is set, but {' and '.join(missing)} cannot be imported")

@@ -35,6 +35,7 @@ ORDER = (
     "cost",
     "performance",
     "analysis",
+    "explorer",
     "roofline",
     "cli",
 )
@@ -178,10 +179,9 @@ def test_a_kind_that_leaves_a_cost_out_is_refused_by_name() -> None:
         class Forgetful(Unary):
             source = "none"
 
+    stated = {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")}
     with pytest.raises(TypeError, match="Sourceless names no source"):
-        layer(
-            type("Sourceless", (Unary,), {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")})
-        )
+        layer(type("Sourceless", (Unary,), stated))
     assert not {"forgetful", "sourceless"} & KINDS.keys()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import VariedSize, knob_of, last_true
+from costmodel.analysis.vary import VariedSize, check_open, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
 from costmodel.display.answer import Answer
@@ -63,7 +63,7 @@ class Crossing:
     leads: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 
@@ -144,14 +144,13 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
             "attention.scores:flops.forward", "mlp:params".
         b: likewise.
         for_: what to turn: batch, seq, image, or a size of the model such as layers or width.
-        **settings: all that `predict` takes but for_.
+        **settings: all that `predict` takes but `for_`.
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if for_ in settings:
-        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    check_open(for_, settings)
     if for_ == "past":  # a decode step has one, whatever is found
         settings["past"] = 1
     return cross(predict(model, **settings), a, b, for_)
@@ -159,6 +158,9 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
 
 def cross(asked: Prediction, a: str, b: str, for_: str) -> BreakEven:
     """`break_even` for the question of a prediction, whose own value of `for_` does not matter."""
+    for what in (a, b):
+        if not isinstance(what, str):
+            raise SettingError(f"{shown(what)} is not a cost: use a name such as 'memory.activations' or 'mlp'")
     if _unit(a) != _unit(b):
         raise SettingError(f"{a} and {b} are not in one unit: {_unit(a)} and {_unit(b)}")
     for what in (a, b):

@@ -11,7 +11,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import Budget, read_budget, show_bytes, show_flops
+from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -33,7 +33,7 @@ class Candidate:
     recomputed_flops: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice(Answer):
     """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits."""
 
@@ -131,7 +131,7 @@ def choose(prediction: Prediction, memory: Any, reserve: Any = 0) -> Choice:
         raise SettingError(f"checkpoint={shown(settings.checkpoint)} is what is to be chosen: leave it out")
     if not settings.training:
         raise SettingError(f"mode={settings.mode!r} recomputes nothing: choose a checkpoint in mode 'train'")
-    budget, spared = read_budget(memory), read_budget(reserve, "reserve").bytes if reserve else 0
+    budget, spared = read_budget(memory), read_reserve(reserve)
     found = sorted(_candidates(prediction), key=lambda candidate: (candidate.recomputed_flops, candidate.peak))
     return Choice(budget, spared, tuple(found))
 

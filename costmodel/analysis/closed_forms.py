@@ -7,7 +7,7 @@ question is traced once more. So a tree of decisions grows whose leaves are form
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -35,7 +35,7 @@ SIDES = ("image.height", "image.width")
 class Forms:
     """Formulas of one regime, by quantity; of quantities of time what they are worked out from."""
 
-    formulas: Mapping[str, Polynomial]
+    formulas: Mapping[Hashable, Polynomial]
     time: LetteredTime | None = None
 
 
@@ -114,13 +114,17 @@ class ClosedForms:
     def reason(self, point: Mapping[str, int]) -> str:
         """Why there is no answer at a point; "" if there is one."""
         try:
-            self._values(self.predict(point))
+            prediction = self.predict(point)
+            self._values(prediction)
+            for quantity in self.quantities if self.timed else ():
+                prediction.value(quantity)
         except CostModelError as error:
             return str(error)
         return ""
 
-    def _values(self, prediction: Prediction) -> dict[str, int]:
-        return {quantity: prediction.value(quantity) for quantity in self.quantities}
+    def _values(self, prediction: Prediction) -> dict[Hashable, int]:
+        """What gets formulas; times are worked out from others."""
+        return {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
 
     def _explore(self, point: Mapping[str, int]) -> Leaf:
         """Trace at a point, and graft the path of its decisions onto the tree."""
@@ -154,7 +158,7 @@ class ClosedForms:
             asked = settings_of(self.settings | settings)
             check_applies(model, asked)
             prediction = Prediction(model, asked)
-            values = {q: prediction.value(q) for q in self.quantities if q not in TIMED}
+            values = self._values(prediction)
             time = self._timed(prediction) if self.timed else None
         except CostModelError:
             if reason := self.reason(point):
@@ -171,22 +175,27 @@ class ClosedForms:
                 prediction.value(quantity)  # where there is none it says why
         return LetteredTime(prediction.time)
 
-    def _lettered(self, sizes: dict[str, int], letters: dict[str, Noting]) -> Architecture:
+    def _lettered(self, sizes: dict[str, int], letters: Mapping[str, Noting]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
         try:
             sized = varied(self.model, self.changed | sizes)
         except CostModelError:
             with suppress(ValueError, AttributeError):  # what it decides is noted; a part may lack what it needs
-                self.model.with_values(self.changed | letters).checked()
+                self.model.with_values(self.changed).with_sizes(letters).checked()
                 _ = [letter.fixed() for letter in letters.values()]  # no letter has met what is wrong
             raise
-        return sized.with_values(letters).checked() if letters else sized
+        return sized.with_sizes(letters).checked() if letters else sized
 
 
 def open_sizes(model: Architecture) -> tuple[str, ...]:
     """Sizes of a question about `model` that formulas can have letters for."""
     fields = [name for name in model.LETTERS if name in model.field_names()]
-    return (*SIZES, *SIDES, *fields)
+    return (*SIZES, *SIDES, *fields, *_spread(model))
+
+
+def _spread(model: Architecture) -> list[str]:
+    """Sizes that are no field of their own but entries of one, such as those of hidden layers."""
+    return [] if model.LETTERS else list(model.size_fields())
 
 
 def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
@@ -194,7 +203,10 @@ def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
 
     Raises CostModelError.
     """
-    own = {name: value for name, value in fields.items() if name not in model.DERIVED}
+    entries = {name: fields[name] for name in _spread(model) if name in fields}
+    own = {name: value for name, value in fields.items() if name not in model.DERIVED and name not in entries}
+    if entries:
+        model = model.with_sizes(entries).with_fields({})
     if own:
         model = model.with_fields(own)
     for name in model.DERIVED:

@@ -35,7 +35,7 @@ MOST = 64
 """More than this side by side is a sweep."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Predictions side by side, by label; the first is what the others are compared with.
 
@@ -211,9 +211,14 @@ def _predicted(model: Architecture, models: Sequence[Architecture], settings: Ma
     given = {name: value for name, value in settings.items() if not _of_others(name, model, models)}
     choices = []
     for name, value in given.items():
-        if isinstance(value, list) and not value:
+        if isinstance(value, list | range) and not value:
             raise SettingError(f"{name}={shown(value)} is empty: give at least one value")
-        choices.append(value if isinstance(value, list) else [value])
+        choices.append(value if isinstance(value, list | range) else [value])
+    count = 1
+    for values in choices:  # counted before any is worked out
+        count *= len(values[: MOST + 1])
+    if count > MOST:
+        raise SettingError(f"compare takes 2 to {MOST} models or settings, and these are more: use fewer, or a sweep")
     return [_one(model, dict(zip(given, values, strict=True))) for values in product(*choices)]
 
 

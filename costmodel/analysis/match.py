@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from costmodel.architectures.base import Architecture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Match(Answer):
     """The model of a family whose quantity is nearest to a target; of two as near, the smaller."""
 

@@ -40,14 +40,11 @@ def pareto(
 
     """
     most = (most,) if isinstance(most, str) else tuple(most)
-    found, axes = _cells(sweep)
-    frame: Any = found
     names = [*quantities, *most]
-    for name in names:
-        if name not in frame:
-            raise unknown("quantity of this sweep", name, [str(n) for n in frame if n != "reason"])
-    if len(set(names)) < 2:
+    if len(set(map(str, names))) < 2:
         raise SettingError("pareto takes two quantities or more: give it such as 'memory.peak', 'flops.total'")
+    found, axes = _read(Path(sweep), names) if isinstance(sweep, str | Path) else _cells(sweep, names)
+    frame: Any = found
     for name in names:
         if frame[name].dtype.kind not in "iuf":
             raise SettingError(f"{name} has names, of which none is more than another: use a quantity or a size")
@@ -64,33 +61,38 @@ def pareto(
     return front
 
 
-def _cells(sweep: Any) -> tuple[pandas.DataFrame, list[str]]:
+def _check_known(names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise UnknownNameError for a name that no column has."""
+    for name in names:
+        if not isinstance(name, str) or name not in columns or name == "reason":
+            raise unknown("quantity of this sweep", name, [n for n in columns if n != "reason"])
+
+
+def _cells(sweep: Any, names: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:
     """A row for each cell, and which of the columns are axes. Raises CostModelError."""
-    if isinstance(sweep, str | Path):
-        sweep = _read(Path(sweep))
     if hasattr(sweep, "to_dataframe"):
         sweep = sweep.to_dataframe()
     if not hasattr(sweep, "reset_index"):
         raise SettingError(f"{shown(sweep)} is no sweep: give what cm.sweep gave, or where it was saved")
     frame = sweep.reset_index() if any(sweep.index.names) else sweep
+    _check_known(names, [str(name) for name in frame])
     return frame, [str(name) for name in frame if name not in ALL and name != "reason"]
 
 
-def _read(path: Path) -> Any:
-    """A saved sweep."""
+def _read(path: Path, names: Sequence[str]) -> tuple[pandas.DataFrame, list[str]]:
+    """The same of a saved sweep, without cells that lack a value of these names. Raises CostModelError."""
     try:
-        if path.suffix == ".zarr":
-            import xarray
-
-            return xarray.open_zarr(path, consolidated=False)
-        from pyarrow import parquet
-
-        return parquet.read_table(path).to_pandas()
+        from costmodel.analysis.sweep.saved import Damaged, open_saved
     except ImportError:
-        raise CostModelError("reading a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
-    except (OSError, ValueError) as error:
-        why = str(error).partition("\n")[0] if path.exists() else "there is no such file"
-        raise CostModelError(f"cannot read the sweep {shown(str(path))}: {why}") from None
+        raise CostModelError("reading a sweep needs pyarrow and pandas: pip install 'costmodel[sweep]'") from None
+    try:
+        saved = open_saved(path)
+        _check_known(names, saved.columns)
+        return saved.cells(list(dict.fromkeys((*saved.axes, *names)))), saved.axes
+    except Damaged as error:
+        raise CostModelError(
+            f"cannot read the sweep {shown(str(path))}: {error}: give a Parquet file or Zarr store as sweeps write them"
+        ) from None
 
 
 def _ranks(frame: pandas.DataFrame, names: Sequence[str], most: Sequence[str]) -> Array:

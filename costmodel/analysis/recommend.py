@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from math import isqrt
+from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.analysis.checkpoint import show_checkpoint
@@ -19,7 +19,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable, wrapped
-from costmodel.display.units import Budget, read_budget, show_bytes, show_few
+from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -232,7 +232,7 @@ class Counts(NamedTuple):
     fit: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recommendations(Answer):
     """What fits, the most useful first; true if anything does.
 
@@ -358,6 +358,8 @@ PRECISIONS = {"train": ("bf16-autocast", "fp32"), "inference": ("bf16", "fp32")}
 CHECKPOINTS = ("none", "selective", ("attention",), ("mlp",), "block", "sqrt")
 FUSED = "fused"
 """Of attention: the kernel that PyTorch has for the precision."""
+MOST_BATCHES, MOST_CHOICES = 2_000, 500
+"""More values of a batch, or combinations of all others, are not chosen between."""
 CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 """In the order in which they are tried: what changes least last."""
 
@@ -394,10 +396,10 @@ def recommend(
         CostModelError: what is wrong with the question, in one line.
 
     """
-    budget, spared = _room(memory, settings.get("on")), read_budget(reserve, "reserve").bytes if reserve else 0
+    budget, spared = _room(memory, settings.get("on")), read_reserve(reserve)
     if isinstance(flops_per_byte, bool) or not isinstance(flops_per_byte, int | float) or not 0 <= flops_per_byte < 1e9:
         raise SettingError(f"flops_per_byte={shown(flops_per_byte)} is not a number of FLOPs: use one such as 100")
-    asked: dict[str, Any] = {n: list(value) if isinstance(value, range) else value for n, value in settings.items()}
+    asked = {name: _listed(name, value) for name, value in settings.items()}
     fixed = {name: value for name, value in asked.items() if not isinstance(value, list)}
     first = predict(model, **fixed)
     steps, varied_sizes = steps_of(first.settings, samples, asked), _knobs(first, asked)
@@ -459,6 +461,14 @@ def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tupl
         yield f"adapters of rank {RANK} on int4 weights", {"precision": "int4", "lora": lora}
 
 
+def _listed(name: str, value: Any) -> Any:
+    """A range as a list. Raises SettingError for more values than can be chosen between."""
+    most = MOST_BATCHES if name == "batch" else MOST_CHOICES
+    if isinstance(value, list | range) and len(value[: most + 1]) > most:
+        raise SettingError(f"{name} has more than {most:,} values to choose between: give fewer, or leave it out")
+    return list(value) if isinstance(value, range) else value
+
+
 def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     """What is chosen between, by setting: all that is not given and matters to this model, and what is a list.
 
@@ -478,6 +488,11 @@ def _knobs(first: Prediction, given: Mapping[str, Any]) -> dict[str, Sequence[An
         else:
             wrong = "is empty: give at least one value" if name in CHOOSABLE else "is a list: give one value"
             raise SettingError(f"{name}={shown(value)} {wrong}")
+    ways = prod(len(own[name]) for name in CHOOSABLE if name in own)
+    if ways > MOST_CHOICES:
+        raise SettingError(
+            f"{ways:,} combinations are too many to choose between, at most {MOST_CHOICES:,}: give fewer"
+        )
     return {name: own[name] for name in CHOOSABLE if name in own}
 
 

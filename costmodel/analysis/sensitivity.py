@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
+from math import log
 from typing import TYPE_CHECKING, Any, Unpack
 
 import sympy
 
+from costmodel.analysis.vary import current, knob_names, knob_of
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.quantities import TIMED
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.symbolic.sizes import expression
 from costmodel.symbolic.symbols import CeilDiv
 from costmodel.training.settings import GivenSettings, takes_settings
@@ -38,7 +42,7 @@ class Sensitivity:
     elasticity: Fraction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
@@ -46,7 +50,7 @@ class Sensitivities(Answer):
     """
 
     quantity: str
-    value: int
+    value: Any
     formula: sympy.Expr
     ranked: tuple[Sensitivity, ...]
 
@@ -75,7 +79,13 @@ class Sensitivities(Answer):
         """Sizes by elasticity."""
         show = shower(self.quantity)
         rows = [
-            (s.symbol, s.meaning, f"{s.size:,}", f"{float(s.elasticity):+.3f}", _signed(show, s.slope))
+            (
+                s.symbol,
+                s.meaning,
+                f"{s.size:,}",
+                f"{float(s.elasticity):+.3f}",
+                _signed(show, s.slope if self.quantity in TIMED else round(s.slope)),
+            )
             for s in self.ranked
         ]
         header = ("size", "what it is", "here", "elasticity", "slope, for one")
@@ -83,8 +93,8 @@ class Sensitivities(Answer):
         return Sheet([said], [Table(header, rows, words=frozenset({0, 1}))])
 
 
-def _signed(show: Any, slope: Fraction) -> str:
-    return f"{'-' if slope < 0 else '+'}{show(round(abs(slope)))}"
+def _signed(show: Any, slope: Any) -> str:
+    return f"{'-' if slope < 0 else '+'}{show(float(abs(slope)) if isinstance(slope, Fraction) else abs(slope))}"
 
 
 @takes_settings()
@@ -107,6 +117,8 @@ def sensitivity(
 
 def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     """`sensitivity` for the question of a prediction."""
+    if quantity in TIMED:
+        return _of_time(prediction, quantity)
     value = int(prediction.value(quantity))
     if not value:
         raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
@@ -120,6 +132,31 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
             ranked.append(Sensitivity(definition.symbol, definition.meaning, definition.value, slope, elasticity))
     ranked.sort(key=lambda s: -abs(s.elasticity))
     return Sensitivities(quantity, value, sympy.factor_terms(sympy.expand(formula)), tuple(ranked))
+
+
+NEAR = 50
+"""A size is turned by about one in so many of it, where there is no formula to differentiate."""
+
+
+def _of_time(prediction: Prediction, quantity: str) -> Sensitivities:
+    """Sensitivities of what has no formula of its own, from the next value of each size that is about as large."""
+    value = float(prediction.value(quantity))
+    ranked = []
+    for name in knob_names(prediction.model):
+        try:
+            here = current(prediction, name)
+            varied = knob_of(prediction, name)
+            place = bisect_left(varied.values, here + max(1, here // NEAR))
+            near = varied.values[place]
+            other = float(varied.at(near).value(quantity))
+        except (CostModelError, IndexError):
+            continue
+        slope = Fraction(other - value) / (near - here) if here else Fraction(0)
+        if slope:
+            elasticity = Fraction(log(other / value) / log(near / here))
+            ranked.append(Sensitivity(name, f"to {near:,}", here, slope, elasticity))
+    ranked.sort(key=lambda s: -abs(s.elasticity))
+    return Sensitivities(quantity, value, sympy.Symbol(quantity), tuple(ranked))
 
 
 def _symbol(name: str) -> sympy.Symbol:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import Curve, VariedSize, current, knob_of, last_true
+from costmodel.analysis.vary import Curve, VariedSize, check_open, current, knob_of, last_true
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import BETTER, plain
@@ -25,6 +25,7 @@ from costmodel.display.units import (
     Budget,
     read_amount,
     read_budget,
+    read_reserve,
     show_amount,
     show_bytes,
     shower,
@@ -46,7 +47,7 @@ _COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution(Answer):
     """The largest value of a knob at which a quantity is within its target; true if there is one.
 
@@ -194,8 +195,7 @@ def solve(
         CostModelError: what is wrong with the question, in one line.
 
     """
-    if for_ in settings:
-        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
+    check_open(for_, settings)
     if for_ == "past":  # a decode step has one, whatever is found
         settings["past"] = 1
     return solve_for(predict(model, **settings), quantity, target, for_, reserve)
@@ -236,8 +236,8 @@ def max_width(
 def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, int]:
     """A target and a reserve in the quantity's unit. Raises SettingError."""
     if quantity.startswith("memory."):
-        return read_budget(target, "target"), read_budget(reserve, "reserve").bytes if reserve else 0
-    if reserve:
+        return read_budget(target, "target"), read_reserve(reserve)
+    if read_reserve(reserve):
         raise SettingError(f"reserve={shown(reserve)} is memory: leave it out for {quantity}")
     if quantity in TIMES:
         return _timed_target(quantity, target), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,9 +14,17 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import BETTER, TIMED, plain
 from costmodel.documents.description import unknown_field
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings
+
+
+def check_open(for_: Any, settings: Mapping[str, Any]) -> None:
+    """Raise SettingError for what is no name of a size to find, or is given."""
+    if not isinstance(for_, str):
+        raise SettingError(f"for_={shown(for_)} is not the name of a size: use one such as 'batch' or 'layers'")
+    if for_ in settings:
+        raise SettingError(f"{for_}={shown(settings[for_])} is what is to be found: leave it out")
 
 
 def last_true(holds: Callable[[int], bool], count: int, guess: int = 0) -> int:

@@ -17,6 +17,7 @@ from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softm
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.latent import ExpandValue
 from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import exact_div, minimum, product
 
@@ -49,7 +50,7 @@ class Tables:
         self.past = 0 if setting.cache is None else setting.cache.past
         self.absorbed = setting.absorbed and model.latent is not None
         unequal = self.absorbed or model.value_features != model.head_features
-        relative = model.positions == "relative"
+        relative = model.by_distance
         lacks = unequal or relative or (run.training and model.attention_dropout > 0)
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
         self.composed = setting.kernel == "eager" or self.fallback
@@ -72,7 +73,9 @@ class Tables:
             if model.positions == "rotary"
             else []
         )
-        self.bias = self._relative() if model.positions == "relative" else None
+        shape = (self.seq, self.keys(None))
+        self.buckets = self.run.buffer(shape, "index", self.run.within("relative_buckets")) if relative else None
+        self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
 
     def keys(self, window: int | None) -> int:
@@ -90,10 +93,11 @@ class Tables:
         """Whether all keys are kept for a token, so that nothing is masked: of one that is alone and the last."""
         return self.cache is not None and self.seq == 1
 
-    def _relative(self) -> Tensor:
-        """A trained bias for each head and bucket of distances, (h, T, keys) (Raffel et al. 2020, §2.1)."""
-        buckets = self.run.buffer((self.seq, self.keys(None)), "index", self.run.within("relative_buckets"))
-        biases = Embedding(self.model.buckets, self.model.heads)(buckets, name="relative_bias")
+    def relative(self) -> Tensor | None:
+        """A trained bias for each head and bucket of distances, (h, T, keys) (Raffel et al. 2020, §2.1), if any."""
+        if self.buckets is None:
+            return None
+        biases = Embedding(self.model.buckets, self.model.heads)(self.buckets, name="relative_bias")
         return Permute((2, 0, 1))(biases, name="relative_bias_by_head")
 
     def mask(self, window: int | None) -> Tensor | None:
@@ -120,7 +124,7 @@ class Mixer:
         self.model = model
         self.tables = tables
         self.memory = memory
-        self.rotated = variant.rotated and memory is None
+        self.rotated = variant.rotated and memory is None and model.positions == "rotary"
         own = None if model.window is None else model.window.size
         self.window = window = own if variant.windowed and memory is None else None
         seq = tables.seq
@@ -129,17 +133,17 @@ class Mixer:
         past = tables.past
         self.pairs = visible_pairs(seq, causal=model.causal, window=window, past=past) if masked else self.every
         self.mask = tables.mask(window) if memory is None else None
-        self.bias = tables.bias if memory is None else None
-        if self.bias is not None and tables.cache is not None:
-            self.bias = tables.seen(self.bias, window)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *matrix = self._projected(x, angles if self.rotated else [])
+            bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
+            if bias is not None and self.tables.cache is not None:
+                bias = self.tables.seen(bias, self.window)
             with x.run.part("core"):
-                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value)
+                mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
             if matrix:
                 expand = ExpandValue(model.head_features - model.rotated, model.value_features)
                 mixed = expand(mixed, name="value_up", tied={"weight": matrix[0]})
@@ -198,13 +202,15 @@ class Mixer:
         norm = self.model.query_key_norm if name != "value" else None
         if norm == "width":
             x = normed(self.model, x, f"{name}_norm")
-        if norm in ("head", "heads"):
+        if norm in ("head", "heads") or (norm == "unit" and self.rotated):
             x = Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
-            own = None if norm == "head" else heads
-            return Permute((0, 2, 1, 3))(normed(self.model, x, f"{name}_norm", own), name=f"split_{name}")
+            own = heads if norm == "heads" else None
+            plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm == "unit" else None
+            x = normed(self.model, x, f"{name}_norm", own) if plain is None else plain
+            return Permute((0, 2, 1, 3))(x, name=f"split_{name}")
         return SplitHeads(heads)(x, name=f"split_{name}")
 
-    def _composed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         model, tables = self.model, self.tables
         heads, length = query.shape[1:3]
         if tables.absorbed:  # all heads have the same keys: their queries are rows of one product
@@ -227,8 +233,8 @@ class Mixer:
         if tables.slopes is not None:
             slopes = tables.slopes if tables.cache is None else tables.seen(tables.slopes, self.window)
             scores = Add()(scores, slopes, name="add_alibi")
-        if self.bias is not None:
-            scores = Add()(scores, self.bias, name="add_relative")
+        if bias is not None:
+            scores = Add()(scores, bias, name="add_relative")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(Sink()(scores) if model.sinks else scores)
@@ -242,11 +248,11 @@ class Mixer:
         mixed = Matmul(visible)(weights, value, name="mix")
         return Reshape((heads, length, value.shape[3]))(mixed, name="split_mixed")
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.tables.absorbed else self.model.score_scale
         return FusedAttention(kernel, self.model.attention_dropout, pairs, scale, self.pairs)(
-            query, key, value, *(() if self.bias is None else (self.bias,)), name="fused"
+            query, key, value, *(() if bias is None else (bias,)), name="fused"
         )

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from costmodel.architectures.activations import NAMES
 from costmodel.documents.description import Description, Reads
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Activation
-from costmodel.layers.base import KINDS, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-LossName = Literal["cross_entropy", "mean_squared_error"]
+LossName = Literal["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]
 
 
 def as_tuple(value: Any) -> Any:
@@ -31,12 +30,6 @@ def as_tuple(value: Any) -> Any:
 
 ImageShape = Annotated[Reads[tuple[Size, Size, Size], tuple[Size, Size, Size] | list[Size]], BeforeValidator(as_tuple)]
 """(channels, height, width)."""
-NAMES = sorted(name for name, kind in KINDS.items() if issubclass(kind, Activation))
-
-
-def activation(name: str) -> Layer:
-    """The kind called `name`, with its defaults."""
-    return KINDS[name]()
 
 
 def _known(name: str) -> str:
@@ -88,6 +81,8 @@ class Architecture(Description):
 
     HAS_ATTENTION: ClassVar[bool] = False
     """Whether settings of attention apply."""
+    DETACHES: ClassVar[bool] = False
+    """Whether some of what it computes may be out of reach of gradients, as a target network is."""
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ()
     """Sizes of a batch, beside its samples, that a question may give."""
     LETTERS: ClassVar[dict[str, str]] = {}
@@ -171,7 +166,7 @@ class Architecture(Description):
         """The model with another size, checked. Raises CostModelError where there is none."""
         return self.with_fields({name: value})
 
-    def with_sizes(self, sizes: dict[str, int]) -> Self:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
         """This model with letters for some of its sizes, of the same values."""
         return self.with_values(sizes)
 

@@ -13,9 +13,9 @@ from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec, Variant
-from costmodel.graph.run import Run
+from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add
+from costmodel.layers.arithmetic import Add, LayerScale
 from costmodel.symbolic.sizes import exact_div
 
 Sublayers = dict[str, Callable[[Tensor], Tensor]]
@@ -39,10 +39,20 @@ def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetti
     mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
+    shared = Shared(run) if model.shared_blocks else None
+
     def block(variant: Variant, x: Tensor) -> Tensor:
+        if shared is None:
+            return applied(variant, x)
+        with run.sharing(shared):
+            return applied(variant, x)
+
+    def applied(variant: Variant, x: Tensor) -> Tensor:
         mlp = partial(routed if variant.routed else feed_forward, model)
         sublayers: Sublayers = {"attention": mixers[variant], **crossing, "mlp": mlp}
-        return _parallel(model, x, sublayers) if model.parallel else _sequential(model, x, sublayers)
+        if model.parallel:
+            return _parallel(model, x, sublayers)
+        return _sequential(model, x, sublayers, normed_first=variant.normed)
 
     return Stack(model.pattern, model.layers, block)(run, x)
 
@@ -54,10 +64,11 @@ def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor
     return Add()(Add()(x, mixed, name="add_attention"), fed, name="add_mlp")
 
 
-def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:
+def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers, *, normed_first: bool) -> Tensor:
     place = model.norm_placement
     for name, sublayer in sublayers.items():
-        inner = normed(model, x, f"{name}_norm") if place in ("pre", "both") else x
+        before = place in ("pre", "both") and (normed_first or name != "attention")
+        inner = normed(model, x, f"{name}_norm") if before else x
         y = sublayer(inner)
         if place in ("output", "both"):
             y = normed(model, y, f"{name}_output_norm")
@@ -70,10 +81,19 @@ def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tens
 def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
     own = model.mixed_dropout if sublayer == "attention" else None
     dropout = model.residual_dropout if own is None else own
-    return scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+    x = scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
+    if not model.layer_scale:
+        return x
+    rows = x.view((x.rows, x.shape[-1]), None)
+    return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape, None)
 
 
-WORDS = {"windowed": ("global", "local"), "rotated": ("unrotated", "rotated"), "routed": ("dense", "routed")}
+WORDS = {
+    "windowed": ("global", "local"),
+    "rotated": ("unrotated", "rotated"),
+    "routed": ("dense", "routed"),
+    "normed": ("first", "later"),
+}
 """What a block is called, by the value of the field in which blocks differ."""
 
 

@@ -39,6 +39,7 @@ from costmodel.training.fields import check_names, checked, show
 
 MOST_VALUES = 20_000
 """A description with more items and template values is refused: no network needs them, and a runaway file does."""
+MOST_TEMPLATES = 200
 DEEPEST = 50
 """Nesting beyond this is refused."""
 
@@ -242,6 +243,8 @@ def read_templates(define: Any) -> dict[str, Template]:
     templates: dict[str, Template] = {}
     if not isinstance(define, Mapping):
         raise SpecError(f"define: {show(define)} is not a mapping from names to templates")
+    if len(define) > MOST_TEMPLATES:
+        raise SpecError(f"define: {len(define):,} templates are too many: use at most {MOST_TEMPLATES}")
     for name, body in define.items():
         where = f"define.{name}"
         if not isinstance(name, str) or not name.isidentifier():

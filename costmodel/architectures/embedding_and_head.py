@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.architectures.base import activation
+from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import capped, dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
@@ -14,17 +14,20 @@ from costmodel.layers.linear import Linear
 def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
     """Embeddings of tokens, (batch, T, d_e), with positions and segments, as the first block reads them."""
     x = scaled(x, model.embedding_scale, "embedding_scale")
-    if model.embedding_width is not None:
-        x = Linear(model.width, bias=False)(x, name="project_in")
+    width = x.shape[-1]
+    if model.embedding_width is not None and not model.embedding_factored:
+        width = model.width
+        x = Linear(width, bias=False)(x, name="project_in")
     if model.segments is not None:
         kinds = tokens.run.input(tokens.shape, "index", "segments")
-        x = Add()(x, Embedding(model.segments, model.width)(kinds, name="segments"), name="add_segments")
+        x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         rows = model.context if model.position_rows is None else model.position_rows
-        x = Add()(x, LearnedPositions(rows, model.width)(tokens, name="positions"), name="add_positions")
+        x = Add()(x, LearnedPositions(rows, width)(tokens, name="positions"), name="add_positions")
     if model.embedding_norm:
         x = normed(model, x, "embedding_norm")
-    return dropped(x, model.embedding_dropout, "embedding_dropout")
+    x = dropped(x, model.embedding_dropout, "embedding_dropout")
+    return Linear(model.width)(x, name="project_in") if model.embedding_factored else x
 
 
 def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
@@ -34,7 +37,10 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
     x = scaled(x, head.input_scale, "output_scale")
     if head.transform is not None:
         with x.run.scope("head_transform"):
-            x = normed(model, activation(head.transform)(Linear(x.shape[-1])(x)), "norm")
+            features = x.shape[-1] if model.embedding_width is None else model.embedding_width
+            x = normed(model, activation(head.transform)(Linear(features, bias=head.transform_bias)(x)), "norm")
+    elif model.embedding_factored and model.embedding_width is not None:
+        x = Linear(model.embedding_width, bias=False)(x, name="project_out")
     x = Linear(model.vocab, bias=head.bias)(x, name="head", tied={"weight": table} if model.tied else None)
     if head.spare_bias:
         x = Unread(model.vocab)(x, name="spare_bias")

@@ -37,9 +37,18 @@ from costmodel.layers.shape import Reshape, TransposeLast
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 SHARED = (
-    *("vocab", "width", "head_size", "relative_buckets", "qkv_bias", "key_bias", "score_scale", "attention_bias"),
-    *("mlp", "mlp_bias", "activation", "norm", "embedding_dropout", "attention_dropout", "residual_dropout"),
-    *("mlp_dropout", "final_dropout"),
+    *("vocab", "width", "head_size", "relative_buckets", "relative_shared", "qkv_bias", "key_bias", "score_scale"),
+    *(
+        "attention_bias",
+        "mlp",
+        "mlp_bias",
+        "activation",
+        "norm",
+        "embedding_dropout",
+        "attention_dropout",
+        "residual_dropout",
+    ),
+    *("mlp_dropout", "final_dropout", "norm_placement", "embedding_norm", "embedding_scale"),
 )
 """Fields of both the encoder's and the decoder's blocks."""
 
@@ -74,6 +83,7 @@ class EncoderDecoder(Architecture):
         "mlp_width": "d_ff",
         "decoder_mlp_width": "d_dec",
         "relative_buckets": "n_b",
+        "position_rows": "n_pos",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"mel_bins": "sound.mel_bins", "source_context": "sound.places", **HEAD}
 
@@ -92,6 +102,7 @@ class EncoderDecoder(Architecture):
         default="relative", description="biases by distance, or vectors (of sound: fixed ones)"
     )
     relative_buckets: Size | None = Field(default=None, description="distances told apart (default: 32)")
+    relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
     qkv_bias: bool = Field(default=False, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     score_scale: Factor | None = Field(default=1.0, description="factor of the scores (null: 1/√head size)")
@@ -102,6 +113,14 @@ class EncoderDecoder(Architecture):
     mlp_bias: bool = Field(default=False, description="bias in the MLP's linear layers")
     activation: ActivationName = Field(default="relu", description="activation of the MLP")
     norm: Literal["layernorm", "rmsnorm"] = Field(default="rmsnorm", description="normalisation")
+    norm_placement: Literal["pre", "post"] = Field(
+        default="pre", description="norm before each sublayer, or after it is added"
+    )
+    embedding_norm: bool = Field(default=False, description="norm after the embeddings of each side")
+    embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
+    position_rows: Size | None = Field(
+        default=None, description="rows of each side's learned positions (default: the context)"
+    )
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -121,6 +140,12 @@ class EncoderDecoder(Architecture):
             raise ValueError("a source of sound needs positions 'learned'")
         if self.relative_buckets is not None and self.positions != "relative":
             raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if not self.relative_shared and self.positions != "relative":
+            raise ValueError(f"relative_shared: false needs positions 'relative', not {self.positions!r}")
+        if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
+            raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
+        if self.sound is not None and (self.embedding_norm or self.embedding_scale is not None):
+            raise ValueError("a source of sound has no embeddings to scale or to normalise")
         if not self.key_bias and not self.qkv_bias:
             raise ValueError("key_bias: false needs qkv_bias")
         return self
@@ -134,6 +159,7 @@ class EncoderDecoder(Architecture):
             heads=self.heads,
             mlp_width=self.mlp_width,
             positions=positions,
+            position_rows=self.position_rows if positions == "learned" else None,
             causal=False,
             head=None,
         )
@@ -146,6 +172,7 @@ class EncoderDecoder(Architecture):
             heads=self.heads if self.decoder_heads is None else self.decoder_heads,
             mlp_width=self.mlp_width if self.decoder_mlp_width is None else self.decoder_mlp_width,
             positions=self.positions,
+            position_rows=self.position_rows,
             tied=self.tied,
             head=self.head,
         )
@@ -172,6 +199,8 @@ class EncoderDecoder(Architecture):
         split = self.head_size is None
         if name in ("seq", "target_seq"):
             return self.decoder.allowed("seq", shape)
+        if name in ("context", "position_rows"):
+            return self.decoder.allowed(name, shape)
         if name == "width" and split:
             step = lcm(self.encoder.heads, self.decoder.heads)
             values = range(step, LARGEST_SIZE + 1, step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.architectures.base import activation
+from costmodel.architectures.activations import activation
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Tanh

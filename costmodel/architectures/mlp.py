@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from costmodel.architectures.activations import activation
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
@@ -15,7 +17,6 @@ from costmodel.architectures.base import (
     Definition,
     Probability,
     Size,
-    activation,
     as_tuple,
     refuse,
     scaled_size,
@@ -29,7 +30,7 @@ from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Batchnorm, Layernorm, Rmsnorm
 
-NORMS = {"batchnorm": Batchnorm(), "layernorm": Layernorm(), "rmsnorm": Rmsnorm()}
+NORMS = {"batchnorm": Batchnorm, "layernorm": Layernorm, "rmsnorm": Rmsnorm}
 
 
 class MLP(Architecture):
@@ -48,6 +49,7 @@ class MLP(Architecture):
     norm: Literal["none", "batchnorm", "layernorm", "rmsnorm"] = Field(
         default="none", description="norm before activations"
     )
+    norm_affine: bool = Field(default=True, description="trained scale (and bias) in norms")
     dropout: Probability = Field(default=0.0, description="dropout probability after activations")
 
     @model_validator(mode="after")
@@ -80,7 +82,7 @@ class MLP(Architecture):
     def _layer(self, x: Tensor, width: int) -> Tensor:
         x = Linear(width, bias=self.bias)(x)
         if self.norm != "none":
-            x = NORMS[self.norm](x)
+            x = NORMS[self.norm](affine=self.norm_affine)(x)
         x = activation(self.activation)(x)
         return Dropout(self.dropout)(x) if self.dropout else x
 
@@ -127,12 +129,12 @@ class MLP(Architecture):
             for index, ((a, b), meaning) in enumerate(zip(runs, meanings, strict=True))
         }
 
-    def with_sizes(self, sizes: dict[str, int]) -> Self:
-        """`sizes` maps a run of layers ``first:last`` to its letter."""
-        spread: list[int] = []
+    def with_sizes(self, sizes: Mapping[str, int]) -> Self:
+        """`sizes` maps runs of layers ``first:last`` to their letters."""
+        spread = list(self.sizes)
         for field, letter in sizes.items():
             start, end = (int(part) for part in field.split(":"))
-            spread += [letter] * (end - start + 1)
+            spread[start : end + 1] = [letter] * (end - start + 1)
         return self.model_copy(update={"sizes": tuple(spread)})
 
 

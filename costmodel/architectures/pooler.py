@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from costmodel.architectures.base import activation
-from costmodel.architectures.feedforward import dropped
-from costmodel.architectures.spec import Pooler, TransformerSpec
+from costmodel.architectures.activations import activation
+from costmodel.architectures.feedforward import dropped, normed
+from costmodel.architectures.spec import Classes, Pooler, TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
+from costmodel.symbolic.sizes import value_of
 
 
-def summarised(model: TransformerSpec, x: Tensor) -> Tensor:
-    """(batch, T, width) → (batch, classes), or (batch, features) from the pooler alone."""
+def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    """(batch, T, width) → (batch, classes), or (batch, features) from the pooler alone.
+
+    Of every token's classes (batch·T, classes), and of spans (batch, T) for each class.
+    """
+    if model.classes is not None and model.classes.told_by != "first":
+        return _scored(model, model.classes, x)
     if model.pooler is not None:
         x = pooled(model.pooler, x)
+        x = normed(model, x, "pooler_norm") if model.pooler.norm else x
     if model.classes is not None:
-        x = sorted_by(x, model.classes.count, dropout=model.classes.dropout)
+        x = sorted_by(x, model.classes.count, dropout=model.classes.dropout, bias=model.classes.bias)
     return x.view((x.shape[0], x.shape[-1]), None)
+
+
+def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    """Scores of all tokens, and those that count."""
+    (b, t, _), c = x.shape, classes.count
+    if classes.transform is not None:
+        with x.run.scope("classes_transform"):
+            x = activation(classes.transform)(Linear(x.shape[-1], bias=classes.transform_bias)(x))
+            x = normed(model, x, "norm") if classes.transform_norm else x
+    scores = Linear(c, bias=classes.bias)(dropped(x, classes.dropout, "classes_dropout"), name="classes")
+    if classes.told_by == "each":
+        return scores.view((b * t, c), None)
+    if classes.told_by == "last":
+        return Slice(1, t - 1, axis=1)(scores, name="last_token").view((b, c), (t * c, 1))
+    parts = (Slice(1, n)(scores, name=f"places{n + 1}") for n in range(value_of(c)))
+    return tuple(part.view((b, t), (t * c, c)) for part in parts)
 
 
 def pooled(pooler: Pooler, x: Tensor) -> Tensor:
@@ -24,10 +47,14 @@ def pooled(pooler: Pooler, x: Tensor) -> Tensor:
     first = Slice(1, axis=1)(x, name="first_token")
     with x.run.scope("pooler"):
         features = x.shape[-1] if pooler.width is None else pooler.width
-        return activation(pooler.activation)(Linear(features)(dropped(first, pooler.dropout, "dropout")))
+        return activation(pooler.activation)(
+            Linear(features, bias=pooler.bias)(dropped(first, pooler.dropout, "dropout"))
+        )
 
 
-def sorted_by(x: Tensor, classes: int, token: int = 0, name: str = "classes", *, dropout: float = 0.0) -> Tensor:
+def sorted_by(
+    x: Tensor, classes: int, token: int = 0, name: str = "classes", *, dropout: float = 0.0, bias: bool = True
+) -> Tensor:
     """(batch, T, width) → (batch, 1, classes), told from one token."""
     one = x if x.shape[1] == 1 else Slice(1, token, axis=1)(x, name=f"{name}_token")
-    return Linear(classes)(dropped(one, dropout, f"{name}_dropout"), name=name)
+    return Linear(classes, bias=bias)(dropped(one, dropout, f"{name}_dropout"), name=name)

@@ -23,6 +23,7 @@ from costmodel.architectures.base import (
     nearest_divisor,
 )
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
+from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
 MOST_PATTERN = 1_000
@@ -30,11 +31,12 @@ Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MO
 
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window on its attention, positions that turn it, a choice of experts."""
+    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first."""
 
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+    normed: bool = True
 
 
 class Window(Description):
@@ -101,7 +103,7 @@ class Experts(Description):
             raise ValueError("experts.shared_gate needs experts.shared_width")
         if (self.groups is None) != (self.chosen_groups is None):
             raise ValueError("experts.groups and experts.chosen_groups need each other")
-        if not 1 <= self.imbalance <= self.count / self.per_token:
+        if self.imbalance != 1 and not 1 <= self.imbalance <= self.count / self.per_token:  # even rows always fit
             raise ValueError(
                 f"experts.imbalance {self.imbalance:g} is not possible: from 1, even, to "
                 f"{self.count / self.per_token:g}, where all tokens choose the same {self.per_token} of {self.count} "
@@ -135,6 +137,7 @@ class Head(Description):
     transform: ActivationName | None = Field(
         default=None, description="activation of a linear layer with a norm before the head (default: no such layer)"
     )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
     input_scale: Factor | None = Field(default=None, description="factor of what the head reads (default: none)")
     logit_scale: Factor | None = Field(default=None, description="factor of the logits (default: none)")
     logit_cap: Factor | None = Field(default=None, description="c of the logits' soft cap c·tanh(x/c) (default: none)")
@@ -152,18 +155,31 @@ class Pooler(Description):
     activation: ActivationName = Field(description="activation of the pooler")
     width: Size | None = Field(default=None, description="features of the pooler (default: the model's width)")
     dropout: Probability = Field(default=0.0, description="dropout before the pooler")
+    bias: bool = Field(default=True, description="bias in the pooler")
+    norm: bool = Field(default=False, description="norm of what the pooler makes")
 
 
 MaybePooler = Annotated[Reads[Pooler | None, Pooler | Mapping[str, Any] | str | None], part_of(Pooler)]
 
 
 class Classes(Description):
-    """Classes that the first token's features tell."""
+    """Classes that tokens' features tell."""
 
     FIRST: ClassVar[str] = "count"
 
     count: Size = Field(description="classes")
     dropout: Probability = Field(default=0.0, description="dropout before the classes")
+    transform: ActivationName | None = Field(
+        default=None, description="activation of a linear layer before the classes of every token (default: none)"
+    )
+    transform_bias: bool = Field(default=True, description="bias in that linear layer")
+    transform_norm: bool = Field(default=False, description="norm after that activation")
+    bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
+    told_by: Literal["first", "last", "each", "spans"] = Field(
+        default="first",
+        description="first token; last: every token is scored, and the last one's scores count; each: a class of every "
+        "token; spans: scores of every token for each class, which a token is chosen for",
+    )
 
 
 HEAD = {
@@ -239,7 +255,10 @@ class TransformerSpec(Architecture):
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = Field(
         default="learned", description="positions; relative: trained biases of the scores, by distance"
     )
-    relative_buckets: Size | None = Field(default=None, description="distances that those tell apart (default: 32)")
+    relative_buckets: Size | None = Field(
+        default=None, description="distances that those tell apart (default: 32); beside learned positions: biases too"
+    )
+    relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
     rotary: Annotated[PartOf[Rotary], part_of(Rotary)] = Field(
         default=ABSENT, description="what rotary positions turn (default: all features of a head, in all blocks)"
@@ -251,9 +270,10 @@ class TransformerSpec(Architecture):
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     key_bias: bool = Field(default=True, description="bias in the key projection, where those projections have one")
     qkv_clip: Factor | None = Field(default=None, description="bound of query, key and value (default: none)")
-    query_key_norm: Literal["head", "heads", "width"] | None = Field(
+    query_key_norm: Literal["head", "heads", "width", "unit"] | None = Field(
         default=None,
-        description="norm of query and key: within each head, so with weights of its own, or over all (default: none)",
+        description="norm of query and key: within each head, so with weights of its own, or over all; unit: within "
+        "each head, without weights, where they are rotated (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
@@ -282,13 +302,22 @@ class TransformerSpec(Architecture):
     )
     parallel: bool = Field(default=False, description="attention and MLP read the same input and are added at once")
     shared_norm: bool = Field(default=False, description="one norm for both branches of a parallel block")
+    first_norm: bool = Field(
+        default=True, description="norm before the first block's attention, where norms come first"
+    )
+    shared_blocks: bool = Field(default=False, description="all blocks have the same weights")
     embedding_norm: bool = Field(default=False, description="norm after the embeddings")
     final_norm: bool | None = Field(default=None, description="norm before the head (default: unless norms come last)")
 
     embedding_width: Size | None = Field(default=None, description="width of embeddings and head, if another")
+    embedding_factored: bool = Field(
+        default=False,
+        description="positions, segments, norm and dropout are of the embeddings' width too, before one projection",
+    )
     segments: Size | None = Field(default=None, description="kinds of segments that tokens are in (default: none)")
     embedding_scale: Factor | None = Field(default=None, description="factor of the token embeddings (default: none)")
     residual_scale: Factor | None = Field(default=None, description="factor of a sublayer's output (default: none)")
+    layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -303,7 +332,7 @@ class TransformerSpec(Architecture):
 
     pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
     classes: Annotated[PartOf[Classes], part_of(Classes)] = Field(
-        default=ABSENT, description="classes that the first token's features tell (default: none)"
+        default=ABSENT, description="classes that tokens' features tell (default: none)"
     )
 
     @model_validator(mode="after")
@@ -321,15 +350,32 @@ class TransformerSpec(Architecture):
             raise ValueError(f"rotary.size {self.rotated} must be even and at most the head size {self.head_features}")
         if self.query_key_norm == "heads" and self.norm != "layernorm":
             raise ValueError(f"query_key_norm 'heads' needs norm 'layernorm', not {self.norm!r}")
+        if self.shared_blocks and len({variant.routed for variant in self.pattern}) > 1:
+            raise ValueError(
+                "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
+            )
+        if not self.first_norm and (self.norm_placement != "pre" or self.parallel):
+            raise ValueError("first_norm: false needs norm_placement 'pre', and parallel: false")
+        if self.shared_blocks and not self.first_norm:
+            raise ValueError("shared_blocks needs blocks that are alike: first_norm: true")
+        if self.embedding_factored and self.embedding_width is None:
+            raise ValueError("embedding_factored needs an embedding_width")
         if self.shared_norm and not self.parallel:
             raise ValueError("shared_norm needs parallel: true")
         if self.parallel and self.norm_placement != "pre":
             raise ValueError(f"parallel blocks have norm_placement 'pre', not {self.norm_placement!r}")
         if self.pooler is not None and self.head is not None and self.classes is None:
             raise ValueError("a pooler beside a head needs classes, or nothing reads it")
+        if self.pooler is not None and self.classes is not None and self.classes.told_by != "first":
+            raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
         self._check_latent()
-        if self.relative_buckets is not None and self.positions != "relative":
-            raise ValueError(f"relative_buckets needs positions 'relative', not {self.positions!r}")
+        if self.relative_buckets is not None and not self.by_distance:
+            raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
+        if not self.relative_shared and not self.by_distance:
+            raise ValueError(
+                f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
+                "beside 'learned' ones"
+            )
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
@@ -458,7 +504,16 @@ class TransformerSpec(Architecture):
         rotated = (rotary and rotary.pattern) or (True,)
         routed = (False,) if experts is None else experts.pattern or (True,)
         dense = 0 if experts is None else experts.dense_layers or 0
-        return variants((windowed, rotated, routed), self.layers, dense)
+        made = variants((windowed, rotated, routed), self.layers, dense)
+        if self.first_norm:
+            return made
+        every = [made[n % len(made)] for n in range(int(self.layers))]
+        return [every[0]._replace(normed=False), *every[1:]]
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether scores have trained biases by distance."""
+        return self.positions == "relative" or (self.positions == "learned" and self.relative_buckets is not None)
 
     @property
     def hidden(self) -> int:
@@ -471,13 +526,19 @@ class TransformerSpec(Architecture):
         return 32 if self.relative_buckets is None else self.relative_buckets
 
 
+MOST_VARIED = 10_000
+"""More blocks than these are not looked at one by one."""
+
+
 def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
     """The variants of the first blocks, by the pattern of each field, which those after them repeat.
 
-    Of all `layers` blocks, where the first `dense` ones have no experts.
+    Of all `layers` blocks, where the first `dense` ones have no experts. Raises SpecError for too many.
     """
     length = lcm(*map(len, patterns))
     if length > 1 or dense:  # only then does it matter how many blocks there are
+        if int(layers) > MOST_VARIED:
+            raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
     return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]

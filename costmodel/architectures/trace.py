@@ -17,7 +17,7 @@ from costmodel.layers.cast import Cast
 from costmodel.training.settings import SETTING_NAMES, Settings
 
 OF_ATTENTION = ("attention", "attention_pairs")
-OF_TRAINING = ("optimizer", "loss", "accumulate", "checkpoint")
+OF_TRAINING = ("optimizer", "loss", "loss_precision", "accumulate", "checkpoint")
 OF_CACHE = ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
@@ -82,7 +82,11 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
     if run.adaptation is not None:
         run.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
-    attach_loss(run, loss if settings.training else None, output, settings.loss_chunks)
+    in_fp32 = settings.loss_precision == "fp32"
+    loss = loss if settings.training else None
+    ends = attach_loss(run, loss, output, settings.loss_chunks, in_fp32=in_fp32)
+    if settings.training and model.DETACHES:
+        run.settle(ends)
     return run
 
 

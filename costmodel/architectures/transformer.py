@@ -25,7 +25,12 @@ class Transformer(TransformerSpec):
 
     @property
     def default_loss(self) -> LossName | None:
-        """Cross-entropy of tokens, classes or both; none for a model without a head or classes."""
+        """Cross-entropy of tokens, classes or both; none for a model without a head or classes.
+
+        Of one class alone binary cross-entropy.
+        """
+        if self.head is None and self.classes is not None and self.classes.count == 1:
+            return "binary_cross_entropy"
         return None if self.head is None and self.classes is None else "cross_entropy"
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
@@ -60,7 +65,7 @@ class Transformer(TransformerSpec):
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
         x = body(self, run, embedded(self, x, tokens), attention)
-        if self.embedding_width is not None:
+        if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if shape.last:
             x = Slice(1, shape.seq - 1, axis=1)(x, name="last_token")
@@ -70,4 +75,6 @@ class Transformer(TransformerSpec):
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)
-        return told if self.head is None else (rows, told)
+        if self.head is None:
+            return told
+        return (rows, *told) if isinstance(told, tuple) else (rows, told)

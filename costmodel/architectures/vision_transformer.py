@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.feedforward import dropped
+from costmodel.architectures.feedforward import dropped, normed
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
@@ -28,10 +28,10 @@ from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.arithmetic import Add, Scale
+from costmodel.layers.arithmetic import Add, Scale, Unread
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
-from costmodel.layers.shape import Reshape, TransposeLast
+from costmodel.layers.shape import Reshape, Slice, TransposeLast
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""
@@ -63,12 +63,21 @@ class VisionTransformer(Architecture):
     fused_qkv: bool = Field(default=True, description="one projection makes query, key and value")
     qkv_bias: bool = Field(default=True, description="bias in the query, key and value projections")
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    mlp: Literal["plain", "gated"] = Field(default="plain", description="gated: act(x W_g) ⊙ x W_u")
     activation: ActivationName = Field(default="gelu", description="activation of the MLP")
+    layer_scale: bool = Field(default=False, description="a trained factor of each feature of a sublayer's output")
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
+    patch_bias: bool = Field(default=True, description="bias in the patches' projection")
+    embedding_norm: bool = Field(default=False, description="norm after the embeddings")
+    last_norm: Literal["all", "first"] = Field(
+        default="all", description="norm after the last block, of all tokens or of the first, which alone is handed on"
+    )
     tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
+    mask_token: bool = Field(default=False, description="a trained token among the weights, which nothing reads")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
+    class_bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
     pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
 
@@ -80,6 +89,8 @@ class VisionTransformer(Architecture):
             raise ValueError(f"patch {self.patch} is larger than the image {list(self.input[1:])}")
         if self.distilled and (self.tokens < 2 or self.classes is None):
             raise ValueError("distilled needs at least two tokens, and classes")
+        if self.last_norm == "first" and self.distilled:
+            raise ValueError("distilled models read two tokens: last_norm 'all'")
         if self.pooler is not None and self.distilled:
             raise ValueError("distilled models have no pooler")
         return self
@@ -87,10 +98,18 @@ class VisionTransformer(Architecture):
     @property
     def encoder(self) -> Transformer:
         """The transformer whose blocks these are."""
-        names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp_width", "activation")
+        names = ("layers", "width", "heads", "fused_qkv", "qkv_bias", "mlp", "mlp_width", "activation", "layer_scale")
         same = {name: getattr(self, name) for name in (*names, "attention_dropout", "residual_dropout")}
         return Transformer.model_construct(
-            name=self.name, vocab=1, context=1, causal=False, positions="none", head=None, tied=False, **same
+            name=self.name,
+            vocab=1,
+            context=1,
+            causal=False,
+            positions="none",
+            head=None,
+            tied=False,
+            final_norm=self.last_norm == "all",
+            **same,
         )
 
     @property
@@ -128,21 +147,26 @@ class VisionTransformer(Architecture):
         encoder = self.encoder
         x = self._embedded(run.input((shape.batch, self.input[0], *shape.image), name="images"))
         x = body(encoder, run, x, attention)
+        if self.last_norm == "first":
+            x = normed(encoder, Slice(1, axis=1)(x, name="first_token"), "final_norm")
         if self.pooler is not None:
             x = pooled(self.pooler, x)
         elif self.classes is None:
             return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
         if self.classes is None:
             return x.view((x.shape[0], x.shape[2]), None)
-        y = sorted_by(x, self.classes)
+        y = sorted_by(x, self.classes, bias=self.class_bias)
         if self.distilled:
-            other = sorted_by(x, self.classes, 1, "distillation")
+            other = sorted_by(x, self.classes, 1, "distillation", bias=self.class_bias)
             y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
         return y.view((y.shape[0], y.shape[2]), None)
 
     def _embedded(self, images: Tensor) -> Tensor:
-        x = Conv(self.width, kernel=self.patch, stride=self.patch)(images, name="patches")
+        x = Conv(self.width, kernel=self.patch, stride=self.patch, bias=self.patch_bias)(images, name="patches")
         _, d, rows, columns = x.shape
         x = TransposeLast()(Reshape((d, rows * columns))(x, name="flatten_patches"), name="patches_last")
         x = Prepend(self.tokens)(x, name="tokens")
-        return dropped(TrainedPositions()(x, name="positions"), self.embedding_dropout, "embedding_dropout")
+        x = Unread(self.width)(x, name="mask_token") if self.mask_token else x
+        x = TrainedPositions()(x, name="positions")
+        x = normed(self.encoder, x, "embedding_norm") if self.embedding_norm else x
+        return dropped(x, self.embedding_dropout, "embedding_dropout")

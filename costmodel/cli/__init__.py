@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 NARROWEST = 40
 """Columns that a terminal is taken to have at least."""
 LONGEST_ERROR = 1_000
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, or turns its text round, written as JSON does; names from files may have it."""
+_COLOURS = re.compile("\x1b\\[(?:0|1|2|1;31)m")
+"""The colours and weights that answers have on a terminal."""
 COMPLETION = "_COSTMODEL_COMPLETE"
 """Set by a shell that completes a command line; ``bash_source`` and the like ask for the script that does so."""
 
@@ -63,7 +68,8 @@ def _answered(arguments: Sequence[str]) -> int:
 
         return shell_complete(costmodel, {}, "costmodel", COMPLETION, instruction)
     try:
-        with costmodel.make_context("costmodel", list(arguments or ["--help"])) as context, written_for(_page()):
+        page = _page()
+        with costmodel.make_context("costmodel", list(arguments or ["--help"])) as context, written_for(page):
             text, code = costmodel.invoke(context)
     except Exit as done:  # help or version is printed
         return done.exit_code
@@ -72,6 +78,10 @@ def _answered(arguments: Sequence[str]) -> int:
     except CostModelError as error:
         return _fail(str(error), 2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    own = _COLOURS if page.colours else re.compile("(?!)")
+    words, colours = own.split(text), [*own.findall(text), ""]
+    plain = (_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", part) for part in words)
+    text = "".join(part for pair in zip(plain, colours, strict=True) for part in pair)
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
 

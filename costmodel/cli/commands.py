@@ -47,14 +47,17 @@ class Verb(click.Command):
         """The answer's text, and the exit code."""
         as_json = ctx.params.pop("as_json")
         wide = ctx.params.pop("wide")
+        with written_for(Page(None, page().colours)) if wide else nullcontext():
+            return self._answer(ctx, as_json=as_json)
+
+    def _answer(self, ctx: click.Context, *, as_json: bool) -> tuple[str, int]:
         if names := [option.name for option in self.params if isinstance(option, Setting)]:
             given = {name: ctx.params.pop(name) for name in names}
             ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
         found = super().invoke(ctx)
         answer, code = found if type(found) is tuple else (found, 0)
         if not as_json:
-            with written_for(Page(None, page().colours)) if wide else nullcontext():
-                return str(answer), code
+            return str(answer), code
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         return json.dumps(answer.to_dict(), indent=2, ensure_ascii=ascii_only), code
 
@@ -72,7 +75,7 @@ def verb(*parameters: click.Parameter, examples: tuple[str, ...]) -> Callable[[C
     """Make a verb of the function that answers it; ``--json`` is among the options of each."""
 
     def made(answer: Callable[..., Any]) -> Verb:
-        name = answer.__name__.replace("_", "-")
+        name = answer.__name__.rstrip("_").replace("_", "-")
         params = [
             *parameters,
             option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -98,9 +101,18 @@ def epilog(*examples: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  costmodel {line}" for line in examples)
 
 
+def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A path, refused before the work for it if no file can be written there. Raises CostModelError."""
+    if path is not None:
+        from costmodel.display.figures import check_writable
+
+        check_writable(path)
+    return path
+
+
 MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
 QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
-PLOT = option("--plot", metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf.")
+PLOT = option("--plot", metavar="FILE", callback=writable, help="Also draw it, as FILE.png, .svg or .pdf.")
 RESERVE = option("--reserve", metavar="SIZE", help="Memory to leave for what is not modelled.")
 
 
@@ -122,7 +134,10 @@ class Verbs(click.Group):
         """The verb of a name; None if there is none."""
         for module, names in self.homes.values():
             if cmd_name in names:
-                return getattr(import_module(f"costmodel.cli.{module}"), cmd_name.replace("-", "_"))
+                found = vars(import_module(f"costmodel.cli.{module}"))
+                return next(
+                    verb for verb in found.values() if isinstance(verb, click.Command) and verb.name == cmd_name
+                )
         return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -160,11 +175,12 @@ costmodel = Verbs(
     "costmodel",
     {
         "One question": ("prediction", ("predict", "explain", "fits", "timeline")),
-        "Models": ("models", ("models", "show")),
+        "Models": ("models", ("models", "show", "list")),
         "Machines": ("machines", ("machines",)),
         "Serving": ("serving", ("serve",)),
         "Which size or setting": ("analysis", ("solve", "break-even", "sensitivity", "recommend", "compare")),
         "Many questions": ("sweep", ("sweep", "pareto")),
+        "In a browser": ("explorer", ("explore",)),
         "This machine": ("roofline", ("roofline",)),
     },
     params=[VERSION],

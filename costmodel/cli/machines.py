@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.cli.commands import Verbs, argument, epilog, option, verb
 
 if TYPE_CHECKING:
-    from costmodel.hardware.machine import Machine
+    from costmodel.hardware.catalogue import Machines
 
 
-class Machines(Verbs):
+class Searching(Verbs):
     """A group that searches unless a verb is named: ``machines hopper`` is ``machines search hopper``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -23,60 +23,15 @@ class Machines(Verbs):
         return super().parse_args(ctx, args)
 
 
-class Listing(NamedTuple):
-    """Machines as a table, a line each."""
-
-    machines: list[Machine]
-
-    def to_dict(self) -> list[dict[str, Any]]:
-        """Every figure of each, in SI units."""
-        return [machine.to_dict() for machine in self.machines]
-
-    def __str__(self) -> str:
-        from costmodel.display.sheet import Sheet
-        from costmodel.display.table import Table
-
-        header = ("machine", "memory", "bandwidth", "fp32", "16 bit", "TDP", "year", "confirmed")
-        notes = (
-            "fp32, 16 bit: products [FLOP/s], dense, accumulated in fp32; fp32 without TF32",
-            "confirmed: the vendor's sheet of these figures was at hand (part: of some)",
-        )
-        return Sheet(
-            [], [Table(header, [_row(machine) for machine in self.machines], spare=(6, 5))], notes=notes
-        ).text()
-
-
 @verb(
     click.Argument(["words"], nargs=-1, metavar="[SEARCH]..."),
     examples=("machines", "machines hopper", "machines rtx 40 --json"),
 )
-def search(words: Sequence[str]) -> Listing:
+def search(words: Sequence[str]) -> Machines:
     """The ready machines, or those with each word in a name, or as vendor, architecture, chip or category."""
     from costmodel.hardware.catalogue import machines as ready
 
-    return Listing(ready(" ".join(words) if words else None))
-
-
-def _row(machine: Machine) -> tuple[str, ...]:
-    from costmodel.display.units import show_amount, show_bytes, show_tick
-
-    peaks = machine.peak.given
-    fp32 = max((name for name in ("fp32_tensor", "fp32") if name in peaks), key=peaks.__getitem__, default=None)
-    half = max((name for name in _HALF if name in peaks), key=peaks.__getitem__, default=None)
-    shown = ["memory", "bandwidth", *(f"peak.{name}" for name in (fp32, half) if name)]
-    seen = [machine.confirmed(figure) for figure in shown]
-    return (
-        machine.name,
-        show_tick(show_bytes(machine.memory)),
-        show_amount(machine.bandwidth, "B/s", 3),
-        *("-" if name is None else show_amount(peaks[name], "", 3) for name in (fp32, half)),
-        "-" if machine.tdp is None else f"{machine.tdp:g} W",
-        str(machine.year or "-"),
-        "yes" if all(seen) else "part" if any(seen) else "no",
-    )
-
-
-_HALF = ("bf16", "fp16", "bf16_vector", "fp16_vector")
+    return ready(" ".join(words) if words else None)
 
 
 @verb(
@@ -118,9 +73,27 @@ def fit(machine: str, rows: Sequence[str], software: str, out: str | None) -> An
     return found
 
 
-machines = Machines(
+@verb(
+    click.Argument(["machine"], required=False),
+    option("--out", metavar="FILE", help="Write the calibration to FILE.yaml, which --on takes."),
+    examples=("machines calibrate --out lab.yaml", "machines calibrate h100-sxm --json"),
+)
+def calibrate(machine: str | None, out: str | None) -> Any:
+    """Constants of a machine from kernels timed on the GPU at hand with PyTorch, in under a minute.
+
+    MACHINE is the GPU's own name unless given.
+    """
+    from costmodel.performance.probing import calibrate_machine, device_name
+
+    found = calibrate_machine(machine or device_name())
+    if out is not None:
+        found.calibration.save(out)
+    return found
+
+
+machines = Searching(
     "machines",
-    {"Commands": ("machines", ("search", "show", "fit"))},
+    {"Commands": ("machines", ("search", "show", "fit", "calibrate"))},
     help="Ready machines, by name, chip or vendor. Without a command the words search.",
     epilog=epilog("machines", "machines hopper", "machines show h100-sxm"),
 )

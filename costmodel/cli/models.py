@@ -1,8 +1,11 @@
-"""``costmodel models | show``."""
+"""``costmodel models | show | list``."""
 
 from __future__ import annotations
 
+import click
+
 from costmodel.cli.commands import MODEL, Shown, option, verb
+from costmodel.display.table import Table, wrapped
 
 
 @verb(
@@ -15,7 +18,6 @@ def models(family: str | None, min_params: str | None, max_params: str | None) -
     """The ready models, with their parameters and where their numbers come from."""
     from textwrap import shorten
 
-    from costmodel.display.table import Table
     from costmodel.importers.zoo import models as entries
 
     found = entries(family, min_params=min_params, max_params=max_params)
@@ -33,3 +35,56 @@ def show(model: str) -> Shown:
 
     loaded = load(model)
     return Shown(describe(loaded), to_yaml(loaded).rstrip())
+
+
+@verb(
+    click.Argument(["what"], type=click.Choice(["quantities", "optimizers", "precisions", "settings", "layers"])),
+    examples=("list quantities", "list optimizers --json"),
+)
+def list_(what: str) -> Shown:
+    """Names that other verbs take: of quantities, optimizers, precisions, settings, or kinds of layers in files."""
+    found = _LISTED[what]()
+    width = max(map(len, found))
+    lines = (wrapped(f"{name:{width}}  {meaning}", " " * (width + 2)) for name, meaning in found.items())
+    return Shown(found, "\n".join(lines))
+
+
+def _quantities() -> dict[str, str]:
+    from costmodel.cost.quantities import MEANINGS
+
+    return MEANINGS
+
+
+def _optimizers() -> dict[str, str]:
+    from costmodel.training.optimizers import OPTIMIZERS
+
+    return {name: optimizer.source for name, optimizer in OPTIMIZERS.items()}
+
+
+def _precisions() -> dict[str, str]:
+    from costmodel.training.precision import PRECISIONS
+
+    return {name: precision.source for name, precision in PRECISIONS.items()}
+
+
+def _settings() -> dict[str, str]:
+    from costmodel.training.settings import MEANINGS
+
+    return {name: str(meaning) for name, meaning in MEANINGS.items()}
+
+
+def _layers() -> dict[str, str]:
+    from costmodel.layers import load_all
+    from costmodel.layers.base import KINDS
+
+    load_all()
+    return {name: (kind.__doc__ or "").strip().split("\n\n")[0] for name, kind in sorted(KINDS.items())}
+
+
+_LISTED = {
+    "quantities": _quantities,
+    "optimizers": _optimizers,
+    "precisions": _precisions,
+    "settings": _settings,
+    "layers": _layers,
+}

@@ -16,6 +16,8 @@ import click
 from costmodel.cli.commands import Setting, option
 from costmodel.errors import SettingError, shown
 from costmodel.layers.adaptation import Lora
+from costmodel.training.optimizers import OPTIMIZERS
+from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import MEANINGS, Settings
 
 
@@ -57,6 +59,12 @@ _STANDS_FOR: dict[Any, str] = {
 }
 
 
+MOST_METAVAR = 50
+"""Characters that choices take beside an option's name; longer ones stand in its help."""
+NAMED = {"optimizer": tuple(OPTIMIZERS), "precision": tuple(PRECISIONS)}
+"""Names that a setting takes which are not in its type."""
+
+
 def _forms(hint: Any) -> Iterator[str]:
     """What stands for the values of a type: each name of a literal, N, NAMES, ...; FILE for what has fields."""
     if get_origin(hint) is Literal:
@@ -93,8 +101,12 @@ def _options() -> Iterator[tuple[Setting, Setting]]:
         text = str(MEANINGS[field.name])
         if forms[0] in _EXAMPLES:
             text = f"{text.removesuffix('.')}, such as {_EXAMPLES[forms[0]]}."
-        name = [f"--{field.name.replace('_', '-')}"]
-        one = Setting(name, type=_reader(forms), metavar="|".join(forms), help=text)
+        name, metavar = [f"--{field.name.replace('_', '-')}"], "|".join(forms)
+        named = NAMED.get(field.name, forms if len(metavar) > MOST_METAVAR else ())
+        if named:
+            metavar = metavar if field.name in NAMED else "NAME"
+            text = f"{text} Names: {', '.join(named)}."
+        one = Setting(name, type=_reader(forms), metavar=metavar, help=text)
         of_names = forms in (("NAMES",), ("RANK:NAMES",))  # one value of these has commas
         yield one, one if of_names else Setting(name, multiple=True, callback=_axis, metavar="VALUES", help=text)
 
@@ -134,6 +146,9 @@ def read_values(name: str, text: str) -> Sequence[Any]:
     pieces = [_piece(name, piece.strip()) for piece in text.split(",")]
     if len(pieces) == 1:
         return pieces[0]
+    from costmodel.analysis.sweep.axes import MOST_LISTED, check_count
+
+    check_count(name, sum(map(len, pieces)), MOST_LISTED)
     return [value for piece in pieces for value in piece]
 
 
@@ -163,6 +178,9 @@ def _range(name: str, text: str) -> Sequence[int]:
     if by < 1 + factor or (factor and start < 1):
         raise SettingError(f"axis {name}: the range {shown(text)} never ends: use a larger step")
     if not factor:
+        from costmodel.analysis.sweep.axes import check_count
+
+        check_count(name, (end - start) // by + 1)  # before it is asked for its length, which may be too large for one
         return range(start, end + 1, by)
     values = [start]
     while values[-1] * by <= end:

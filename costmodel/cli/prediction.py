@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, argument, option, verb
+from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, Shown, argument, option, verb
 from costmodel.cli.options import SETTINGS
 
 
@@ -14,16 +14,21 @@ from costmodel.cli.options import SETTINGS
     MODEL,
     option("--tier", type=click.Choice(("ceiling", "typical", "calibrated")), help="Where constants of --on are from."),
     option("--plot", metavar="FILE", help="With --on, draw its roofline, as FILE.png, .svg or .pdf."),
+    option("--depth", type=int, metavar="N", help="Sum layers up by part, so many levels down."),
+    option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
     *SETTINGS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
         "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --stack compiled",
+        "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
         "predict my-model.yaml --json",
     ),
 )
-def predict(model: str, tier: str | None, plot: str | None, settings: dict[str, Any]) -> Any:
+def predict(
+    model: str, tier: str | None, plot: str | None, depth: int | None, shapes: bool, settings: dict[str, Any]
+) -> Any:
     """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
 
     A time comes with its range, what bounds it, and the layers that take longest.
@@ -31,14 +36,21 @@ def predict(model: str, tier: str | None, plot: str | None, settings: dict[str, 
     from costmodel.cost.prediction import predict as predicted
 
     found = predicted(model, **settings)
-    if found.settings.on is None:
-        if tier or plot:
-            raise click.UsageError("--tier and --plot are of a time: give --on MACHINE too")
+    if found.settings.on is not None:
+        machine: Any = found.settings.on
+        given: Any = tier  # checked there
+        time: Any = found.on(machine, stack=found.settings.stack, tier=given)
+        if plot is not None:
+            time.plot(plot)
+        return time
+    if tier or plot:
+        raise click.UsageError("--tier and --plot are of a time: give --on MACHINE too")
+    if depth is None and not shapes:
         return found
-    time = found.on(found.settings.on, stack=found.settings.stack, tier=tier)
-    if plot is not None:
-        time.plot(plot)
-    return time
+    data = found.to_dict()
+    if depth is not None:
+        data["parts"] = [row.to_dict() for row in found.by_part(depth)]
+    return Shown(data, found.report(depth=depth, shapes=shapes))
 
 
 @verb(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb
+from costmodel.cli.commands import MODEL, Shown, Verbs, argument, epilog, option, verb, writable
 from costmodel.cli.options import SETTINGS
 from costmodel.errors import SettingError, shown
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
-SAVE = option("--save", metavar="FILE", help="Keep the timings as a baseline.")
+SAVE = option("--save", metavar="FILE", callback=writable, help="Keep the timings as a baseline.")
 AGAINST = option(
     "--against", metavar="FILE", help="Hold against a baseline; exit 1 if anything is slower beyond noise."
 )
@@ -28,13 +28,15 @@ AGAINST = option(
     option("--threads", metavar="N", type=int, default=1, help="How many BLAS may use."),
     examples=("roofline calibrate", "roofline calibrate --thorough --json"),
 )
-def calibrate(thorough: bool, threads: int) -> Shown:
-    """Measure this machine, and keep the result for the other commands."""
+def calibrate(thorough: bool, threads: int) -> tuple[Shown, int]:
+    """Measure this machine, and keep the result for the other commands: exit code 1 if it is mostly noise."""
+    from costmodel.roofline.calibration import MOST_NOISE, path_of
     from costmodel.roofline.calibration import calibrate as measured
-    from costmodel.roofline.calibration import path_of
 
     found = measured(thorough, threads=threads, progress=_watched())
-    return Shown(json.loads(found.model_dump_json()), f"{found}\n\nkept in {path_of(found.machine)}")
+    kept = found.noisy <= MOST_NOISE
+    said = f"kept in {path_of(found.machine)}" if kept else "not kept"
+    return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
 
 
 @verb(examples=("roofline validate", "roofline validate --json"))
@@ -53,7 +55,7 @@ def validate() -> Any:
     ROUNDS,
     NO_CLASSES,
     option("--reuse", metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB)."),
-    option("--html", metavar="FILE", help="Also write a page with tables and pictures."),
+    option("--html", metavar="FILE", callback=writable, help="Also write a page with tables and pictures."),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
@@ -81,7 +83,7 @@ def check(
     from costmodel.roofline.recorder import asked
 
     most = None if fail_over is None else _share(fail_over)
-    baseline = Baseline(save, against, html)
+    baseline = Baseline(save, against)
     found = checked(
         asked(model, settings),
         level=level,
@@ -168,15 +170,11 @@ def compare(model: str, other: str, rounds: int | None, settings: dict[str, Any]
 
 
 class Baseline:
-    """What timings are held against, and where they are kept; refused before minutes are spent on measuring."""
+    """What timings are held against, read before minutes are spent on measuring, and where they are kept."""
 
-    def __init__(self, save: str | None, against: str | None, *written: str | None) -> None:
-        from costmodel.display.figures import check_writable
+    def __init__(self, save: str | None, against: str | None) -> None:
         from costmodel.roofline.comparison import read
 
-        for path in (save, *written):
-            if path is not None:
-                check_writable(path)
         self.path = save
         self.then = None if against is None else read(against)
 

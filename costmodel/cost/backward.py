@@ -24,9 +24,9 @@ class Backward:
         self.forward = forward
         self.accumulates = accumulates
         self.lifetimes = forward.lifetimes
-        start = self._start(forward.visits)
+        starts = self._starts(forward.visits)
         self._retrace(forward.visits)
-        if start is not None:
+        for start in starts:
             start.died = len(self.lifetimes.moments) - 1
 
     def _retrace(self, visits: list[Visit | Edge | Again]) -> None:
@@ -54,14 +54,16 @@ class Backward:
             if held is not None:
                 held.died = max(held.died, now)
 
-    def _start(self, visits: list[Visit | Edge | Again]) -> Allocation | None:
-        """The gradient that backward starts from: the caller holds it until the end."""
+    def _starts(self, visits: list[Visit | Edge | Again]) -> list[Allocation]:
+        """The gradients that backward starts from: the caller holds them until the end."""
         last = last_of(visits)
         if last is None:
-            return None
-        for slot in (last.slot, *(slot for slot, _ in self.forward.ends)):
+            return []
+        starts: list[Allocation] = []
+        for slot in dict.fromkeys((last.slot, *(slot for slot, _ in self.forward.ends))):
             slot.gradient = slot.gradient or self.lifetimes.take(slot.size, len(self.lifetimes.moments))
-        return last.slot.gradient
+            starts.append(slot.gradient)
+        return starts
 
     def _visit(self, visit: Visit) -> None:
         slot, plan = visit.slot, visit.plan

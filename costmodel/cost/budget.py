@@ -9,10 +9,10 @@ from costmodel.cost.timeline import Step
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Marked
-from costmodel.display.units import Budget, read_budget, show_bytes
+from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 
@@ -60,5 +60,5 @@ def fit(peak: int, step: Step, memory: Any, reserve: Any = 0) -> Fit:
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-    spared = read_budget(reserve, "reserve").bytes if reserve else 0
+    spared = read_reserve(reserve)
     return Fit(read_budget(memory), peak, spared, binds)

@@ -103,7 +103,7 @@ _OTHER_SOURCES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Data):
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, Parts, Phase
+from costmodel.errors import SpecError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.kv_cache import Append, Insert
-from costmodel.symbolic.sizes import decided
+from costmodel.symbolic.sizes import decided, value_of
 from costmodel.training.dtypes import Dtype, size_bytes
 
+MOST_VISITS = 10_000
+"""More rounds of calls than these are not looked at, those that are alike being one: a bound on what a walk takes."""
 _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CACHE}
 """Origins of memory that comes and goes, and its line where it is kept; all other is there throughout."""
 
@@ -88,6 +91,28 @@ class Again(NamedTuple):
     weights: dict[Block, dict[Storage, Slot]]
 
 
+class Round:
+    """One walk through a block, which stands for `alike` of them; until it ends `end` is None."""
+
+    __slots__ = ("alike", "end")
+
+    def __init__(self, alike: int) -> None:
+        self.alike = alike
+        self.end: int | None = None
+
+
+class Detached:
+    """One visit of a call to which no gradient comes back: it and what it kept stay as long as what it led to."""
+
+    __slots__ = ("before", "died", "held", "round")
+
+    def __init__(self, before: list[Detached], held: list[Allocation], now: int, within: Round) -> None:
+        self.before = before
+        self.held = held
+        self.died = now
+        self.round = within
+
+
 class Edge(NamedTuple):
     """A side of a stretch of visits that happens `more` times beside the one walked."""
 
@@ -120,10 +145,20 @@ class Forward:
         self._cached: list[Allocation] = []
         self.lasting: list[Allocation] = []
         self._alike = 1
+        self._round_here = Round(1)
+        self._detached: list[Detached] = []
+        self._ungraded: dict[Call, Detached] = {}
+        if loops and (visits := _visits(run.root)) > MOST_VISITS:
+            raise SpecError(
+                f"repeats nest so that {shown(visits)} rounds of layers differ, of which at most {MOST_VISITS:,} are "
+                "looked at: nest fewer, or write what repeats as one block"
+            )
         self._walk(run.root)
+        self._let_go()
         self._parts.leave_since(0)
         self._drop_cache()
-        self.ends = [(self._slots[x.storage], self._places[x.storage]) for x in run.outputs]
+        ends = (x.storage for x in run.outputs)
+        self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
@@ -206,8 +241,10 @@ class Forward:
         if more:
             self._edge(Edge(True, more))
         outer, self._alike = self._alike, self._alike * (1 + more)
+        around, self._round_here = self._round_here, Round(self._alike)
         self._walk(block)
         self._alike = outer
+        self._round_here.end, self._round_here = len(self.lifetimes.moments), around
         self._parts.leave_since(start)
         if more:
             self._edge(Edge(False, more))
@@ -234,7 +271,9 @@ class Forward:
         if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
         self.output = places.get(y.storage, self._given)
-        if y.requires_grad and not plan.same:
+        if self._detached or call.held or (y.requires_grad and not call.differentiated):
+            self._follow(call)
+        if call.differentiated and not plan.same:
             saved: list[Allocation] = []
             for storage, line in plan.saved if self._pass != "once" else ():
                 allocation = places[storage]
@@ -242,6 +281,28 @@ class Forward:
                 allocation.line = line
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
             self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, saved))
+
+    def _follow(self, call: Call) -> None:
+        """Note what a call does with results to which no gradient comes back, though autograd follows them."""
+        now = len(self.lifetimes.moments) - 1
+        makers = dict.fromkeys(x.maker for x in call.operands() if x.requires_grad and x.maker is not None)
+        before = [self._ungraded[maker] for maker in makers if maker in self._ungraded]
+        for one in before:
+            one.died = now
+        if call.y.requires_grad and not call.differentiated:
+            held = [self._places[s] for s in call.held if s in self._places]
+            self._ungraded[call] = made = Detached(before, held, now, self._round_here)
+            self._detached.append(made)
+
+    def _let_go(self) -> None:
+        """Give back what was held only for gradients that never come."""
+        for one in reversed(self._detached):
+            for earlier in one.before:
+                earlier.died = max(earlier.died, one.died)
+            for allocation in one.held:
+                allocation.died = max(allocation.died, one.died)
+                if one.round.end is not None and allocation.died >= one.round.end:
+                    allocation.rounds = one.round.alike
 
     def _make(self, call: Call, plan: Plan) -> None:
         lifetimes, parts, places = self.lifetimes, self._parts, self._places
@@ -279,6 +340,19 @@ class Forward:
         return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
 
 
+def _visits(block: Block) -> int:
+    """Calls that a walk of a block visits where rounds stand for others, those of a recomputed stretch twice."""
+    count = 0
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            count += 1
+        elif entry.recomputed:
+            count += 2 * _visits(entry)
+        else:
+            count += min(value_of(entry.count), 3) * _visits(entry)
+    return count
+
+
 def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
     """The last call or stretch among visits."""
     return next((visit for visit in reversed(visits) if not isinstance(visit, Edge)), None)
@@ -289,7 +363,7 @@ def plan_of(call: Call) -> Plan:
     y, kind = call.y, call.kind
     known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
-    makes = [storage for storage in dict.fromkeys((y.storage, *call.saved)) if storage not in known]
+    makes = [storage for storage in dict.fromkeys((y.storage, *call.saved, *call.held)) if storage not in known]
     workspace = kind.workspace(call)
     passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
     return Plan(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
 from costmodel.architectures.base import Architecture, BatchShape
@@ -14,13 +15,23 @@ from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
 from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory, Traffic
 from costmodel.cost.rows import Row, idle_params, rows_of
-from costmodel.cost.timeline import Standing, Timeline, gradient_bytes, reserved_bytes, standing_of, timeline_of
+from costmodel.cost.timeline import (
+    Standing,
+    Timeline,
+    gradient_bytes,
+    lasting,
+    reserved_bytes,
+    standing_of,
+    timeline_of,
+)
 from costmodel.display.answer import Data
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
+from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import GivenSettings, Settings, takes_settings
+from costmodel.training.settings import Stack as StackName
 
 if TYPE_CHECKING:
     import sympy
@@ -30,8 +41,10 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
-MOST_REPLAYED = 1_000_000
+MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
+MOST_STANDING = 400_000
+"""Tensors there throughout, which are taken before them."""
 
 
 class Prediction(Data):
@@ -106,6 +119,11 @@ class Prediction(Data):
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
+        standing = sum(times for _, _, times in lasting(self.run, self.settings))
+        if standing > MOST_STANDING:
+            raise SettingError(
+                f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
+            )
         return reserved_bytes(self.run, self.settings)
 
     @cached_property
@@ -127,6 +145,10 @@ class Prediction(Data):
             peak=self.timeline.peak,
             cache=sum(s.bytes * s.times for s, _ in run.cached),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: formulas are found again when they are asked for."""
+        return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -161,7 +183,8 @@ class Prediction(Data):
         """How long a step takes on the machine of the setting `on`. Raises SettingError if there is none."""
         if self.settings.on is None:
             raise SettingError("time is of a machine: give one, such as on='h100-sxm'")
-        return self.on(self.settings.on, stack=self.settings.stack)
+        machine: Any = self.settings.on
+        return self.on(machine, stack=self.settings.stack)
 
     def value(self, quantity: str) -> Any:
         """A quantity by name, such as "memory.activations" [bytes], or of the machine of the setting `on` "seconds".
@@ -201,8 +224,8 @@ class Prediction(Data):
         self,
         machine: str | os.PathLike[str] | Machine,
         *,
-        stack: str | costmodel.Stack = "eager",
-        tier: str | None = None,
+        stack: StackName | costmodel.Stack = "eager",
+        tier: Literal["ceiling", "typical", "calibrated"] | None = None,
         allow_tf32: bool | None = None,
         channels_last: bool = False,
     ) -> costmodel.Time:
@@ -222,7 +245,12 @@ class Prediction(Data):
 
         """
         return costmodel.time_on(
-            self, machine, stack=stack, tier=tier, allow_tf32=allow_tf32, channels_last=channels_last
+            self,
+            machine,
+            stack=stack,  # type: ignore[arg-type]  (names are checked there)
+            tier=tier,  # type: ignore[arg-type]
+            allow_tf32=allow_tf32,
+            channels_last=channels_last,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,8 +323,23 @@ class Prediction(Data):
 
         return text(self)
 
-    def __repr__(self) -> str:
-        return f"<Prediction {self.model.title} {self.params:,} params>"
+    def report(self, *, depth: int | None = None, shapes: bool = False) -> str:
+        """The report as text, with layers summed up by part down to `depth` levels, and shapes of outputs if asked.
+
+        Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import text
+
+        return text(self, depth, shapes)
+
+    def by_part(self, depth: int = 1) -> list[Row]:
+        """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.
+
+        A repeated block is one part. Raises SettingError for a depth that is no whole number from 1.
+        """
+        from costmodel.cost.report import parts_of
+
+        return parts_of(self.layers, depth)
 
     def _repr_html_(self) -> str:
         from costmodel.cost.report import html
@@ -314,16 +357,19 @@ def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_quantity(quantity: str) -> None:
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
 
 
 @takes_settings()
-def predict(model: Architecture | str, **settings: Unpack[GivenSettings]) -> Prediction:
+def predict(
+    model: Architecture | Layer | str, *, input: Sequence[int] | None = None, **settings: Unpack[GivenSettings]
+) -> Prediction:
     """What a model costs, before anyone builds it.
 
     Args:
-        model: an architecture, or what `load` takes: a ready model's name or a file's path.
+        model: an architecture, or what `load` takes: a ready model's name or a file's path; or a layer by itself.
+        input: of a layer by itself the shape of its input, the batch first; its input needs a gradient.
         **settings: how it is run; each is listed below.
 
     Raises:
@@ -335,6 +381,12 @@ def predict(model: Architecture | str, **settings: Unpack[GivenSettings]) -> Pre
         124439808
 
     """
+    if isinstance(model, Layer):
+        from costmodel.architectures.single import alone
+
+        model, settings["batch"] = alone(model, input, settings.get("batch"))
+    elif input is not None:
+        raise SettingError(f"input={shown(input)} is for a layer by itself: leave it out")
     if not isinstance(model, Architecture):
         from costmodel.importers.zoo import load
 

@@ -64,17 +64,46 @@ class Traffic(Frozen):
     kv_written: int
 
 
-FLOP_PARTS = ("forward", "backward", "total", "recomputed", "hardware")
-QUANTITIES = (
-    "params",
-    "trainable_params",
-    "active_params",
-    *(f"{group}.{part}" for group in ("flops", "pointwise_flops") for part in FLOP_PARTS),
-    *(f"memory.{line}" for line in Memory.__dataclass_fields__),
-    *(f"traffic.{part}" for part in Traffic.__dataclass_fields__),
-    "kv_bytes_per_token",
-)
-"""Every quantity with a formula, by the name that `formula` and `explain` take."""
+_FLOPS = {
+    "forward": "of the forward pass",
+    "backward": "of gradients",
+    "total": "forward and backward, as in MFU",
+    "recomputed": "of forward passes run again in backward",
+    "hardware": "total and recomputed, as in HFU",
+}
+_MEMORY = {
+    "weights": "weights as they are stored",
+    "masters": "the optimizer's own copies of the weights",
+    "gradients": "gradients of the trained weights",
+    "optimizer": "the optimizer's states",
+    "counters": "the optimizer's scalars, on the host",
+    "buffers": "constants beside the weights",
+    "inputs": "inputs and targets",
+    "activations": "what is kept for backward",
+    "casts": "copies of weights in a lower precision that backward needs",
+    "temporaries": "the most that short-lived tensors take at any moment",
+    "peak": "the most alive at once",
+    "cache": "keys and values that decoding keeps",
+}
+_TRAFFIC = {
+    "forward": "inputs, weights and outputs of each layer, each moved once in forward",
+    "weights": "weights that forward reads",
+    "kv_read": "keys and values that decoding reads",
+    "kv_written": "keys and values that decoding writes",
+}
+MEANINGS = {
+    "params": "weights, each counted once",
+    "trainable_params": "weights that are trained",
+    "active_params": "weights that one token meets",
+    **{f"flops.{part}": f"contraction FLOPs {meaning}" for part, meaning in _FLOPS.items()},
+    **{f"pointwise_flops.{part}": f"all other FLOPs {meaning}" for part, meaning in _FLOPS.items()},
+    **{f"memory.{line}": f"{_MEMORY[line]} [bytes]" for line in Memory.__dataclass_fields__},
+    **{f"traffic.{part}": f"{_TRAFFIC[part]} [bytes]" for part in Traffic.__dataclass_fields__},
+    "kv_bytes_per_token": "what decoding keeps of one more token of one sample [bytes]",
+}
+"""What each quantity with a formula is, by the name that `formula` and `explain` take."""
+QUANTITIES = tuple(MEANINGS)
+FLOP_PARTS = tuple(_FLOPS)
 
 TIMED = (
     "seconds",

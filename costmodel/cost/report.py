@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from costmodel.cost.rows import Row, rows_of
 from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.errors import SettingError, shown
+from costmodel.graph.tensor import show_shape
+from costmodel.layers.attention import FusedAttention
 
 if TYPE_CHECKING:
     from costmodel.cost.prediction import Prediction
@@ -33,6 +36,10 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
         said += _training(p)
     if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
+        if settings.attention == "flash" and any(
+            isinstance(call.kind, FusedAttention) and call.x.dtype == "fp32" for call in p.run.root.calls()
+        ):
+            said.append(("note", _FLASH_IN_FP32))
     if settings.keeps:
         pages = f" of {settings.page_size} tokens" if settings.cache == "paged" else ""
         kept = "" if settings.cache_dtype is None else f"; kept in {settings.cache_dtype}"
@@ -97,6 +104,10 @@ _ATTENTION = {
     "flash": "flash, the scores are never stored",
     "efficient": "memory-efficient kernel, the scores are never stored",
 }
+_FLASH_IN_FP32 = (
+    "PyTorch has FlashAttention kernels for fp16 and bf16 only; in fp32 scaled_dot_product_attention runs the "
+    "memory-efficient one: attention='efficient'"
+)
 _CACHES: dict[CacheName, str] = {
     "dynamic": "dynamic, as DynamicCache of transformers: each layer's is copied to grow it, the old one freed after "
     "that; with a window what the last pass saw stays in memory",
@@ -110,9 +121,10 @@ MOST_ROWS = 60
 """More layers than this are shown by scope; `Prediction.layers` always has each."""
 
 
-def text(p: Prediction) -> str:
-    """The whole report as aligned plain text, without a final newline."""
-    parts = [styled(narrowed(headline(p)), "strong"), *(table.text() for table in tables(p))]
+def text(p: Prediction, depth: int | None = None, shapes: bool = False) -> str:
+    """The whole report as aligned plain text, without a final newline; `depth` and `shapes` as `Prediction.report`."""
+    head = [styled(narrowed(headline(p)), "strong"), narrowed(verdict(p))]
+    parts = ["\n".join(head), *(table.text() for table in tables(p, depth, shapes))]
     parts[-1] += "".join("\n" + wrapped(note) for note in footnotes(p))
     said = [wrapped(printable(f"{topic}: {sentence}"), "  ") for topic, sentence in conventions(p)]
     return "\n\n".join([*parts, "\n".join(said)])
@@ -120,11 +132,12 @@ def text(p: Prediction) -> str:
 
 def html(p: Prediction) -> str:
     """The same for a notebook. Everything is escaped; colours are the page's own, so that it reads in dark mode."""
-    shown = "".join(table.html() for table in tables(p))
+    drawn = "".join(table.html() for table in tables(p))
     notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
     said = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))
     details = f"<details><summary>Conventions</summary><ul>{said}</ul></details>"
-    return f'<div style="overflow-x:auto"><p><b>{escape(headline(p))}</b></p>{shown}{notes}{details}</div>'
+    head = f"<p><b>{escape(headline(p))}</b><br>{escape(verdict(p))}</p>"
+    return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
 
 _WHAT: dict[Mode, str] = {
@@ -154,9 +167,15 @@ def headline(p: Prediction) -> str:
     return printable(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
 
 
-def tables(p: Prediction) -> list[Table]:
+def verdict(p: Prediction) -> str:
+    """What most people ask first, in one line."""
+    flops = f"{show_flops(p.flops.hardware)} a step" if p.settings.training else show_flops(p.flops.forward)
+    return f"{show_count(p.params)} parameters, {flops}, peak {show_bytes(p.memory.peak)}"
+
+
+def tables(p: Prediction, depth: int | None = None, shapes: bool = False) -> list[Table]:
     """Totals, memory and layers."""
-    return [_arithmetic(p), _memory(p), _layers(p)]
+    return [_arithmetic(p), _memory(p), _layers(p, depth, shapes)]
 
 
 def _arithmetic(p: Prediction) -> Table:
@@ -204,12 +223,16 @@ def _memory(p: Prediction) -> Table:
     return Table(("Memory", "", "exact bytes", ""), rows, words=frozenset({0, 3}))
 
 
-def _layers(p: Prediction) -> Table:
+def _layers(p: Prediction, depth: int | None, shapes: bool) -> Table:
     columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
+    if shapes:
+        made = {call.name: show_shape(call.y.shape) for call in p.run.root.calls()}
+        columns.insert(2, Column("output", lambda row, _: made.get(row.name, "")))
     total = merged("total", p.layers)
-    shown = [*by_scope([row for row in p.layers if not is_free(row)]), total]
+    costly = [row for row in p.layers if not is_free(row)]
+    kept = [*(by_scope(costly) if depth is None else parts_of(costly, depth)), total]
     header = [column.header for column in columns]
-    cells = [[column.cell(row, total) for column in columns] for row in shown]
+    cells = [[column.cell(row, total) for column in columns] for row in kept]
     # A narrow page gives up what others say again: shares, intensity, the kind that most names tell.
     worth = ("share", "FLOP/B", "kind", "backward")
     spare = sorted((at for at, name in enumerate(header) if name in worth), key=lambda at: worth.index(header[at]))
@@ -265,6 +288,16 @@ def by_scope(rows: list[Row]) -> list[Row]:
         groups = list(scopes.values())
         depth -= 1
     return [group[0] if len(group) == 1 else merged(_scope(group[0], depth + 1), group) for group in groups]
+
+
+def parts_of(rows: list[Row], depth: int) -> list[Row]:
+    """Sums of `rows` over scopes `depth` levels down. Raises SettingError unless that is a whole number from 1."""
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise SettingError(f"depth={shown(depth)} is not a whole number of levels: use 1 for the parts of the model")
+    scopes: dict[str, list[Row]] = {}
+    for row in rows:
+        scopes.setdefault(_scope(row, depth), []).append(row)
+    return [group[0]._replace(name=name) if len(group) == 1 else merged(name, group) for name, group in scopes.items()]
 
 
 def _scope(row: Row, depth: int) -> str:

@@ -86,7 +86,7 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     bytes_of = moved_by(call)
     forward = call.kind.forward(call)
     backward_flops = backward_pointwise_flops = 0
-    if call.y.requires_grad:
+    if call.differentiated:
         for _, work, _ in call.gradients():
             backward_flops += _contractions(work, flop_rule)
             backward_pointwise_flops += work.pointwise

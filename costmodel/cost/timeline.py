@@ -29,7 +29,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run
-from costmodel.symbolic.sizes import Letter, largest
+from costmodel.symbolic.sizes import Letter, largest, undominated
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
@@ -73,7 +73,7 @@ def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
         yield Lasting("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
             yield Lasting("weights", size_bytes(policy.scale_elements(shape), "fp16"), s.times)
-    for s, shape in run.trained.items():
+    for s, shape in run.updated.items():
         if policy.master:
             yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
         for size in optimizer.state_sizes(shape, state_bytes):
@@ -98,7 +98,7 @@ def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) ->
 
 def gradient_bytes(run: Run, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
-    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.trained)
+    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.updated)
 
 
 MOST_UNFOLDED = 200_000
@@ -144,7 +144,7 @@ class Step(NamedTuple):
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
-    every: of letters whose formulas are to hold everywhere, all levels that may be the highest somewhere.
+    every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     """
 
     standing: Alive
@@ -152,7 +152,7 @@ class Timeline(Answer):
     levels: tuple[Level, ...]
     changes: tuple[Change, ...]
     loops: tuple[Loop, ...]
-    every: tuple[Level, ...] = ()
+    every: tuple[tuple[Level, ...], ...] = ()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -175,8 +175,21 @@ class Timeline(Answer):
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        levels = self.every or [self.levels[now] for now in self._highest(self._totals)]
-        return largest([self._alive(level).total for level in levels])
+        return largest([step.alive.total for step in self.highest])
+
+    @cached_property
+    def highest(self) -> tuple[Step, ...]:
+        """Of each phase the first step with the most alive; where formulas hold everywhere all that may have it."""
+        if not self.every:
+            return tuple(self._step(now) for now in self._highest(self._totals))
+        phases: dict[Phase, list[tuple[Moment, Level]]] = {}
+        for moment, variants in zip(self.moments, self.every, strict=True):
+            phases.setdefault(moment.phase, []).extend((moment, level) for level in variants)
+        found: list[Step] = []
+        for levels in phases.values():
+            kept = undominated([level[0] + level[1] + level[2] + level[3] for _, level in levels])
+            found += [Step(*levels[place][0], self._alive(levels[place][1])) for place in kept]
+        return tuple(found)
 
     @cached_property
     def peak_step(self) -> Step:
@@ -187,7 +200,7 @@ class Timeline(Answer):
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
         sizes = [level[TEMPORARIES] for level in self.levels]
-        every = [level[TEMPORARIES] for level in self.every]
+        every = [level[TEMPORARIES] for variants in self.every for level in variants]
         return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
 
     @cached_property
@@ -286,7 +299,7 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if any(isinstance(size, Letter) and size.everywhere for size in sizes):
         variants = lifetimes.every_level(changes)
-        levels, every = [level for level, *_ in variants], tuple(level for levels in variants for level in levels)
+        levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
     else:
         levels, every = lifetimes.levels(changes), ()
     return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.loops), every)
@@ -303,7 +316,7 @@ def reserved_bytes(run: Run, settings: Settings) -> int:
     stays = [one for one in lasting(run, settings) if one.line != "counters"]
     standing = [(size, times) for line, size, times in stays if line != "cache" or not lifetimes.released]
     if settings.accumulate > 1:
-        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.trained]
+        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.updated]
     return replay(standing, lives)
 
 

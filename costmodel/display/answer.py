@@ -36,6 +36,9 @@ class Data(ABC):
             raise CostModelError("to_dataframe needs pandas: pip install 'costmodel[frame]'") from None
         return pandas.DataFrame(self.rows())
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 class Answer(Data):
     """Abstract: data that shows itself as a sheet, in a terminal as text and in a notebook as HTML."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from costmodel.display.figures import COLOURS, empty
+from costmodel.display.figures import COLOURS, empty, literal
 from costmodel.display.units import show_bytes, show_count, show_flops
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def bars(
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return literal(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
 
 
 def _row(

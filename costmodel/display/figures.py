@@ -44,6 +44,7 @@ def figure_class() -> Any:
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a picture in the format that the path's ending names, whole or not at all. Raises CostModelError."""
     ending = ending_of(path, figure)
+    check_writable(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=ending)
     write(drawn.getvalue(), path)
@@ -60,19 +61,31 @@ def ending_of(path: str | os.PathLike[str], figure: Figure) -> str:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise CostModelError if a file could not be written there, before the work that gives its content."""
-    target = Path(path)
-    folder = target.parent
-    if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        reason = "it is a folder" if target.is_dir() else f"{shown(str(folder))} is no folder that can be written to"
-        raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
+    try:
+        target = Path(path)
+        folder = target.parent
+        if target.is_dir():
+            reason = "it is a folder"
+        elif target.exists() and not target.is_file():
+            reason = "it is a device or pipe: name a regular file"
+        elif not folder.is_dir() or not os.access(folder, os.W_OK):
+            reason = f"{shown(str(folder))} is no folder that can be written to"
+        else:
+            return
+    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
+        reason = getattr(error, "strerror", None) or str(error)
+    raise CostModelError(f"cannot write {shown(str(path))}: {reason}")
 
 
 def write(content: bytes | str, path: str | os.PathLike[str]) -> None:
-    """Write a file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    """Write a regular file, whole or not at all; text as UTF-8. Raises CostModelError."""
+    check_writable(path)
     target = Path(path)
     part = target.with_name(f"{target.name}.part")
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.unlink(missing_ok=True)
+        with open(part, "xb") as file:  # "x": what another left there, such as a link, is not written through
+            file.write(content.encode() if isinstance(content, str) else content)
         part.replace(target)
     except OSError as error:
         _discard(part)
@@ -106,12 +119,17 @@ def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure,
     """An empty picture with a title and one pair of axes. Raises CostModelError as `empty`."""
     figure = empty(size, theme)
     axes = figure.add_subplot(facecolor=theme.paper)
-    axes.set_title(title.replace("$", r"\$"), color=theme.ink, size=10.5, loc="left")
+    axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left")
     axes.tick_params(which="both", colors=theme.ink)
     for side in axes.spines:
         axes.spines[side].set_color(theme.faint)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def literal(text: str) -> str:
+    """A text that Matplotlib draws as it is: a name with two dollar signs is no formula."""
+    return text.replace("$", r"\$")
 
 
 MOST_TICKS = 12
@@ -178,7 +196,7 @@ def written(value: Any) -> str:
     """A label of an axis, short."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = str(value)
-        return text if len(text) <= 18 else f"{text[:17]}…"
+        return literal(text if len(text) <= 18 else f"{text[:17]}…")
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import log10
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.display.figures import DARK, LIGHT, Theme, canvas
+from costmodel.display.figures import DARK, LIGHT, Theme, canvas, literal
 from costmodel.display.labels import Box, around, placed
 from costmodel.display.units import show_rate, show_seconds, show_tick
 
@@ -249,7 +249,8 @@ def _label(axes: Axes, dots: Sequence[Dot], points: list[tuple[float, float]], t
     at = axes.transData.transform(points)
     boxes = [around(x, y, _radius(axes, dot)) for (x, y), dot in zip(at, dots, strict=True)]
     texts = [
-        axes.text(0, 0, dot.label, size=8, color=theme.ink, zorder=6, path_effects=halo) for dot in dots[:MOST_LABELS]
+        axes.text(0, 0, literal(dot.label), size=8, color=theme.ink, zorder=6, path_effects=halo)
+        for dot in dots[:MOST_LABELS]
     ]
     sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
     bounds = _box(axes.get_window_extent())
@@ -309,7 +310,7 @@ def _bars(chart: Chart, theme: Theme) -> Figure:
             f"{dot.share:.1%}  ({dot.error:+.0%})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
             textcoords="offset points", va="center", color=theme.ink, size=8,
         )  # fmt: skip
-    axes.set_yticks(range(len(shown)), [dot.label for dot in shown], size=8)
+    axes.set_yticks(range(len(shown)), [literal(dot.label) for dot in shown], size=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(0, 1.08 * axes.get_xlim()[1])
     axes.xaxis.set_major_formatter(lambda value, _: show_tick(show_seconds(value)) if value else "0")

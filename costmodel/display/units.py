@@ -101,14 +101,14 @@ UNITS = {
     "flops": "FLOP",
     "pointwise_flops": "FLOP",
     "memory": "bytes",
-    "traffic": "bytes",
-    "kv_bytes_per_token": "bytes",
     **dict.fromkeys(("seconds", "forward_seconds", "backward_seconds", "update_seconds"), "s"),
     "samples_per_second": "samples/s",
     "tokens_per_second": "tokens/s",
     **dict.fromkeys(("mfu", "hfu"), "share of the peak"),
     "energy": "J (at the board's limit, PUE 1)",
     "money": "price of a device for an hour · hours",
+    "traffic": "bytes",
+    "kv_bytes_per_token": "bytes",
 }
 """The unit of each quantity, by the first part of its name."""
 TIMES = frozenset(name for name in UNITS if "second" in name) | {"mfu", "hfu", "energy", "money"}
@@ -150,14 +150,20 @@ class Budget:
     reading: str
 
 
+LEAST_NUMBER = 1024
+"""Fewer bytes than this are a budget only as text: whoever writes 24 means 24 GiB."""
+
+
 def read_budget(memory: Any, what: str = "memory") -> Budget:
     """Bytes from a whole number, or from text such as "24 GiB" (binary), "24 GB" (decimal) or "24 bytes"; "24G" is GB.
 
-    Raises SettingError for anything else, and for what is not positive.
+    Raises SettingError for anything else, for what is not positive, and for a number so small that GiB were meant.
     """
     size = whole(memory)
+    if size is not None and 0 < size < LEAST_NUMBER:
+        raise SettingError(f"{what}={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
     if size is not None:
-        reading = f"{size:,} bytes"
+        reading = f"{size:,} bytes" if abs(size) < 2**63 else ""
     elif isinstance(memory, float):
         raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
     else:
@@ -177,11 +183,23 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     return Budget(size, reading)
 
 
+def read_reserve(reserve: Any) -> int:
+    """Bytes to leave free; none for 0 or None. Raises SettingError."""
+    if reserve is None or (isinstance(reserve, int | float | str) and not reserve):
+        return 0
+    return read_budget(reserve, "reserve").bytes
+
+
 def whole(number: Any) -> int | None:
     """The int that is the same number, as 1e9 is 1000000000; None for what is no whole number."""
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
-    return index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else None
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        return None
+    try:
+        return index(number)
+    except TypeError:  # an array of several numbers
+        return None
 
 
 _MEASURES = {

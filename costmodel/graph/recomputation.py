@@ -105,7 +105,7 @@ def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:
     for call in calls:
         for x in call.inputs:
             read.update(dict.fromkeys(leaf for leaf in (x.storage, *x.storage.leaves()) if leaf.parts is None))
-    if any(call.y.requires_grad for call in calls):
+    if any(call.differentiated for call in calls):
         block.saved = tuple(s for s in read if s not in made and s.origin == "computed")
     for call in calls:
         call.recomputed = True

@@ -45,6 +45,15 @@ class Adaptation(Protocol):
         ...
 
 
+class Shared:
+    """Weights that every round of a part has: by their names in it, and the block that holds them."""
+
+    def __init__(self, run: Run) -> None:
+        self.block = run.block
+        self.weights: dict[str, Tensor] = {}
+        self.depth = 0
+
+
 class Cached(NamedTuple):
     """What decoding keeps after a pass, and how many elements of it a further token of one sample adds."""
 
@@ -59,7 +68,9 @@ class Run:
     device: whose kernels decide what is kept, "gpu" or "cpu".
     precision: which data types roles have, and what is cast; under autocast by the kind that `cast` makes.
     recomputation: what is run again in backward instead of kept. adaptation: which weights are trained (None: all).
+    trained: weights that ask for a gradient. updated: those that get one.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
+    grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
     caches: what decoding has kept of earlier tokens, or has room for. cached: what it keeps after this pass.
     """
 
@@ -82,16 +93,19 @@ class Run:
         self.root = self.block = Block("", 1, None)
         self.weights: dict[Storage, Shape] = {}
         self.trained: dict[Storage, Shape] = {}
+        self.updated = self.trained
         self.buffers: dict[Storage, None] = {}
         self.inputs: dict[Storage, None] = {}
         self.outputs: tuple[Tensor, ...] = ()
         self.phase: Recorded = "forward"
+        self.grad = True
         self.caches: dict[Storage, None] = {}
         self.cached: list[Cached] = []
         self._calls = 0
         self._path: list[str] = []
         self._scopes = ""
         self._casts: dict[tuple[Storage, Dtype], Tensor] = {}
+        self._shared: Shared | None = None
         self._compute: Dtype = precision.weight
 
     def storage(self, elements: int, role: Role, origin: Origin, name: str, dtype: Dtype | None = None) -> Storage:
@@ -168,26 +182,61 @@ class Run:
         name = name or kind.kind
         call = Call(self, kind, inputs, ".".join([*self._path, name]))
         kind.check(call)
-        self._take_weights(call, tied or {})
+        self._take_weights(call, name, tied or {})
         for buffer, (shape, role) in kind.buffers(call).items():
             call.buffers[buffer] = self.buffer(shape, role, f"{call.name}.{buffer}")
         self._take_types(call, name)
         made = kind.output(call)
         call.y = made if isinstance(made, Tensor) else self.tensor(made)
         call.y.storage.name = call.y.storage.name or call.name
-        call.y.requires_grad = self.training and any(operand.requires_grad for operand in call.operands())
-        if call.y.requires_grad:
+        call.y.maker = call
+        call.y.requires_grad = call.differentiated = (
+            self.training and self.grad and any(operand.requires_grad for operand in call.operands())
+        )
+        if call.differentiated:
             call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
         self.block.entries.append(call)
         return call.y if self.adaptation is None else self.adaptation.adapt(call, inputs[0], [*self._path, name])
 
-    def _take_weights(self, call: Call, tied: Mapping[str, Tensor]) -> None:
-        kind = call.kind
+    def settle(self, ends: Iterable[Tensor]) -> None:
+        """Once all is recorded: a gradient comes back only to calls that one of `ends` depends on.
+
+        Weights to which none comes have no gradient, and so no state of an optimizer (``Parameter.grad`` is None).
+        """
+        open_calls = [y.maker for y in ends if y.requires_grad]
+        reached: set[Call] = set()
+        updated: set[Storage] = set()
+        while open_calls:
+            call = open_calls.pop()
+            if call is None or call in reached:
+                continue
+            reached.add(call)
+            for operand, *_ in call.gradients():
+                updated.add(operand.storage)
+                open_calls.append(operand.maker)
+        for call in self.root.calls():
+            if call.differentiated and call not in reached:
+                call.differentiated = False
+                call.held, call.saved = call.saved, ()
+        for block in self.root.blocks():
+            if block.recomputed and not any(call.differentiated for call in block.calls()):
+                block.saved = ()
+                for call in block.calls():
+                    call.recomputed = False
+        self.updated = {storage: shape for storage, shape in self.trained.items() if storage in updated}
+
+    def _take_weights(self, call: Call, name: str, tied: Mapping[str, Tensor]) -> None:
+        kind, shared = call.kind, self._shared
         for weight, shape in kind.weights(call).items():
-            given = tied.get(weight)
+            within = ".".join([*self._path[shared.depth :], name, weight]) if shared else ""
+            given = tied.get(weight) or (shared.weights.get(within) if shared else None)
             if given is None:
                 stored = self.precision.stored(kind.kind, shape)
+                inner, self.block = self.block, shared.block if shared else self.block
                 given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=kind.fixed)
+                self.block = inner
+                if shared:
+                    shared.weights[within] = given
             elif given.shape != shape:
                 raise call.fail(f"a tied {weight} of {show_shape(given.shape)} is not {show_shape(shape)}")
             call.weights[weight] = given
@@ -195,7 +244,7 @@ class Run:
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
         kind, precision = call.kind.kind, self.precision
-        target = precision.cast_to(kind, self.device)
+        target = precision.cast_to(call.kind.cast_as, self.device)
         if target is None:
             self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return
@@ -212,10 +261,25 @@ class Run:
             return self._casts[key]
         if self.cast is None:
             raise AssertionError(f"a run under {self.precision.name} must know how to cast")
-        cast = self.cast(dtype)(x, name=f"{name}.cast")
+        shared = self._shared if x.storage.origin == "weight" else None
+        cast = self._cast_once(shared, dtype, x, name) if shared else self.cast(dtype)(x, name=f"{name}.cast")
         cast.storage.scales = self.precision.scales(dtype)
         if x.storage.origin == "weight":
             self._casts[key] = cast
+        return cast
+
+    def _cast_once(self, shared: Shared, dtype: Dtype, x: Tensor, name: str) -> Tensor:
+        """A cast that the first round makes for all: it is recorded before them."""
+        assert self.cast is not None
+        inner = child = self.block
+        while child is not shared.block and _parent(child) is not shared.block:
+            child = _parent(child)
+        self.block = shared.block
+        cast = self.cast(dtype)(x, name=f"{name}.cast")
+        self.block = inner
+        if inner is not shared.block:
+            made = shared.block.entries.pop()
+            shared.block.entries.insert(shared.block.entries.index(child), made)
         return cast
 
     @contextmanager
@@ -236,6 +300,15 @@ class Run:
         finally:
             self._path.pop()
             self._scopes = outer
+
+    @contextmanager
+    def sharing(self, shared: Shared) -> Iterator[None]:
+        """A part whose weights are those of every other round of it."""
+        outer, self._shared, shared.depth = self._shared, shared, len(self._path)
+        try:
+            yield
+        finally:
+            self._shared = outer
 
     @property
     def caller(self) -> str:
@@ -327,7 +400,7 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     """The last round's output; `entry` comes to stand for every round's input: `x`, and all outputs but the last."""
     if y.storage is entry.storage:
         entry.storage.parts = (x.storage,)
-        return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides)
+        return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides, y.maker)
     made = y.storage
     if made.block is not block:  # made outside, the same in every round
         entry.storage.parts = (x.storage, made)
@@ -338,4 +411,4 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     )
     made.parts = (rest, last)
     entry.storage.parts = (x.storage, rest)
-    return Tensor(y.run, y.shape, last, y.requires_grad, y.strides)
+    return Tensor(y.run, y.shape, last, y.requires_grad, y.strides, y.maker)

@@ -71,18 +71,28 @@ class Layout(NamedTuple):
 
 
 class Tensor:
-    """A shape and strides (None: contiguous) over a storage; `requires_grad` as in PyTorch's autograd."""
+    """A shape and strides (None: contiguous) over a storage; `requires_grad` as in PyTorch's autograd.
 
-    __slots__ = ("requires_grad", "run", "shape", "storage", "strides")
+    maker: the call that made it, or made what it is a view of; None for weights, buffers and inputs.
+    """
+
+    __slots__ = ("maker", "requires_grad", "run", "shape", "storage", "strides")
 
     def __init__(
-        self, run: Run, shape: Shape, storage: Storage, requires_grad: bool, strides: Shape | None = None
+        self,
+        run: Run,
+        shape: Shape,
+        storage: Storage,
+        requires_grad: bool,
+        strides: Shape | None = None,
+        maker: Call | None = None,
     ) -> None:
         self.run = run
         self.shape = shape
         self.storage = storage
         self.requires_grad = requires_grad
         self.strides = strides
+        self.maker = maker
 
     @property
     def size(self) -> int:
@@ -115,7 +125,7 @@ class Tensor:
 
     def view(self, shape: Shape, strides: Shape | None) -> Tensor:
         """The same storage, seen with another shape."""
-        return Tensor(self.run, shape, self.storage, self.requires_grad, strides)
+        return Tensor(self.run, shape, self.storage, self.requires_grad, strides, self.maker)
 
     def __repr__(self) -> str:
         return f"Tensor({show_shape(self.shape)}, {self.storage.role})"
@@ -287,6 +297,11 @@ class AbstractLayer(ABC):
     fixed: ClassVar[bool] = False
     """Whether its weights are never trained."""
 
+    @property
+    def cast_as(self) -> str:
+        """The name by which a precision policy knows what autocast casts its operands to."""
+        return self.kind
+
     @abstractmethod
     def check(self, call: Call) -> None:
         """Raise ``call.fail(...)`` if the inputs do not fit."""
@@ -334,14 +349,17 @@ class Call:
     Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
     it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is what
     it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and `phase` are
-    the part of the model that it is in and the phase of the run.
+    the part of the model that it is in and the phase of the run. `differentiated`: whether a gradient comes back to it;
+    what a call keeps to which none does is `held` only as long as something that it led to is there.
     """
 
     __slots__ = (
         "_gradients",
         "block",
         "buffers",
+        "differentiated",
         "given",
+        "held",
         "inputs",
         "kind",
         "name",
@@ -367,7 +385,9 @@ class Call:
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
         self.saved: tuple[Storage, ...] = ()
+        self.held: tuple[Storage, ...] = ()
         self.recomputed = False
+        self.differentiated = False
         self.y: Tensor
         self._gradients: tuple[Gradient, ...] | None = None
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
+from typing import Any
 
-from costmodel.display.units import show_bytes, show_tick
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
+from costmodel.display.units import show_amount, show_bytes, show_tick
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
@@ -50,17 +53,65 @@ def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
     return _ready(machine)
 
 
-def machines(search: str | None = None) -> list[Machine]:
+class Machines(tuple[Machine, ...]):
+    """Machines by name, shown as a table with a line for each."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Every figure of each, in SI units."""
+        return [machine.to_dict() for machine in self]
+
+    def sheet(self) -> Sheet:
+        """What there is to read."""
+        header = ("machine", "memory", "bandwidth", "fp32", "16 bit", "TDP", "year", "confirmed")
+        notes = (
+            "fp32, 16 bit: products [FLOP/s], dense, accumulated in fp32; fp32 without TF32",
+            "confirmed: the vendor's sheet of these figures was at hand (part: of some)",
+        )
+        return Sheet([], [Table(header, [_row(machine) for machine in self], spare=(6, 5))], notes=notes)
+
+    def __str__(self) -> str:
+        return self.sheet().text()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self.sheet().html()
+
+
+def _row(machine: Machine) -> tuple[str, ...]:
+    """A line of the table."""
+    peaks = machine.peak.given
+    fp32 = max((name for name in ("fp32_tensor", "fp32") if name in peaks), key=peaks.__getitem__, default=None)
+    half = max((name for name in _HALF if name in peaks), key=peaks.__getitem__, default=None)
+    shown = ["memory", "bandwidth", *(f"peak.{name}" for name in (fp32, half) if name)]
+    seen = [machine.confirmed(figure) for figure in shown]
+    return (
+        machine.name,
+        show_tick(show_bytes(machine.memory)),
+        show_amount(machine.bandwidth, "B/s", 3),
+        *("-" if name is None else show_amount(peaks[name], "", 3) for name in (fp32, half)),
+        "-" if machine.tdp is None else f"{machine.tdp:g} W",
+        str(machine.year or "-"),
+        "yes" if all(seen) else "part" if any(seen) else "no",
+    )
+
+
+_HALF = ("bf16", "fp16", "bf16_vector", "fp16_vector")
+
+
+def machines(search: str | None = None) -> Machines:
     """Every ready machine, by name; or those with each word of `search` in a name, or as vendor, architecture, chip
     or category.
 
     Raises UnknownNameError if there is none.
     """
-    found = list(_all().values())
     if search is None:
-        return found
+        return Machines(_all().values())
     words = str(search).lower().split()
-    found = [machine for machine in found if words and all(_has(machine, word) for word in words)]
+    found = Machines(m for m in _all().values() if words and all(_has(m, word) for word in words))
     if not found:
         words_for = {w: w for m in _all().values() for w in (m.vendor.lower(), m.architecture, m.category)}
         raise _unknown(str(search), _key(str(search)), words_for | _known())

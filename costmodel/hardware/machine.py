@@ -173,9 +173,6 @@ class Machine(Answer, Description):
             raise ValueError(f"base_clock {base} is above boost_clock {boost}: exchange them")
         return self
 
-    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]
-
     def product_peak(self, dtype: str, allow_tf32: bool = False) -> float:
         """Of matrix products of operands of a type, accumulated as frameworks do [FLOP/s].
 
@@ -392,7 +389,7 @@ _WIDER: dict[str, tuple[str, ...]] = {
     "int4": ("int8", "fp16", "bf16", "fp32"),
 }
 """What a kernel for each type computes in where the machine has no units for it, the first that there are units for."""
-_NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",)}
+_NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
 DTYPES = tuple(_PRODUCTS)
 """Data types that a machine can be asked about."""

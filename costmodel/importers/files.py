@@ -93,11 +93,26 @@ def as_json(data: Any, what: str) -> Any:
 
 
 def describe(model: Architecture) -> dict[str, Any]:
-    """Plain data that `build` makes an equal model of: the architecture, and each field that is not at its default."""
+    """Plain data that `build` makes an equal model of: the architecture, and each field that is not at its default.
+
+    Raises SpecError for a class of one's own that is more than one of ours: no file can name it.
+    """
+    homes = {home: name for name, home in ARCHITECTURES.items()}
     cls = type(model)
-    names = [name for name, (module, attribute) in ARCHITECTURES.items() if (module, attribute) == _home(cls)]
+    known = next(base for base in cls.__mro__ if _home(base) in homes or base is object)
+    if any(map(_says_something, cls.__mro__[: cls.__mro__.index(known)])):
+        raise SpecError(
+            f"{cls.__name__} is a class of one's own, which no file can name: use {', '.join(ARCHITECTURES)}"
+        )
     fields = model.model_dump(mode="json", exclude_defaults=True)
-    return {"architecture": names[0], **fields}
+    return {"architecture": homes[_home(known)], **fields}
+
+
+def _says_something(cls: type) -> bool:
+    """Whether a class adds to what it inherits, or changes it."""
+    given = {"model_config", "_abc_impl"}  # by pydantic and abc, with names between two underscores
+    own = [name for name in vars(cls) if name not in given and not (name.startswith("__") and name.endswith("__"))]
+    return bool(own or vars(cls).get("__annotations__"))
 
 
 def to_yaml(model: Architecture) -> str:

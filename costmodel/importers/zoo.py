@@ -91,6 +91,8 @@ def models(
 
     """
     names = list(_names().values())
+    if family is not None and not isinstance(family, str):
+        raise SettingError(f"family={shown(family)} is not the start of a name: use one such as 'llama'")
     if family is not None:
         start = plain(family)
         names = [name for name in names if start and plain(name).startswith(start)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 from costmodel.errors import unknown
@@ -13,6 +14,18 @@ from costmodel.layers.linear import Linear
 from costmodel.training.settings import Lora, Settings
 
 DOWN, UP = "lora_down", "lora_up"
+
+STANDS_FOR = {
+    "qkv": ("query", "key", "value"),
+    "q_proj": ("query",),
+    "k_proj": ("key",),
+    "v_proj": ("value",),
+    "o_proj": ("attention.output",),
+    "gate_proj": ("mlp.gate",),
+    "up_proj": ("mlp.up",),
+    "down_proj": ("mlp.down",),
+}
+"""Parts that a name means where the model has no part called so: of separate projections, and as model hubs say."""
 
 
 @dataclass
@@ -36,6 +49,11 @@ class Adaptation:
             return True
         return self.frozen.isdisjoint(self._parts(path))
 
+    @cached_property
+    def _targets(self) -> frozenset[str]:
+        named = self.lora.targets if self.lora else ()
+        return frozenset(part for name in named for part in (name, *STANDS_FOR.get(name, ())))
+
     def _parts(self, path: list[str]) -> set[str]:
         """Names of the layer and of every part that it is in."""
         parts = set().union(*(ends_of(path[:end]) for end in range(1, len(path) + 1)))
@@ -49,7 +67,7 @@ class Adaptation:
             return call.y
         ends = ends_of(path)
         self.seen |= ends
-        if not ends.intersection(lora.targets):
+        if not ends.intersection(self._targets):
             return call.y
         name = path[-1]
         with call.run.scope(f"{name}_adapter"):
@@ -61,5 +79,5 @@ class Adaptation:
     def check(self) -> None:
         """Raise an error if a part that was named is nowhere in the model."""
         for name in sorted(self.lora.targets if self.lora else self.frozen):
-            if name not in self.seen:
+            if not self.seen.intersection((name, *(STANDS_FOR.get(name, ()) if self.lora else ()))):
                 raise unknown("part to adapt" if self.lora else "part to freeze", name, self.seen)

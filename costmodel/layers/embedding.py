@@ -124,6 +124,9 @@ class LearnedPositions(Table):
         yield call.fresh("index", call.x.shape[1])
 
 
+MOST_TOKENS = 100
+
+
 class OfTokens(Layer):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
@@ -151,6 +154,12 @@ class Prepend(OfTokens):
     source = "torch.cat of expanded parameters (Dosovitskiy et al. 2021, eq. 1; Touvron et al. 2021, §4); dw = Σ g"
 
     tokens: int = 1
+
+    def check(self, call: Call) -> None:
+        """Takes a sequence; each token is a weight of its own."""
+        super().check(call)
+        if self.tokens > MOST_TOKENS:
+            raise call.fail(f"tokens {self.tokens:,} are too many, each a weight of its own: use at most {MOST_TOKENS}")
 
     def weights(self, call: Call) -> Weights:
         """A vector for each."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Unary, layer
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
 
 
 class Function(NamedTuple):
@@ -64,6 +64,10 @@ FUNCTIONS = {
 """Functions of one tensor by name, a subexpression counted once. `exponential` is cˣ, `pow` xᶜ, `add` x + c."""
 
 
+FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
+"""Operations per element of the gradient from the result instead, of functions whose backward then can work so."""
+
+
 @layer
 class Pointwise(Unary):
     """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead."""
@@ -74,14 +78,23 @@ class Pointwise(Unary):
     function: str
     in_place: bool = False
 
+    @property
+    def cast_as(self) -> str:
+        """By function: autocast casts for some."""
+        return f"{self.kind}.{self.function}"
+
     def forward(self, call: Call) -> LayerFlops:
         """See `FUNCTIONS`."""
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `FUNCTIONS`; what only shifts hands the gradient on."""
-        backward = FUNCTIONS[self.function].backward
+        """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on."""
+        backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
         yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
+
+    def workspace(self, call: Call) -> Workspace:
+        """Of a power xᶜ backward makes xᶜ⁻¹ and c·xᶜ⁻¹ before the product with the incoming gradient."""
+        return Workspace(0, 2 * call.x.size) if self.function in ("pow", "square") else NO_WORKSPACE
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""

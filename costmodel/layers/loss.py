@@ -257,6 +257,11 @@ class Compared(InnerLoss):
     function: str
     reduction: Literal["none", "mean", "sum"]
 
+    @property
+    def cast_as(self) -> str:
+        """By function."""
+        return f"{self.kind}.{self.function}"
+
     def output(self, call: Call) -> Shape:
         """A scalar, or the shape of the input."""
         return call.x.shape if self.reduction == "none" else ()

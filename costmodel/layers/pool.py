@@ -234,6 +234,8 @@ def _totient(n: int) -> int:
     """Euler's φ: how many of 1 … n share no divisor with n."""
     result, rest = n, n
     for prime in range(2, isqrt(n) + 1):
+        if prime * prime > rest:
+            break
         if rest % prime == 0:
             result -= result // prime
             while rest % prime == 0:

@@ -147,3 +147,28 @@ class Cumprod(Unary):
         """Input and result."""
         yield call.x
         yield call.y
+
+
+@layer
+class LogCumsumExp(Unary):
+    """Logarithms of running sums of eˣ along an axis."""
+
+    source = "torch.logcumsumexp; dx = eˣ times the running sum of g·e⁻ʸ from the other end"
+    in_lists = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous."""
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """An exponential, an addition and a logarithm per element."""
+        return LayerFlops(0, 3 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A negation, two exponentials, two products and an addition per element."""
+        yield Gradient(call.x, LayerFlops(0, 6 * call.x.size))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Input and result."""
+        yield call.x
+        yield call.y

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from costmodel.documents.description import ALL, Description, Listed
 from costmodel.documents.files import culprit, shown_path, text_of
-from costmodel.errors import SettingError, SpecError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
 
@@ -60,3 +60,11 @@ class Calibration(Description):
         from costmodel.documents.document import dump
 
         return dump(self.model_dump(mode="json", exclude_defaults=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write that text to a file. Raises CostModelError."""
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.dump())
+        except OSError as error:
+            raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None

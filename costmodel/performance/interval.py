@@ -37,14 +37,21 @@ class Interval(NamedTuple):
 
 
 def interval(
-    time: Callable[[Constants], float], machine: Machine, *, known: Iterable[str] = (), at: Constants | None = None
+    time: Callable[[Constants], float],
+    machine: Machine,
+    *,
+    least: float = 0.0,
+    known: Iterable[str] = (),
+    at: Constants | None = None,
 ) -> Interval:
     """The interval of a time that is worked out from constants, such as the sum over all kernels of a step.
 
     One constant moves every kernel that it is in, so their errors do not average out; different constants are taken as
     independent, and the logarithms of their effects add up in squares. Of a time over another, measured one, constants
-    that move both alike cancel. known: constants without a range, since they were measured. at: the constants in the
-    middle, typical ones unless given.
+    that move both alike cancel.
+
+    least: a bound that no constant can break, such as the datasheet's. known: constants without a range, since they
+    were measured. at: the constants in the middle, typical ones unless given.
     """
     middle = at or typical(machine)
     seconds = time(middle)
@@ -59,4 +66,4 @@ def interval(
     faster = sqrt(sum(log(seconds / effect.low) ** 2 for effect in effects))
     slower = sqrt(sum(log(effect.high / seconds) ** 2 for effect in effects))
     widest = tuple(sorted(effects, key=lambda effect: (-effect.width, effect.name)))
-    return Interval(seconds * exp(-faster), seconds, seconds * exp(slower), widest)
+    return Interval(max(least, seconds * exp(-faster)), seconds, seconds * exp(slower), widest)

@@ -40,8 +40,19 @@ HEAD_STEP = 32
 """Sizes of heads are rounded up to it in fused attention."""
 VECTOR_LOAD_BITS = 128
 """Bits that matrix units' operands are loaded by, where rows start at multiples of them."""
-NARROW = frozenset({"fp8", "int8", "fp6", "fp4", "int4"})
-"""Types of which products reach less of their peak."""
+POWER_BITS = {
+    "fp64": 64,
+    "fp32": 32,
+    "tf32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8": 8,
+    "int8": 8,
+    "fp6": 8,
+    "fp4": 4,
+    "int4": 4,
+}
+"""Bits that power goes by: units for half of them do twice the products on the same power."""
 TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
@@ -63,10 +74,14 @@ def seconds(
 
 
 class Units(NamedTuple):
-    """What multiplies matrices of a type. peak: of the datasheet; rate: of large products, sustained [FLOP/s]."""
+    """What multiplies matrices of a type, and whether it is matrix units.
 
-    peak: float
+    peak: of the datasheet; sustained: at the clock that the power limit leaves; rate: of large products [FLOP/s].
+    """
+
     matrix: bool
+    peak: float
+    sustained: float
     rate: float
 
 
@@ -113,19 +128,15 @@ class Device:
         each = {"eager": c.eager_seconds, "compiled": c.compiled_seconds, "cuda-graphs": c.graph_seconds}
         return kernel.launches * each[stack]
 
-    def clock(self, *, matrix: bool) -> float:
-        """Clock over the boost clock that the power limit leaves when all units multiply, never below the base clock.
+    def clock(self, watts: float) -> float:
+        """Clock over the boost clock that the power limit leaves, never below the base clock.
 
-        Power is static + dynamic · (clock / boost)^exponent; it may not exceed the board's. It goes by products of 16
-        bits, or by those of vector units: narrower types take as many watts for more products. Figures that were
-        measured are at the clock that the machine sustains.
+        watts: dynamic power at the boost clock. Power is static + dynamic · (clock / boost)^exponent, and may not
+        exceed the board's. Figures that were measured are at the clock that the machine sustains.
         """
         c, machine = self.constants, self.machine
         if machine.measured:
             return 1.0
-        given = machine.peak.given
-        peak = max(given.get("fp16") or 0.0, given.get("bf16") or 0.0) if matrix else 0.0
-        watts = (c.product_watts if matrix else c.vector_watts) * (peak or self.vector_peak) / 1e12
         share = 1.0
         if machine.tdp:
             left = max(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
@@ -147,10 +158,13 @@ class Device:
             if runs_in in ("fp16", "bf16") and not matrix:
                 # Libraries accumulate in fp32, at whose rate vector units then work.
                 attained = min(peak, self.vector_peak)
+            # Products of twice the bits take twice the energy.
+            watts = c.product_watts * POWER_BITS[runs_in] / 16 if matrix else c.vector_watts
+            sustained = attained * self.clock(watts * attained / 1e12)
             share = c.product_share if matrix else c.vector_share
-            if runs_in in NARROW:
+            if POWER_BITS[runs_in] < 16:
                 share *= c.narrow_share
-            self._units[key] = Units(peak, matrix, attained * share * self.clock(matrix=matrix))
+            self._units[key] = Units(matrix, peak, sustained, sustained * share)
         return self._units[key]
 
     def _peak(self, kernel: Kernel, allow_tf32: bool | None) -> float:
@@ -181,7 +195,7 @@ class Device:
             rate *= share * (c.channels_first if units.matrix and not channels_last else 1.0)
         compute = kernel.launches * self._tiled(sizes, units.matrix, least, most) / rate
         if units.matrix and kernel.sort == "product":
-            vector = self.vector_peak * c.vector_share * self.clock(matrix=False)
+            vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
             compute = least(compute, kernel.launches * self._tiled(sizes, False, least, most) / vector)
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
@@ -224,7 +238,7 @@ class Device:
         c, units = self.constants, self.units(kernel, False)
         batch, queries, keys, size = _sizes(kernel)
         share = c.attention_share * (c.attention_backward if "backward" in kernel.name else 1.0)
-        rate = units.peak * self.clock(matrix=units.matrix) * share
+        rate = units.sustained * share
         # Of one query, key and element of a head: 4 forward, 10 backward, less where a mask leaves out blocks.
         each = kernel.flops / most(batch * queries * keys * size, 1)
         blocks = batch * -(-queries // QUERIES_AT_ONCE)

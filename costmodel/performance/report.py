@@ -1,9 +1,10 @@
-"""A time in words: the verdict first, then where the time goes, and what makes the range wide."""
+"""A time in words, the verdict first, and as a picture: kernels on the machine's roofline."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_few, show_rate, show_seconds
@@ -11,7 +12,9 @@ from costmodel.performance.constants import UNITS, Source
 from costmodel.performance.interval import Effect
 
 if TYPE_CHECKING:
-    from costmodel.performance.time import LayerTime, Time
+    from matplotlib.figure import Figure
+
+    from costmodel.performance.time import KernelTime, LayerTime, Time
 
 MOST_LAYERS = 8
 NAME = 34
@@ -139,3 +142,29 @@ def _sourced(source: Source) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.3g}"
+
+
+def roofline(t: Time, dark: bool = False) -> Figure:
+    """Every kernel that computes: its rate over its intensity, as large as its share of the device's time."""
+    return picture(chart_of(t), "roofline", dark)
+
+
+def chart_of(t: Time) -> Chart:
+    """What is drawn: kernels of one layer and name together."""
+    ceilings = [Ceiling("products", "compute", t.peak)]
+    if (vector := t.machine.vector_peak()) < t.peak:
+        ceilings.append(Ceiling("vectors", "compute", vector))
+    ceilings.append(Ceiling("memory", "memory", t.machine.bandwidth))
+    drawn = [kernel for kernel in t.kernels if kernel.intensity and kernel.seconds]
+    dots = sorted(map(_dot, drawn), key=lambda dot: -dot.share)
+    still = sum(kernel.share for kernel in t.kernels if not kernel.intensity)
+    left_out = f"kernels that only move take {still:.0%} of the time" if still else ""
+    title = f"{t.prediction.model.title} on {t.machine.name}"
+    return Chart(title, tuple(ceilings), tuple(dots), "", left_out, measured=False)
+
+
+def _dot(kernel: KernelTime) -> Dot:
+    rate = kernel.flops / kernel.seconds
+    label = f"{kernel.layer}, {kernel.kernel}"
+    once = kernel.seconds
+    return Dot(label, kernel.bound, kernel.share, kernel.intensity, rate, rate, once, once, once, once, 0.0, (label,))

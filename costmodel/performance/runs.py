@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
@@ -13,12 +13,29 @@ from costmodel.errors import SettingError, shown
 
 if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
-    from costmodel.performance.time import Time
 
 Power = Literal["tdp", "typical"]
 IDLE_SHARE = 0.12
 """Of the board's limit at rest where a machine does not say: 50 of 400 W (A100), 70 of 700 W (H100)."""
 JOULES_PER_KWH = 3.6e6
+
+
+class Step(NamedTuple):
+    """The time of one step. samples, tokens: of a step on one device. busy: the share of it that the device runs."""
+
+    title: str
+    machine: Machine
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    tokens: int | None
+    busy: float
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of one device."""
+        return self.samples / self.seconds
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +46,7 @@ class Run(Answer):
     and how that was found.
     """
 
-    time: Time
+    time: Step
     steps: float
     devices: int
     seconds: float
@@ -65,7 +82,7 @@ class Run(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
         return {
-            "model": self.time.prediction.model.title,
+            "model": self.time.title,
             "machine": self.time.machine.name,
             "steps": self.steps,
             "devices": self.devices,
@@ -80,7 +97,7 @@ class Run(Answer):
         """The verdict: how long, and what the limit is."""
         t = self.time
         head = [
-            f"{t.prediction.model.title} on {self.devices:,} × {t.machine.name}: {show_long(self.seconds)} "
+            f"{t.title} on {self.devices:,} × {t.machine.name}: {show_long(self.seconds)} "
             f"({show_long(self.low)} to {show_long(self.high)})",
             f"{show_count(round(self.steps))} steps of {t.samples * self.devices:,} samples",
         ]
@@ -186,7 +203,7 @@ class Money(Answer):
 
 
 def run_of(
-    t: Time,
+    t: Step,
     *,
     steps: float | None = None,
     samples: float | None = None,
@@ -204,16 +221,16 @@ def run_of(
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise SettingError(f"devices={shown(devices)} is not a whole number of at least 1: use one such as 8")
     if what == "tokens" and t.tokens is None:
-        raise SettingError(f"{t.prediction.model.title} has no tokens: give samples")
+        raise SettingError(f"{t.title} has no tokens: give samples")
     each = {"steps": 1, "samples": t.samples * devices, "tokens": (t.tokens or 1) * devices}[what]
     count = number / each
     rate = None if loader is None else _rate(loader)
     loading = 0.0 if rate is None else count * t.samples * devices / rate
-    times = [max(count * seconds, loading) for seconds in (t.seconds, t.low, t.high)]
-    return Run(t, count, devices, *times, rate)
+    seconds, low, high = (max(count * each, loading) for each in (t.seconds, t.low, t.high))
+    return Run(t, count, devices, seconds, low, high, rate)
 
 
-def watts_of(t: Time, power: Power | float | str) -> tuple[float, str]:
+def watts_of(t: Step, power: Power | float | str) -> tuple[float, str]:
     """Power of a device [W] by a convention, or as given, and what that is. Raises SettingError."""
     machine = t.machine
     if power == "tdp":
@@ -221,7 +238,7 @@ def watts_of(t: Time, power: Power | float | str) -> tuple[float, str]:
     if power == "typical":
         tdp = _tdp(machine)
         idle = IDLE_SHARE * tdp if machine.idle is None else machine.idle
-        busy = sum(phase.device_seconds for phase in t.phases) / t.seconds
+        busy = t.busy
         known = "" if machine.idle is not None else f", {IDLE_SHARE:.0%} of the limit"
         return idle + (tdp - idle) * busy, f"idle {idle:.3g} W{known}, and the limit for the {busy:.0%} that it is busy"
     if isinstance(power, str) and power.isalpha():

@@ -15,7 +15,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.document import parse
 from costmodel.documents.files import is_path, shown_path, text_of
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
@@ -24,7 +24,8 @@ from costmodel.performance.constants import Constants, typical
 from costmodel.performance.fusion import Fusion
 from costmodel.performance.interval import Effect, Interval, interval
 from costmodel.performance.laws import Tier
-from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, run_of
+from costmodel.performance.measured import measured_step
+from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 RERUN = 0.05
 """By how much a step that is measured again differs: the same recipe on the same system by 6 % (median) between
 quarterly containers (MLPerf Training, results of successive rounds), as half of a range that holds four of five."""
+MOST_ANCHORS = 6
+"""Measured steps that a range is relative to, at most."""
 COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
 Bound = Literal["compute", "memory", "overhead"]
@@ -116,6 +119,11 @@ class Time(Answer):
         self.allow_tf32 = allow_tf32
         self.channels_last = channels_last or stack.channels_last
 
+    @property
+    def title(self) -> str:
+        """Of the model."""
+        return self.prediction.model.title
+
     @cached_property
     def work(self) -> Work:
         """Every kernel of the step."""
@@ -137,7 +145,7 @@ class Time(Answer):
 
     def _phases(self, constants: Constants, tasks: Sequence[float]) -> list[PhaseTime]:
         launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(constants)
-        sums = {phase: [0.0, 0] for phase in PHASES}
+        sums: dict[Phase, list[float]] = {phase: [0.0, 0] for phase in PHASES}
         for task, seconds in zip(self.work.tasks, tasks, strict=True):
             sums[task.phase][0] += seconds
             sums[task.phase][1] += int(task.times * task.kernel.launches)
@@ -264,7 +272,7 @@ class Time(Answer):
                 found[bound] = found.get(bound, 0.0) + seconds
         if waiting:
             found["host"] = sum(phase.seconds for phase in self.phases if phase.phase in waiting)
-        return max(found, key=lambda bound: found[bound], default="host")
+        return max(found, key=lambda bound: found[bound]) if found else "host"
 
     @cached_property
     def _bounds(self) -> list[Bound]:
@@ -299,19 +307,21 @@ class Time(Answer):
     @cached_property
     def layers(self) -> list[LayerTime]:
         """A row for each layer, in the order of the forward pass; sums of gradients and the optimizer last."""
-        found: dict[tuple[str, str], dict[str, float]] = {}
+        found: dict[tuple[str, str], dict[Phase, float]] = {}
         bounds: dict[tuple[str, str], dict[Bound, float]] = {}
         for task, seconds, bound in zip(self.work.tasks, self._device_seconds, self._bounds, strict=True):
             key = (task.layer, task.kind)
-            phases = found.setdefault(key, dict.fromkeys(PHASES, 0.0))
-            phases[task.phase] += seconds
+            spent = found.setdefault(key, dict.fromkeys(PHASES, 0.0))
+            spent[task.phase] += seconds
             of = bounds.setdefault(key, {})
             of[bound] = of.get(bound, 0.0) + seconds
         whole = sum(self._device_seconds) or 1.0
-        return [
-            LayerTime(*key, *phases.values(), sum(phases.values()), sum(phases.values()) / whole, _most(bounds[key]))
-            for key, phases in found.items()
-        ]
+        rows = []
+        for (name, kind), phases in found.items():
+            seconds, bound = sum(phases.values()), _most(bounds[name, kind])
+            each = phases["forward"], phases["backward"], phases["update"]
+            rows.append(LayerTime(name, kind, *each, seconds, seconds / whole, bound))
+        return rows
 
     @property
     def fusions(self) -> list[Fusion]:
@@ -360,7 +370,9 @@ class Time(Answer):
             SettingError: what is wrong with the question, in one line.
 
         """
-        return run_of(self, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
+        busy = sum(phase.device_seconds for phase in self.phases) / self.seconds
+        step = Step(self.title, self.machine, self.seconds, self.low, self.high, self.samples, self.tokens, busy)
+        return run_of(step, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
 
     def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
         """Energy of one step, or of a run as `run` takes it.
@@ -384,7 +396,7 @@ class Time(Answer):
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
         """
         from costmodel.display.figures import save
-        from costmodel.performance.pictures import roofline
+        from costmodel.performance.report import roofline
 
         figure = roofline(self, dark)
         if path is not None:
@@ -462,6 +474,18 @@ def calibration_of(machine: Any) -> Calibration | None:
     return Calibration.load(machine) if isinstance(data, dict) and "constants" in data else None
 
 
+def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, float]]:
+    """The steps that a calibration has measured, with their seconds; lines of kernels are none."""
+    constants, found = calibration.on(machine), []
+    for row in calibration.measured[:MOST_ANCHORS]:
+        try:
+            step = measured_step(row)
+        except CostModelError:
+            continue
+        found.append((Time(step.prediction, machine, step.stack, "calibrated", constants), step.seconds))
+    return found
+
+
 def time_on(
     prediction: Prediction,
     machine: str | os.PathLike[str] | Machine | Calibration,
@@ -484,10 +508,16 @@ def time_on(
             f"no calibration of {device.name} is given: give the file that costmodel machines fit wrote in its place"
         )
     if calibration is not None and tier in (None, "calibrated"):
-        from costmodel.performance.fitting import calibrated_time
-
-        return calibrated_time(
-            prediction, calibration, stack_named(stack), allow_tf32=allow_tf32, channels_last=bool(channels_last)
+        return Time(
+            prediction,
+            device,
+            stack_named(stack),
+            "calibrated",
+            calibration.on(device),
+            tuple(calibration.constants),
+            _anchors(calibration, device),
+            allow_tf32=allow_tf32,
+            channels_last=bool(channels_last),
         )
     return Time(
         prediction,

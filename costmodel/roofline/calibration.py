@@ -71,6 +71,8 @@ FORMAT = 3
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
+MOST_NOISE = 0.5
+"""A calibration of which a larger share is noise serves at once, and is not kept."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
 """Functions whose throughput is printed."""
 EMPTY = "empty"
@@ -133,7 +135,9 @@ class Calibration(BaseModel):
         found = []
         if self.stale:
             found.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
-        if self.noisy > 0.1:
+        if self.noisy > MOST_NOISE:
+            found.append(f"{self.noisy:.0%} of the probes are noise, so it is not kept: calibrate at rest")
+        elif self.noisy > 0.1:
             found.append(f"{self.noisy:.0%} of the probes are noisy: calibrate again when the machine is at rest")
         if self.machine.unknown:
             found.append(f"the system does not say: {', '.join(self.machine.unknown)}")
@@ -161,7 +165,7 @@ class Calibration(BaseModel):
 
 
 def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress | None = None) -> Calibration:
-    """Measure every probe on this machine; nothing is stored."""
+    """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
     began = perf_counter()
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
     chosen = list(probes(thorough))
@@ -184,16 +188,21 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
     names += whole
     tell(1.0)
     busy = conditions()
-    return Calibration(
-        machine=this_machine(threads),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        thorough=thorough,
-        took_seconds=perf_counter() - began,
-        noisy=sum(_doubtful(timing) for timing in timings) / len(timings),
-        load=busy["load"],
-        steal=busy["steal"],
-        seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
-    )
+    try:
+        return Calibration(
+            machine=this_machine(threads),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            thorough=thorough,
+            took_seconds=perf_counter() - began,
+            noisy=sum(_doubtful(timing) for timing in timings) / len(timings),
+            load=busy["load"],
+            steal=busy["steal"],
+            seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
+        )
+    except ValidationError as error:  # a machine so busy that a clock said nothing
+        raise CalibrationError(
+            f"measuring came to nothing ({_first_of(error)}): calibrate again when the machine is at rest"
+        ) from None
 
 
 def _doubtful(timing: Timing) -> bool:
@@ -280,19 +289,29 @@ class NotStored(Exception):
 
 
 def read_stored(kind: type[Stored], path: Path, most: int) -> Stored:
-    """What a JSON file of at most so many bytes holds. Raises NotStored."""
+    """What a regular JSON file of at most so many bytes holds. Raises NotStored."""
     try:
-        if path.stat().st_size > most:
+        if path.exists() and not path.is_file():  # a device may never end, and a pipe never begin
+            raise NotStored("it is no regular file")
+        with open(path, "rb") as file:
+            text = file.read(most + 1)
+        if len(text) > most:
             raise NotStored(f"it is larger than {most:,} bytes")
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise NotStored(f"cannot be read: {error.strerror or error}", content=False) from None
+        return kind.model_validate_json(text)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValidationError):
+            raise NotStored(_first_of(error)) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise NotStored(f"cannot be read: {why}", content=False) from None
     except RecursionError:
         raise NotStored("nested too deep") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise NotStored(f"{where + ': ' if where else ''}{first['msg']}") from None
+
+
+def _first_of(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors()[0]
+    where = shown(".".join(map(str, first["loc"]))) if first["loc"] else ""
+    return f"{where + ': ' if where else ''}{first['msg']}"
 
 
 def calibrate(
@@ -301,14 +320,14 @@ def calibrate(
     """Measure this machine anew, at most 10 seconds (60 if thorough), and keep the result for later.
 
     threads: how many BLAS may use. progress: a bar on stderr, or a function that is told the share done. An interrupted
-    calibration leaves what was stored before. Raises CalibrationError if the result cannot be kept, SettingError for
-    a wrong number of threads.
+    calibration, and one that is mostly noise, leave what was stored before. Raises CalibrationError if the result
+    cannot be kept or there is none, SettingError for a wrong number of threads.
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
     with bar(progress, "calibrating") as told:
         measured = measure_probes(thorough, threads, told)
-    if keep:
+    if keep and measured.noisy <= MOST_NOISE:
         store(measured)
     return measured
 

@@ -140,7 +140,7 @@ class Gain:
         return 1 / (1 - self.share) if self.share < 1 else float("inf")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Check(Answer):
     """Predicted and measured time of every layer, each run alone.
 

@@ -22,7 +22,7 @@ from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
-from costmodel.roofline.checking import Check, with_rounds
+from costmodel.roofline.checking import MOST_ROUNDS, Check, with_rounds
 from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
@@ -34,7 +34,7 @@ RESAMPLES = 4000
 Side = Architecture | Prediction | Program | Profile | Timing | str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Two timings. speedup: how many times as fast the second is; interval: its 95 % bootstrap interval.
 
@@ -178,11 +178,11 @@ def _measured(programs: list[Program], rounds: int | None, progress: Progress | 
 
 
 FORMAT = 1
-LARGEST_FILE = 50_000_000
+LARGEST_FILE = 12_000_000
 DRIFT = 0.10
 """Relative drift of a core's speed between two measurements: a change is an interval that lies wholly beyond it."""
 
-Samples = Annotated[list[float], Field(min_length=1, max_length=1_000_000)]
+Samples = Annotated[list[float], Field(min_length=1, max_length=3 * MOST_ROUNDS)]
 Outcome = Literal["slower", "faster", "as before", "new", "gone"]
 
 
@@ -254,7 +254,7 @@ class Change:
     outcome: Outcome
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Changes(Answer):
     """A measurement held against a baseline."""
 

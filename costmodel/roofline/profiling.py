@@ -77,7 +77,7 @@ class Pass:
         return f"{self.bound}; {kind} {self.spent[kind]:.0%}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile(Answer):
     """Predicted and measured passes of a model. passes: by name, "forward" and "forward+backward", as far as asked for.
 

@@ -95,7 +95,7 @@ PROTOCOL = Protocol(rounds=5, least_rounds=2, item_seconds=0.12)
 WHOLE_PROTOCOL = Protocol(rounds=3, least_rounds=1, item_seconds=1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation(Answer):
     """Predictions and measurements side by side, with the calibration between them.
 

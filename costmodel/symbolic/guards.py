@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.symbolic.polynomial import Polynomial, ceil_quotient, exact_quotient, extreme, remainder
+from costmodel.symbolic.polynomial import (
+    Polynomial,
+    Range,
+    ceil_quotient,
+    exact_quotient,
+    extreme,
+    never_below,
+    remainder,
+)
 from costmodel.symbolic.sizes import Letter, value_of
 
 Relation = Literal["zero", "positive", "value"]
@@ -28,6 +36,18 @@ class Condition(NamedTuple):
         if self.relation == "value":
             return value
         return value == 0 if self.relation == "zero" else value > 0
+
+    def settled(self, box: Mapping[str, Range]) -> int | None:
+        """How it comes out wherever each letter is within its range, if bounds tell."""
+        try:
+            least, most = self.of.range(box)
+        except ArithmeticError:  # it may divide by 0 somewhere, though not where it is asked
+            return None
+        if self.relation == "positive":
+            return 1 if least > 0 else 0 if most <= 0 else None
+        if self.relation == "zero":
+            return 0 if least > 0 or most < 0 else 1 if least == most == 0 else None
+        return least if least == most else None
 
 
 class Decisions:
@@ -167,6 +187,15 @@ class Noting(Letter if TYPE_CHECKING else object):
     def largest(self, sizes: Sequence[int]) -> Noting:
         """See `sizes.largest`."""
         return self._made(max(map(value_of, sizes)), extreme("max", map(_polynomial, sizes)))
+
+    def undominated(self, sizes: Sequence[int]) -> list[int]:
+        """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
+        kept: dict[int, Polynomial] = {}
+        for place in sorted(range(len(sizes)), key=lambda place: -value_of(sizes[place])):
+            candidate = _polynomial(sizes[place])
+            if not any(never_below(other, candidate) for other in kept.values()):
+                kept[place] = candidate
+        return sorted(kept)
 
 
 def _settled(relation: str, of: Polynomial) -> bool:

@@ -338,10 +338,10 @@ def arguments(op: str, candidate: Polynomial) -> tuple[Polynomial, ...]:
 
 def _spares(op: str, a: Polynomial, b: Polynomial) -> bool:
     """Whether an extreme over `a` need not look at `b`."""
-    return _never_below(a, b) if op == "max" else _never_below(b, a)
+    return never_below(a, b) if op == "max" else never_below(b, a)
 
 
-def _never_below(a: Polynomial, b: Polynomial) -> bool:
+def never_below(a: Polynomial, b: Polynomial) -> bool:
     """Whether a ≥ b wherever all atoms are at least 0, as far as the signs of the difference's terms tell."""
     if any(c > 0 and a.terms.get(m, 0) < c for m, c in b.terms.items()):
         return False

@@ -34,6 +34,9 @@ class Letter(int):
         letter.expression = expression
         return letter
 
+    def __getnewargs__(self) -> tuple[int, Any]:  # type: ignore[override]
+        return self.value, self.expression
+
     def __floordiv__(self, other: int) -> Letter:
         return Letter(int(self) // int(other), _floor(self.expression, expression(other)))
 
@@ -67,6 +70,10 @@ class Letter(int):
     def largest(self, sizes: Sequence[int]) -> Letter:
         """The largest of several, of which this is one."""
         return reduce(maximum, sizes)  # type: ignore[return-value]
+
+    def undominated(self, sizes: Sequence[int]) -> list[int]:
+        """See the function; of letters whose formulas need not hold everywhere, all."""
+        return list(range(len(sizes)))
 
 
 def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -156,6 +163,12 @@ def largest(sizes: Sequence[int]) -> int:
     """The largest of one or more sizes."""
     letter = next((size for size in sizes if isinstance(size, Letter)), None)
     return max(sizes) if letter is None else letter.largest(sizes)
+
+
+def undominated(sizes: Sequence[int]) -> list[int]:
+    """Places of those that may be the largest of all somewhere, in order; of numbers the place of the first largest."""
+    letter = next((size for size in sizes if isinstance(size, Letter) and size.everywhere), None)
+    return [sizes.index(max(sizes))] if letter is None else letter.undominated(sizes)
 
 
 def decided(size: int) -> int:

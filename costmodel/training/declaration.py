@@ -9,6 +9,8 @@ from costmodel.training.fields import check_fields, check_names
 from costmodel.training.optimizers import Optimizer, State
 from costmodel.training.precision import Precision
 
+MOST_STATES = 64
+
 
 def declared(kind: type, value: Any, what: str) -> Any:
     """An optimizer or precision from a mapping of its fields; anything else as it is. Raises SettingError."""
@@ -27,6 +29,8 @@ def check_declared(what: str, value: Any) -> None:
     if isinstance(value, str):
         return
     try:
+        if isinstance(value, Optimizer):
+            _check_counts(value, what)
         check_fields(value, what)
         for field in ("states", "vectors") if isinstance(value, Optimizer) else ():
             for number, state in enumerate(getattr(value, field) or ()):
@@ -35,6 +39,15 @@ def check_declared(what: str, value: Any) -> None:
         raise SettingError(str(error)) from None
     if isinstance(value, Precision):
         value.check(what)
+
+
+def _check_counts(optimizer: Optimizer, what: str) -> None:
+    """Raise SettingError for more states, or tensors of an update, than any optimizer has: each is looked at."""
+    for field in ("states", "vectors", "makes", "together"):
+        value = getattr(optimizer, field)
+        count = len(value) if isinstance(value, list | tuple) else value
+        if isinstance(count, int) and count > MOST_STATES:
+            raise SettingError(f"{what}.{field}: {shown(count)} are too many for a weight: use at most {MOST_STATES}")
 
 
 def _made(kind: type, data: Any, where: str) -> Any:
@@ -51,6 +64,6 @@ def _made(kind: type, data: Any, where: str) -> Any:
 
 def _states(value: Any, where: str) -> Any:
     """A list in an optimizer is one of states; anything else stands for itself."""
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or len(value) > MOST_STATES:
         return value
     return tuple(_made(State, state, f"{where}[{n}]") for n, state in enumerate(value))

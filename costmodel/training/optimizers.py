@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, decided, product
 from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
@@ -133,6 +133,12 @@ OptimizerName = Literal[
     "adamw",
     "amsgrad",
     "nadam",
+    "adamax",
+    "radam",
+    "adadelta",
+    "rprop",
+    "asgd",
+    "rmsprop-centered-plain",
     "adafactor",
     "lion",
     "muon",
@@ -232,6 +238,41 @@ OPTIMIZERS = {
             passes=(8, 14, 8),
         ),
         Optimizer(
+            "adamax",
+            (State("exp_avg"), State("exp_inf"), STEP),
+            "torch.optim.Adamax (Kingma & Ba 2015, alg. 2)",
+            makes=1,
+            lasts=False,
+            together=1,
+        ),
+        Optimizer("radam", ADAM, "torch.optim.RAdam (Liu et al. 2020)", lasts=False, together=1),
+        Optimizer(
+            "adadelta",
+            (State("square_avg"), State("acc_delta"), STEP),
+            "torch.optim.Adadelta (Zeiler 2012)",
+            together=2,
+        ),
+        Optimizer(
+            "rprop",
+            (State("prev"), State("step_size"), STEP),
+            "torch.optim.Rprop (Riedmiller & Braun 1993)",
+            makes=3,
+            lasts=False,
+        ),
+        Optimizer(
+            "asgd",
+            (State("ax"), State("eta", "scalar", 4), State("mu", "scalar", 4), STEP),
+            "torch.optim.ASGD (Polyak & Juditsky 1992)",
+            makes=0,
+        ),
+        Optimizer(
+            "rmsprop-centered-plain",
+            (State("square_avg"), State("grad_avg"), STEP),
+            "torch.optim.RMSprop, centered, without momentum (Graves 2013)",
+            makes=1,
+            together=1,
+        ),
+        Optimizer(
             "adafactor",
             (State("row_var", "rows"), State("col_var", "columns"), STEP),
             "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
@@ -268,11 +309,11 @@ OPTIMIZERS = {
 
 
 def optimizer_named(optimizer: str | Optimizer) -> Optimizer:
-    """A ready-made optimizer by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    """A ready-made optimizer by its name, or a declared one as it is. Raises UnknownNameError."""
     if isinstance(optimizer, Optimizer):
         return optimizer
     if not isinstance(optimizer, str):
-        raise SettingError(f"optimizer={shown(optimizer)} is neither a name nor an Optimizer")
+        raise UnknownNameError(f"optimizer={shown(optimizer)} is neither a name nor an Optimizer")
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     return OPTIMIZERS[optimizer]

@@ -9,24 +9,38 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
 from costmodel.training.frozen import Frozen, frozen
 
 LOWERED = frozenset(
     {
-        *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "absorb_key", "expand_value"),
+        *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
+        *("absorb_key", "expand_value"),
         *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
     }
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
+_RAISED_FUNCTIONS = (
+    *("asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt"),
+    *("sinh", "softplus", "square", "tan"),
+)
+_RAISED_LOSSES = (
+    *("cross_entropy", "mean_squared_error", "compared.binary_cross_entropy_with_logits", "compared.huber_loss"),
+    *("compared.kl_div", "compared.mse_loss", "compared.smooth_l1_loss"),
+)
 RAISED = {
-    "gpu": frozenset({"softmax", "layernorm", "rmsnorm", "groupnorm", "cross_entropy", "mean_squared_error"}),
-    "cpu": frozenset({"cross_entropy", "mean_squared_error"}),
+    "gpu": frozenset(
+        {
+            *("softmax", "softmax_along", "layernorm", "rmsnorm", "groupnorm", *_RAISED_LOSSES),
+            *(f"pointwise.{function}" for function in _RAISED_FUNCTIONS),
+        }
+    ),
+    "cpu": frozenset(_RAISED_LOSSES),
 }
-"""Kinds that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
+"""Kinds, and functions of a kind, that autocast runs in fp32 (torch.amp, ops that autocast to float32), by device."""
 
 FOLLOWING = frozenset({"batchnorm", "layernorm", "rmsnorm", "groupnorm"})
 """Kinds whose result has the input's type, whatever their weights have."""
@@ -190,11 +204,11 @@ FP32 = PRECISIONS["fp32"]
 
 
 def precision_named(precision: str | Precision) -> Precision:
-    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
+    """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError."""
     if isinstance(precision, Precision):
         return precision
     if not isinstance(precision, str):
-        raise SettingError(f"precision={shown(precision)} is neither a name nor a Precision")
+        raise UnknownNameError(f"precision={shown(precision)} is neither a name nor a Precision")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     return PRECISIONS[precision]

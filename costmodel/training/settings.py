@@ -15,12 +15,13 @@ from costmodel.training.declaration import check_declared, declared
 from costmodel.training.dtypes import Dtype
 from costmodel.training.fields import check_fields, check_names
 from costmodel.training.frozen import Frozen, frozen
-from costmodel.training.optimizers import Optimizer, OptimizerName, optimizer_named
-from costmodel.training.precision import Precision, PrecisionName, precision_named
+from costmodel.training.optimizers import OPTIMIZERS, Optimizer, OptimizerName, optimizer_named
+from costmodel.training.precision import PRECISIONS, Precision, PrecisionName, precision_named
 
 Mode = Literal["train", "inference", "prefill", "decode"]
 Attention = Literal["eager", "flash", "efficient"]
-Loss = Literal["default", "cross_entropy", "mean_squared_error", "none"]
+Loss = Literal["default", "cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence", "none"]
+LossPrecision = Literal["output", "fp32"]
 Device = Literal["gpu", "cpu"]
 FlopRule = Literal["pytorch", "arithmetic"]
 AttentionPairs = Literal["full", "visible"]
@@ -70,7 +71,8 @@ class Settings(Frozen):
     The text beside a field's type says what it is, in the words of every help; the value after it is an example. seq,
     target_seq and image stay None where the model's own are meant. loss None or "none" leaves the loss out; "default"
     is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of
-    rows, so that only one chunk's logits exist at a time.
+    rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes before the
+    loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
     path of a YAML or JSON file of them.
 
@@ -83,15 +85,15 @@ class Settings(Frozen):
     by default on CUDA) or "fused" (in one kernel). allocator: what the timeline and its peak count: the bytes of
     tensors, or the blocks that PyTorch's CUDA caching allocator has for them.
 
+    on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
+    `performance.stacks`.
+
     mode: "inference" is a forward pass that keeps nothing. "prefill" keeps its tokens' keys and values, and has logits
     of the last token alone; "decode" is a step of one token, or of one and `speculative` drafts that it verifies, after
     `past` tokens that are kept. A prefill with `past` goes on where an earlier one stopped. cache: how they are kept:
     "dynamic" (new memory at each step, as DynamicCache of transformers), "static" (memory for all tokens there at once,
     written in place) or "paged" (that, in pages of page_size tokens). latent_attention: keys and values of all tokens
     made anew from their latents at each step ("expanded"), or attention over the latents themselves ("absorbed").
-
-    on: a ready machine's name, the path of a file, or a machine; what takes time is asked of it. stack: see
-    `performance.stacks`.
     """
 
     batch: Annotated[int, "Samples in a batch.", 32] = 1
@@ -120,6 +122,9 @@ class Settings(Frozen):
     attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
     loss: Annotated[Loss | None, "Loss (default: the model's own).", "mean_squared_error"] = "default"
     loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together.", 8] = 1
+    loss_precision: Annotated[
+        LossPrecision, "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32"
+    ] = "output"
     device: Annotated[Device, "Whose kernels decide what is kept.", "cpu"] = "gpu"
     flop_rule: Annotated[FlopRule, "Count FLOPs as PyTorch does, or as done.", "arithmetic"] = "pytorch"
     attention_pairs: Annotated[
@@ -168,6 +173,9 @@ class Settings(Frozen):
         for name, kind in (("optimizer", Optimizer), ("precision", Precision)):
             object.__setattr__(self, name, declared(kind, getattr(self, name), name))
         # Named here once, so that a wrong name is refused when the settings are made.
+        for name, known in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+            if isinstance(getattr(self, name), str):
+                _check_name(name, getattr(self, name), known)
         _ = self.states, self.policy
         for name in ("optimizer", "precision"):
             check_declared(name, getattr(self, name))
@@ -250,15 +258,16 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": get_args(Mode),
     "attention": get_args(Attention),
     "loss": (*(name for name in get_args(Loss) if name != "none"), None),
+    "loss_precision": get_args(LossPrecision),
     "device": get_args(Device),
     "flop_rule": get_args(FlopRule),
     "attention_pairs": get_args(AttentionPairs),
     "update": get_args(Update),
     "allocator": get_args(Allocator),
+    "stack": get_args(Stack),
     "cache": get_args(CacheName),
     "cache_precision": get_args(CachePrecision),
     "latent_attention": get_args(LatentAttention),
-    "stack": get_args(Stack),
 }
 
 ALIASES = {
@@ -267,10 +276,38 @@ ALIASES = {
     "ce": "cross_entropy",
     "xent": "cross_entropy",
     "nll": "cross_entropy",
+    "bce": "binary_cross_entropy",
+    "kl": "kl_divergence",
+    "kl_div": "kl_divergence",
     "training": "train",
     "eval": "inference",
     "infer": "inference",
     "cuda": "gpu",
+    "sdpa": "flash",
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "fused": "flash",
+    "math": "eager",
+    "standard": "eager",
+    "mem_efficient": "efficient",
+    "xformers": "efficient",
+    "full": "block",
+    "every": "block",
+    "layer": "block",
+    "float32": "fp32",
+    "float": "fp32",
+    "tf32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "amp": "fp16-autocast",
+    "mixed": "bf16-autocast",
+    "mixed-precision": "bf16-autocast",
+    "adam8bit": "adam-8bit",
+    "adamw_8bit": "adam-8bit",
+    "adamw8bit": "adam-8bit",
+    "adamw_torch": "adamw",
+    "sgd_momentum": "momentum",
 }
 """Other names that people give values of settings, for errors."""
 
@@ -305,6 +342,7 @@ class GivenSettings(TypedDict, total=False):
     attention: Attention
     loss: Loss | None
     loss_chunks: int
+    loss_precision: LossPrecision
     device: Device
     flop_rule: FlopRule
     attention_pairs: AttentionPairs
@@ -337,6 +375,7 @@ class SeveralSettings(TypedDict, total=False):
     attention: Attention | Iterable[Attention]
     loss: Loss | Iterable[Loss | None] | None
     loss_chunks: int | Iterable[int]
+    loss_precision: LossPrecision | Iterable[LossPrecision]
     device: Device | Iterable[Device]
     flop_rule: FlopRule | Iterable[FlopRule]
     attention_pairs: AttentionPairs | Iterable[AttentionPairs]
@@ -424,6 +463,8 @@ def _lora(value: Any) -> Lora | None:
 
 def _checkpoint(value: Any) -> str | int | tuple[str, ...]:
     if isinstance(value, str):
+        if ALIASES.get(value) in get_args(Checkpoint):  # any other name may be that of a part
+            raise UnknownNameError(f"unknown checkpoint {shown(value)}: did you mean {ALIASES[value]!r}?")
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return tuple(value)

@@ -131,3 +131,14 @@ def test_unknown_names_list_the_nearest() -> None:
         ClosedForms(cm.GPT2Small, {}, ["bacth"])
     with pytest.raises(cm.CostModelError, match=r"'memory\.peak'"):
         ClosedForms(cm.GPT2Small, {}, ["batch"], ["memory.peek"])
+
+
+def test_layers_of_a_list_have_letters_even_where_their_sizes_meet() -> None:
+    model = cm.MLP(sizes=(6, 5, 4, 3))
+    names = list(model.size_fields())
+    forms = ClosedForms(model, {"batch": 2}, names, ["params"])
+    for sizes in ((6, 5, 4, 3), (6, 5, 5, 3), (7, 7, 7, 7), (2, 9, 1, 3)):
+        leaf = forms.at(dict(zip(names, sizes, strict=True)))
+        assert isinstance(leaf, Forms)
+        found = leaf.formulas["params"].value(dict(zip(names, sizes, strict=True)))
+        assert found == cm.predict(cm.MLP(sizes=sizes), batch=2).params

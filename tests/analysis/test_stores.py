@@ -209,7 +209,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(capsys, tmp_path: Pat
     path = tmp_path / "sweep.parquet"
     path.write_bytes(b"before")
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
@@ -258,8 +258,8 @@ def test_ctrl_c_ends_with_130_and_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.parquet"
     arguments = ["sweep", "gpt2-small", "--batch", "1:3000", "--seq", "1:1024", "--out", str(path)]
     with subprocess.Popen([sys.executable, "-m", "costmodel", *arguments], stderr=subprocess.PIPE) as process:
-        part = path.with_name("sweep.parquet.part")
-        while process.poll() is None and not (part.exists() and part.stat().st_size > 1000):
+        parts = path.with_name("sweep.parquet.parts")
+        while process.poll() is None and not any(parts.glob("part-*.parquet")):
             pass
         process.send_signal(signal.SIGINT)
         process.wait()

@@ -125,3 +125,10 @@ def test_what_does_not_fit_as_asked_is_tried_with_other_numbers() -> None:
 def test_recommendations_need_memory_or_a_machine() -> None:
     with pytest.raises(CostModelError, match="memory='24 GiB'"):
         cm.recommend("gpt2-small")
+
+
+def test_sensitivities_of_times_are_those_of_near_sizes() -> None:
+    found = cm.sensitivity("gpt2-small", "seconds", batch=50, seq=512, on="h100-sxm")
+    assert 0.8 < float(found["batch"].elasticity) < 1.1
+    assert float(found["layers"].elasticity) > 0.3
+    assert "ms" in str(found) or "µs" in str(found)

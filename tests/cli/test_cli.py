@@ -5,13 +5,19 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 import costmodel as cm
 from costmodel import cli
+from costmodel.cost.quantities import QUANTITIES
 from costmodel.importers.files import build, describe
+from costmodel.layers import load_all
+from costmodel.training.optimizers import OPTIMIZERS
+from costmodel.training.precision import PRECISIONS
+from costmodel.training.settings import SETTING_NAMES
 from tests.command import apart, here, refused
 
 COMMANDS = [
@@ -226,3 +232,39 @@ def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
     assert here(capsys, "--version") == (0, f"costmodel {declared}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("what", "among"),
+    [
+        ("quantities", QUANTITIES),
+        ("optimizers", OPTIMIZERS),
+        ("precisions", PRECISIONS),
+        ("settings", SETTING_NAMES),
+        ("layers", load_all()),
+    ],
+)
+def test_names_are_listed_with_what_they_are(capsys, what: str, among: Collection[str]) -> None:
+    outcome = here(capsys, "list", what, "--json")
+    listed = json.loads(outcome.out)
+    assert set(listed) == set(among)
+    assert all(listed.values())
+    assert all(f"{name} " in here(capsys, "list", what).out for name in list(among)[:3])
+
+
+def test_a_column_wide_enough_is_asked_for(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = here(capsys, "predict", "gpt2-small").out
+    assert max(map(len, narrow.splitlines())) <= 80
+    wide = here(capsys, "predict", "gpt2-small", "--wide").out
+    assert "layernorm ×12" in wide
+    assert "layernorm ×12" not in narrow
+
+
+def test_parts_and_shapes_on_request(capsys) -> None:
+    outcome = here(capsys, "predict", "gpt2-small", "--depth", "1", "--shapes")
+    assert "1 × 1024 × 768" in outcome.out
+    assert "block.mlp" not in outcome.out
+    data = json.loads(here(capsys, "predict", "gpt2-small", "--depth", "1", "--json").out)
+    assert sum(part["params"] for part in data["parts"]) == data["params"]
+    refused(here(capsys, "predict", "gpt2-small", "--depth", "0"), "depth=0", "levels")

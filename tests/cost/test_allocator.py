@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.allocator import MEBIBYTE, CachingAllocator, in_blocks
+from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks
 from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 from tests.strategies import questions
@@ -62,6 +62,25 @@ def test_a_rest_of_up_to_a_mebibyte_stays_with_a_large_tensor() -> None:
     allocator.take(11 * MEBIBYTE)
     allocator.take(512 * 1024 * 2 + 512)  # more than the rest
     assert allocator.reserved == 32 * MEBIBYTE
+
+
+def test_a_block_is_split_from_the_smallest_rest_that_its_pool_can_use() -> None:
+    """``should_split``: a rest of at least 512 B of a small block, and of more than 1 MiB of a large one."""
+    large = CachingAllocator()
+    large.give_back(large.take(12 * MEBIBYTE), 12 * MEBIBYTE)
+    whole = large.take(11 * MEBIBYTE)
+    assert whole.size == 12 * MEBIBYTE
+    large.give_back(whole, 11 * MEBIBYTE)
+    assert large.take(11 * MEBIBYTE - 512).size == 11 * MEBIBYTE - 512
+    assert large.take(MEBIBYTE + 512).size == MEBIBYTE + 512
+    assert large.reserved == 12 * MEBIBYTE
+    small = CachingAllocator()
+    sizes = [MEBIBYTE, MEBIBYTE - 512, 512]
+    assert [small.take(size).size for size in sizes] == sizes
+    assert small.reserved == 2 * MEBIBYTE
+    small.give_back(Block(MEBIBYTE, 0), MEBIBYTE)  # to the pool that it is of, for the next small tensor
+    assert small.take(MEBIBYTE) == Block(MEBIBYTE, 0)
+    assert small.reserved == 2 * MEBIBYTE
 
 
 @given(st.lists(st.tuples(st.integers(1, 30 * MEBIBYTE), st.booleans()), max_size=40))

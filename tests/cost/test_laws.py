@@ -142,6 +142,17 @@ def test_checkpointing_trades_memory_for_flops(model: Transformer, batch: int, c
         assert end.alive.activations == p.memory.activations
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 9, 10, 16, 17])
+def test_checkpointing_by_the_root_takes_the_smallest_groups_that_are_no_fewer(layers: int) -> None:
+    """Chen et al. 2016, §4.2: groups of k blocks, with the least k of which k groups are enough."""
+    model = Transformer(vocab=11, context=8, layers=layers, width=6, heads=3)
+    size = next(k for k in range(1, layers + 1) if k * k >= layers)
+    root, by_size = (predict(model, batch=2, checkpoint=how) for how in ("sqrt", size))
+    assert (root.memory, root.timeline.steps) == (by_size.memory, by_size.timeline.steps)
+    others = [k for k in (size - 1, size + 1) if 1 <= k <= layers and -(-layers // k) != -(-layers // size)]
+    assert all(predict(model, batch=2, checkpoint=k).timeline.steps != root.timeline.steps for k in others)
+
+
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
     """A capacity is rounded up, and is no whole number of times larger."""

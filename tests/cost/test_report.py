@@ -21,7 +21,7 @@ from costmodel.layers.conv import Conv
 from costmodel.layers.shape import Flatten
 from costmodel.training.optimizers import Optimizer, State
 from costmodel.training.precision import Precision
-from tests.command import said_in_one_line
+from tests.command import error_of, said_in_one_line
 from tests.profiles import examples
 from tests.strategies import questions
 
@@ -59,7 +59,9 @@ def test_totals_come_first_then_layers_then_conventions() -> None:
     places = [
         report.index(f"\n{heading}") for heading in ("Totals ", "Memory ", "layer ", "total ", "FLOPs: ", "units: ")
     ]
-    assert report.startswith("gpt2-small: one training step, batch 32, seq 512, fp32, adamw\n\n")
+    assert report.startswith(
+        "gpt2-small: one training step, batch 32, seq 512, fp32, adamw\n124.4 M parameters, 13.07 TFLOP a step, peak "
+    )
     assert places == sorted(places)
 
 
@@ -205,7 +207,7 @@ def test_html_is_escaped() -> None:
     )
     html = p._repr_html_()
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; sons" in html
-    tags = {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li"}
+    tags = {"div", "p", "b", "br", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li"}
     assert set(re.findall(r"<(\w+)", html)) == tags
     assert len(re.findall(r"<b>", html)) == 1 + len(conventions(p))
     assert not re.search(r"&(?!(amp|lt|gt|quot|#x27);)", html)
@@ -279,7 +281,7 @@ def tampered(**changes: Any) -> str:
         ("settings.batch", True, "batch"),
         ("settings.batch", 10**30, "batch"),
         ("settings.bach", 3, "'batch'"),
-        ("settings.optimizer", "adamv", "'adamw'"),
+        ("settings.optimizer", "adammw", "'adamw'"),
         ("settings.optimizer", [], "neither a name nor an Optimizer"),
     ],
 )
@@ -326,3 +328,39 @@ def test_a_declaration_is_checked_in_python_too() -> None:
     states: Any = [3]
     with pytest.raises(SettingError, match=r"states: \[3\] is not a list of States"):
         predict(MLP, optimizer=Optimizer("mine", states, ""))
+
+
+@everything
+def test_parts_add_up_to_the_layers(p: Prediction) -> None:
+    for depth in (1, 2, 9):
+        parts = p.by_part(depth)
+        assert len({part.name for part in parts}) == len(parts) <= len(p.layers)
+        assert all(part.name.count(".") < depth for part in parts)
+        for figure in ("params", "forward_flops", "backward_flops", "activation_bytes", "forward_bytes"):
+            assert sum(getattr(part, figure) for part in parts) == sum(getattr(row, figure) for row in p.layers)
+
+
+def test_a_part_is_what_its_layers_are_together() -> None:
+    parts = {part.name: part for part in predict("gpt2-small").by_part()}
+    assert list(parts)[-4:] == ["block", "final_norm", "head", "loss"]
+    assert parts["block"].params == 12 * (12 * 768**2 + 13 * 768)  # Radford et al. 2019: attention, MLP, two norms
+
+
+@pytest.mark.parametrize("depth", [0, -1, True, 1.0, "1"])
+def test_a_depth_is_a_number_of_levels(depth: Any) -> None:
+    assert "levels" in error_of(lambda: predict("gpt2-small").by_part(depth))
+
+
+def test_shapes_are_those_of_the_outputs() -> None:
+    rows = {row[0]: row for row in section(predict("resnet18", batch=2).report(shapes=True), "layer")}
+    assert rows["conv"][2] == "2 × 64 × 112 × 112"
+
+
+def test_the_report_is_what_a_prompt_shows() -> None:
+    p = predict("gpt2-small")
+    assert repr(p) == str(p)
+
+
+@pytest.mark.parametrize(("precision", "said"), [("fp32", True), ("bf16", False), ("fp16-autocast", False)])
+def test_flash_attention_in_fp32_is_another_kernel(precision: Any, said: bool) -> None:
+    assert ("attention='efficient'" in str(predict("gpt2-small", attention="flash", precision=precision))) is said

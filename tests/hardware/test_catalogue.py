@@ -37,8 +37,8 @@ PUBLISHED = {
     "rtx-6000-ada": (142, 2505, 96, 364.2, 960, 48, 300),
     "h100-sxm": (132, 1980, 50, 989.4, 3350, 80, 700),
     "h100-pcie": (114, 1755, 50, 756, 2000, 80, 350),
-    "h200-sxm": (132, 1980, 50, 989.4, 4800, 141, 700),
-    "b200-sxm": (148, 1965, 126, 2250, 8000, 180, 1000),
+    "h200-sxm": (132, 1980, 60, 989.4, 4800, 141, 700),
+    "b200-sxm": (148, 1965, 126.5, 2250, 8000, 180, 1000),
     "rtx-5090": (170, 2407, 96, 209.5, 1792, 32, 575),
     "rtx-5080": (84, 2617, 64, 112.6, 960, 16, 360),
     "rtx-pro-6000": (188, 2617, 128, 503.8, 1792, 96, 600),
@@ -309,3 +309,11 @@ def test_searching_finds_by_name_vendor_architecture_chip_and_category() -> None
     assert "'hopper'" in error_of(lambda: machines("hoper"))
     assert "costmodel machines" in error_of(lambda: machines(" "))
     assert cm.machines is machines
+
+
+def test_machines_show_themselves_as_a_table() -> None:
+    found = machines("a100 pcie")
+    assert repr(found) == str(found)
+    assert [line.split()[0] for line in str(found).splitlines()[:3]] == ["machine", "a100-pcie-40gb", "a100-pcie-80gb"]
+    assert found._repr_html_().count("<tr") == 3
+    assert found.to_dict() == [machine.to_dict() for machine in found]

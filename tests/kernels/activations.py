@@ -102,6 +102,12 @@ class ParametricRelu(Activation):
         return x.clip(0) + np.einsum("c,bc...->bc...", slopes, x.clip(max=0))
 
 
+class Xielu(Activation):
+    def reference(self, p: Pass, x: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+        above, below = np.logaddexp(0, positive), 0.5 + np.logaddexp(0, negative)
+        return np.where(x > 0, above * x**2, below * (np.expm1(np.minimum(x, -1e-6)) - x)) + x / 2
+
+
 class Gated(Activation):
     """Halves of the last axis."""
 

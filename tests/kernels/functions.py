@@ -167,18 +167,32 @@ DEFINITIONS = {
     ),
 }  # fmt: skip
 
+FROM_RESULT = {
+    "celu": lambda g, y: np.where(y > 0, g, g * (y * (1 / SLOPE) + 1)),
+    "elu": lambda g, y: np.where(y > 0, g, g * (y + SLOPE)),
+    "leaky_relu": lambda g, y: np.where(y > 0, g, SLOPE * g),
+    "selu": lambda g, y: np.where(y > 0, g * SELU, g * (y + SELU_SLOPE)),
+}
+"""The gradient from the result, where it has taken the memory of the input."""
+
 
 class Pointwise(Kernel):
     table = tuple(DEFINITIONS)
 
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=2, max_size=3)))
-        return Case(self.layer(function=self.row), [Operand(shape, within=DEFINITIONS[self.row].within)])
+        in_place = self.row in FROM_RESULT and draw(st.booleans())
+        return Case(
+            self.layer(function=self.row, in_place=in_place), [Operand(shape, within=DEFINITIONS[self.row].within)]
+        )
 
     def forward(self, p: Pass) -> Array:
         return DEFINITIONS[self.row].y(p.x)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.in_place:
+            yield p.x, FROM_RESULT[self.row](g, p.y)
+            return
         keeps = FUNCTIONS[self.row].keeps
         x, y = p.x if keeps in ("input", "both") else None, p.y if keeps in ("output", "both") else None
         yield p.x, DEFINITIONS[self.row].dx(g, x, y)

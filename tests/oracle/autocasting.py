@@ -15,7 +15,8 @@ from . import models
 LOWERED = {"linear", "matmul", "conv2d", "conv_transpose2d", "_scaled_dot_product_flash_attention"}
 """Of the functions that models here call, those that autocast to a lower precision (torch.amp's table for CUDA)."""
 
-RAISED = {"softmax", "layer_norm", "group_norm", "cross_entropy", "mse_loss", "rms_norm"}
+RAISED = {"softmax", "layer_norm", "group_norm", "cross_entropy", "mse_loss", "rms_norm", "pow", "square"}
+RAISED |= {"log_softmax", "kl_div", "binary_cross_entropy_with_logits"}
 """Those that autocast to fp32."""
 
 

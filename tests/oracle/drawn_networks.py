@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from costmodel.architectures.base import NAMES
+from costmodel.architectures.activations import LAYERS
 
-ACTIVATIONS = (*NAMES, "identity")
+ACTIVATIONS = (*LAYERS, "identity")
 small = st.integers(1, 5)
 sides = st.one_of(small, st.lists(small, min_size=2, max_size=2))
 rims = st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=2, max_size=2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -22,18 +24,29 @@ class Cost(NamedTuple):
     saved_with_loss: int
 
 
+class Packed:
+    """What stands for a saved tensor in the autograd graph; it goes when autograd lets go of the tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # an operator that saved its own result would hold itself
+
+
 class Saved:
     """Tensors that autograd saves while this is open, told apart by storage."""
 
     def __init__(self, outside: Iterable[Tensor]) -> None:
         self._outside = {storage_of(t) for t in outside}
         self._found: dict[int, Tensor] = {}  # the tensors too: an address may be used again once its owner is gone
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved)
+        self._packs: Counter[int] = Counter()
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
-        if storage_of(tensor) not in self._outside:
-            self._found.setdefault(storage_of(tensor), tensor.detach())
-        return tensor
+    def _pack(self, tensor: Tensor) -> Packed:
+        packed, key = Packed(tensor), storage_of(tensor)
+        if key not in self._outside:
+            self._found.setdefault(key, tensor.detach())
+            self._packs[key] += 1
+            weakref.finalize(packed, self._packs.subtract, (key,))
+        return packed
 
     def __enter__(self) -> Saved:
         self._hooks.__enter__()
@@ -46,6 +59,11 @@ class Saved:
     def bytes(self) -> int:
         """Whole storages, each once."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._found.values())
+
+    @property
+    def held(self) -> int:
+        """The same of those that a graph still holds: one that nothing leads to any more has gone."""
+        return sum(t.untyped_storage().nbytes() for key, t in self._found.items() if self._packs[key])
 
 
 def storage_of(tensor: Tensor) -> int:

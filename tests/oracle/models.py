@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,42 @@ ACTIVATIONS = {
     "hard_sigmoid": F.hardsigmoid,
     "relu6": F.relu6,
 }
+"""Those that are one layer."""
+COMPOSED = {
+    "gelu_composed": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3)))),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu_squared": lambda x: torch.square(F.relu(x)),
+}
+
+
+class XieluFunction(torch.autograd.Function):
+    """One kernel each way, which saves its input and the two trained numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        ctx.save_for_backward(x, positive, negative)
+        return torch.empty_like(x, dtype=torch.promote_types(x.dtype, positive.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors)
+
+
+class Xielu(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positive, self.negative = (nn.Parameter(torch.empty(1)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return XieluFunction.apply(x, self.positive, self.negative)
+
+
+def activated(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation of a new place in a model."""
+    return Xielu() if name == "xielu" else (ACTIVATIONS | COMPOSED)[name]
+
+
+NAMES = sorted([*ACTIVATIONS, *COMPOSED, "xielu"])
 
 
 class Dropout(nn.Module):
@@ -74,11 +111,11 @@ class MLP(nn.Module):
         for n_in, n_out in zip(spec.sizes[:-2], spec.sizes[1:-1], strict=True):
             stages.append(nn.Linear(n_in, n_out, bias=spec.bias))
             if spec.norm == "batchnorm":
-                stages.append(nn.BatchNorm1d(n_out))
+                stages.append(nn.BatchNorm1d(n_out, affine=spec.norm_affine))
             if spec.norm == "layernorm":
-                stages.append(nn.LayerNorm(n_out))
+                stages.append(nn.LayerNorm(n_out, elementwise_affine=spec.norm_affine))
             if spec.norm == "rmsnorm":
-                stages.append(RMSNorm(n_out, device))
+                stages.append(RMSNorm(n_out, device, spec.norm_affine))
             stages.append(Activation(spec.activation))
             stages.append(Dropout(spec.dropout, device))
         self.hidden = nn.Sequential(*stages)
@@ -91,7 +128,7 @@ class MLP(nn.Module):
 class Activation(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.function = ACTIVATIONS[name]
+        self.function = activated(name)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
@@ -206,6 +243,10 @@ class Attention(nn.Module):
             whole = spec.query_key_norm == "width"
             features = widths[:2] if whole else [self.size, self.size]
             self.norms = nn.ModuleList(norm_over(spec, n, device) for n in features)
+        if spec.query_key_norm == "unit":
+            self.norms = nn.ModuleList(
+                RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
+            )
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
@@ -236,7 +277,7 @@ class Attention(nn.Module):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
         parts = [part.view(b, -1, n, self.size) for part, n in zip(parts, heads, strict=True)]
-        if self.spec.query_key_norm in ("head", "heads"):
+        if self.spec.query_key_norm in ("head", "heads", "unit"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:
@@ -326,6 +367,7 @@ class Experts(nn.Module):
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec, self.experts = spec, spec.experts
+        self.act = activated(spec.activation)
         experts = spec.experts
         n, d, f = experts.count, spec.width, experts.width or hidden
         bias = spec.mlp_bias if experts.bias is None else experts.bias
@@ -380,6 +422,7 @@ class FeedForward(nn.Module):
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec, self.dropout = spec, Dropout(spec.mlp_dropout, device)
+        self.act = activated(spec.activation)
         self.gate = nn.Linear(spec.width, hidden, bias=spec.mlp_bias) if spec.mlp != "plain" else None
         self.up = nn.Linear(spec.width, hidden, bias=spec.mlp_bias)
         self.down = nn.Linear(hidden, spec.width, bias=spec.mlp_bias)
@@ -390,7 +433,7 @@ class FeedForward(nn.Module):
 
 def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     """The hidden features of an MLP or of experts."""
-    act = ACTIVATIONS[mlp.spec.activation]
+    act = mlp.act
     if mlp.spec.mlp == "plain":
         return act(mlp.up(x))
     if mlp.spec.mlp == "gated":
@@ -405,9 +448,11 @@ class Block(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
+        self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.norm1 = norm(spec, device)
+        self.factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
         self.norm2 = None if spec.shared_norm else norm(spec, device)
@@ -417,17 +462,21 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
+        self.mlp_factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
-            return scaled(self.dropout(x), self.spec.residual_scale)
+            x = scaled(self.dropout(x), self.spec.residual_scale)
+            return x if self.mlp_factor is None else x * self.mlp_factor
 
         def drop_mixed(x: Tensor) -> Tensor:
-            return scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
+            return x if self.factor is None else x * self.factor
 
         norm1, norm2 = self.norm1, self.norm2
+        bias = bias if self.relative is None else self.relative()
         if self.spec.parallel:
             normed = norm1(x)
             mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
@@ -442,6 +491,8 @@ class Block(nn.Module):
             x = x + drop_mixed(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
             return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
         x = norm1(x + drop_mixed(self.attention(x, bias)))
+        if self.crossing is not None and self.crossing_norm is not None:
+            x = self.crossing_norm(x + drop(self.crossing(x, memory=memory)))
         return norm2(x + drop(self.mlp(x)))
 
 
@@ -457,13 +508,40 @@ class Relative(nn.Module):
         return self.biases(self.relative_buckets).permute(2, 0, 1)
 
 
+def features_of(spec: Any) -> int:
+    """Of what is made of each token."""
+    inner = spec.width if spec.embedding_factored else spec.embedding_width or spec.width
+    return spec.vocab if spec.head else inner
+
+
+def summary_of(spec: Any, batch: int, seq: int) -> list[tuple[int, int]]:
+    """Rows and scores of each result beside the tokens'."""
+    inner = spec.width if spec.embedding_factored else spec.embedding_width or spec.width
+    if spec.classes is None:
+        return [(batch, spec.value("pooler.width") or inner)]
+    count, told_by = spec.classes.count, spec.classes.told_by
+    if told_by == "spans":
+        return [(batch, seq)] * count
+    return [(batch * seq if told_by == "each" else batch, count)]
+
+
+def share(one: nn.Module, other: nn.Module) -> None:
+    """Give a module the weights of another."""
+    for name, weight in list(one.named_parameters(remove_duplicate=False)):
+        parent, _, own = name.rpartition(".")
+        setattr(other.get_submodule(parent), own, weight)
+
+
 class Body(nn.Module):
     """Blocks, and the norm and dropout after them."""
 
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, *, crosses: bool = False) -> None:
         super().__init__()
-        self.relative = Relative(spec, seq) if spec.positions == "relative" else None
-        made = (Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers))
+        self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
+        made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
+        if spec.shared_blocks:
+            for block in made[1:]:
+                share(made[0], block)
         self.blocks = nn.ModuleList(made)
         last = spec.norm_placement != "post" if spec.final_norm is None else spec.final_norm
         self.final_norm = norm(spec, device) if last else None
@@ -483,18 +561,22 @@ class Transformer(Body):
         outer = spec.embedding_width or spec.width
         self.tokens = nn.Embedding(spec.vocab, outer)
         rows = spec.position_rows or spec.context
-        self.positions = nn.Embedding(rows, spec.width) if spec.positions == "learned" else None
-        self.inward = nn.Linear(outer, spec.width, bias=False) if spec.embedding_width else None
-        self.outward = nn.Linear(spec.width, outer, bias=False) if spec.embedding_width else None
-        self.segments = nn.Embedding(spec.segments, spec.width) if spec.segments else None
-        self.embedding_norm = norm(spec, device) if spec.embedding_norm else None
+        factored = spec.embedding_factored
+        inner = outer if factored else spec.width
+        self.positions = nn.Embedding(rows, inner) if spec.positions == "learned" else None
+        self.inward = nn.Linear(outer, spec.width, bias=factored) if spec.embedding_width else None
+        transformed = spec.head is not None and spec.head.transform is not None
+        outward = spec.embedding_width and not (factored and (transformed or spec.head is None))
+        self.outward = nn.Linear(spec.width, outer, bias=False) if outward else None
+        self.segments = nn.Embedding(spec.segments, inner) if spec.segments else None
+        self.embedding_norm = norm_over(spec, inner, device) if spec.embedding_norm else None
         self.dropout = Dropout(spec.embedding_dropout, device)
         self.head = Head(spec, outer, self.tokens, device) if spec.head else None
-        self.summary = Summary(spec, outer, device) if spec.pooler or spec.classes else None
+        self.summary = Summary(spec, spec.width if factored else outer, device) if spec.pooler or spec.classes else None
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Any:
         x = scaled(self.tokens(tokens), self.spec.embedding_scale)
-        if self.inward is not None:
+        if self.inward is not None and not self.spec.embedding_factored:
             x = self.inward(x)
         if self.segments is not None:
             x = x + self.segments(segments)
@@ -502,14 +584,19 @@ class Transformer(Body):
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        x = self.through(self.dropout(x))
-        if self.outward is not None:
+        x = self.dropout(x)
+        x = self.through(x if self.inward is None or not self.spec.embedding_factored else self.inward(x))
+        if self.outward is not None and not self.spec.embedding_factored:
             x = self.outward(x)
-        y = x if self.head is None else self.head(x)
+        projected = x if self.outward is None or not self.spec.embedding_factored else self.outward(x)
+        y = x if self.head is None else self.head(projected)
         rows = y.view(-1, y.shape[-1])
         if self.summary is None:
             return rows
-        return self.summary(x) if self.head is None else (rows, self.summary(x))
+        told = self.summary(x)
+        if self.head is None:
+            return told
+        return (rows, *told) if isinstance(told, tuple) else (rows, told)
 
 
 class Head(nn.Module):
@@ -570,8 +657,9 @@ class Transform(nn.Module):
 
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(width, width), norm_over(spec, width, device)
-        self.act = ACTIVATIONS[spec.head.transform]
+        inner = spec.width if spec.embedding_factored else width
+        self.linear, self.norm = nn.Linear(inner, width, spec.head.transform_bias), norm_over(spec, width, device)
+        self.act = activated(spec.head.transform)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.act(self.linear(x)))
@@ -583,15 +671,29 @@ class Summary(nn.Module):
     def __init__(self, spec: Any, width: int, device: Device) -> None:
         super().__init__()
         features = spec.value("pooler.width") or width
-        self.act = ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
-        self.pooler = nn.Linear(width, features) if spec.pooler else None
-        self.classes = nn.Linear(features, spec.classes.count) if spec.classes else None
+        self.act = activated(spec.pooler.activation) if spec.pooler else None
+        self.pooler = nn.Linear(width, features, bias=spec.pooler.bias) if spec.pooler else None
+        self.pooler_norm = norm_over(spec, features, device) if spec.pooler and spec.pooler.norm else None
+        self.classes = nn.Linear(features, spec.classes.count, bias=spec.classes.bias) if spec.classes else None
+        transform = spec.classes.transform if spec.classes else None
+        self.inner = nn.Linear(features, features, bias=spec.classes.transform_bias) if transform else None
+        self.inner_norm = norm_over(spec, features, device) if transform and spec.classes.transform_norm else None
+        self.inner_act = activated(transform) if transform else None
+        self.told_by = spec.classes.told_by if spec.classes else "first"
         self.before, self.between = (
             Dropout(spec.value(f"{part}.dropout") or 0.0, device) for part in ("pooler", "classes")
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
+        if self.classes is not None and self.told_by != "first":
+            x = x if self.inner is None else self.inner_act(self.inner(x))
+            x = x if self.inner_norm is None else self.inner_norm(x)
+            scores = self.classes(self.between(x))
+            if self.told_by == "spans":
+                return scores.unbind(-1)
+            return scores[:, -1] if self.told_by == "last" else scores.flatten(0, 1)
         x = x[:, 0]
         if self.pooler is not None:
             x = self.act(self.pooler(self.before(x)))
+        x = x if self.pooler_norm is None else self.pooler_norm(x)
         return x if self.classes is None else self.classes(self.between(x))

@@ -110,9 +110,10 @@ def fill_tables(module: nn.Module) -> None:
         if isinstance(part, models.Body):
             for number, block in enumerate(part.blocks):
                 _fill(block.attention, number)
-            if part.relative is not None:
-                table, count = part.relative.relative_buckets, part.relative.biases.num_embeddings
-                table.copy_(buckets(*table.shape, count, part.blocks[0].spec.causal))
+            for relative in (part.relative, *(block.relative for block in part.blocks)):
+                if relative is not None:
+                    table, count = relative.relative_buckets, relative.biases.num_embeddings
+                    table.copy_(buckets(*table.shape, count, part.blocks[0].spec.causal))
         if isinstance(part, models.Experts) and part.experts.imbalance != 1 and part.experts.capacity_factor is None:
             for linear in (part.gate, part.up, part.down):
                 if linear is not None:

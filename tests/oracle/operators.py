@@ -212,7 +212,9 @@ def gelu(draw: Draw, op: Operator) -> Case:
 
 @case("clamp", "clip")
 def clamp(draw: Draw, op: Operator) -> Case:
-    bounds = pick(draw, (-1, 1), (None, 1), (0, None))
+    bounds = pick(draw, (-1, 1), (None, 1), (0, None), "tensors")
+    if bounds == "tensors":
+        return Case(op, broadcasting(draw, 3))
     return Case(lambda x: op(x, *bounds), (one(draw),))
 
 
@@ -224,6 +226,8 @@ def without_gradient(draw: Draw, op: Operator) -> Case:
 
 @case("clamp_min", "clamp_max")
 def clamped(draw: Draw, op: Operator) -> Case:
+    if draw(st.booleans()):
+        return Case(op, broadcasting(draw, 2))
     return Case(lambda x: op(x, 0), (one(draw),))
 
 
@@ -332,6 +336,12 @@ def range_(draw: Draw, op: Operator) -> Case:
 CONSTANT = meta(3)
 
 
+@case("hann_window", "hamming_window")
+def window(draw: Draw, op: Operator) -> Case:
+    periodic = draw(st.booleans())
+    return Case(lambda x: [x, op(5, periodic, device="meta")], (one(draw),))
+
+
 @case("constant")
 def constant(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: x * CONSTANT, some(draw, (2, 3)))
@@ -351,6 +361,8 @@ def logic(draw: Draw, op: Operator) -> Case:
     if name in ("floor_divide", "remainder", "fmod", "diff"):
         x = draw(given(draw(sizes(2)), pick(draw, "index", "activation")))._replace(requires_grad=False)
         return Case(op if name == "diff" else lambda x: op(x, 2), (x,))
+    if name == "histc":
+        return Case(op, (one(draw)._replace(requires_grad=False),))
     if name in ("eq", "ne", "lt", "le", "gt", "ge"):
         return Case((lambda x, y: op(x, y)) if draw(st.booleans()) else (lambda x, _: op(x, 1)), broadcasting(draw, 2))
     if name.startswith("logical") and name != "logical_not":
@@ -796,10 +808,12 @@ def moments(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: op(x, [0]), (one(draw),))
 
 
-@case("softmax", "log_softmax", "special_softmax")
+@case("softmax", "log_softmax", "special_softmax", "_softmax", "_log_softmax")
 def softmax(draw: Draw, op: Operator) -> Case:
     x = one(draw)
     axis = axis_of(draw, x.shape)
+    if op.__name__.startswith("_"):
+        return Case(lambda x: op(x, axis, False), (x,))
     if op.__name__ == "special_softmax":
         return Case(lambda x: torch.special.softmax(x, axis), (x,))
     return Case(lambda x: getattr(x, op.__name__)(axis), (x,))
@@ -841,7 +855,7 @@ def mv(draw: Draw, op: Operator) -> Case:
     return Case(op, some(draw, (m, k), (k,)))
 
 
-@case("dot")
+@case("dot", "vdot")
 def dot(draw: Draw, op: Operator) -> Case:
     (k,) = draw(sizes(1))
     return Case(op, some(draw, (k,), (k,)))
@@ -1105,6 +1119,13 @@ def cross_entropy(draw: Draw, op: Operator) -> Case:
     return Case(lambda x, y, w: op(x, y, w, reduction), (*operands, dense(shape[1])))
 
 
+@case("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss_forward(draw: Draw, op: Operator) -> Case:
+    shape, reduction = draw(sizes(4 if "2d" in op.__name__ else 2)), pick(draw, 0, 1, 2)
+    operands = some(draw, shape, (shape[0], *shape[2:]), roles=("activation", "index"))
+    return Case(lambda x, y: op(x, y, None, reduction, -100)[0], operands)
+
+
 @case("nll_loss", "nll_loss_nd", "nll_loss2d")
 def nll_loss(draw: Draw, op: Operator) -> Case:
     axes = {"nll_loss": 2, "nll_loss2d": 4}.get(op.__name__) or pick(draw, 2, 3, 4)
@@ -1112,6 +1133,182 @@ def nll_loss(draw: Draw, op: Operator) -> Case:
     return Case(
         lambda x, y: op(x, y, None, reduction), some(draw, shape, (shape[0], *shape[2:]), roles=("activation", "index"))
     )
+
+
+# Recurrent
+
+
+@case("lstm", "gru", "rnn_tanh", "rnn_relu")
+def recurrent(draw: Draw, op: Operator) -> Case:
+    name = op.__name__
+    steps, batch, features, hidden = draw(sizes(4))
+    layers, both, bias, first = draw(st.integers(1, 2)), draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    gates, states = {"lstm": (4, 2), "gru": (3, 1)}.get(name, (1, 1))
+    projected = draw(st.integers(0, hidden - 1)) if name == "lstm" else 0
+    handed, directions = projected or hidden, 2 if both else 1
+    weights: list[Given] = []
+    for number in range(layers):
+        width = features if number == 0 else handed * directions
+        for _ in range(directions):
+            weights += [weight(draw, gates * hidden, width), weight(draw, gates * hidden, handed)]
+            weights += [weight(draw, gates * hidden) for _ in range(2 * bias)]
+            weights += [weight(draw, projected, hidden)] if projected else []
+    x = draw(given((batch, steps, features) if first else (steps, batch, features)))
+    before = some(draw, *((layers * directions, batch, width) for width in (handed, hidden)[:states]))
+    p, train = pick(draw, 0.0, 0.1), draw(st.booleans())
+
+    def call(x: Tensor, *rest: Tensor) -> Any:
+        h = list(rest[:states]) if states == 2 else rest[0]
+        return op(x, h, list(rest[states:]), bias, layers, p, train, both, first)[0]
+
+    return Case(call, (x, *before, *weights))
+
+
+@case("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def recurrent_cell(draw: Draw, op: Operator) -> Case:
+    batch, features, hidden = draw(sizes(3))
+    gates, states = {"lstm_cell": (4, 2), "gru_cell": (3, 1)}.get(op.__name__, (1, 1))
+    weights = [weight(draw, gates * hidden, width) for width in (features, hidden)]
+    weights += [weight(draw, gates * hidden) for _ in range(2 * draw(st.booleans()))]
+
+    def call(x: Tensor, *rest: Tensor) -> Any:
+        return op(x, list(rest[:states]) if states == 2 else rest[0], *rest[states:])
+
+    return Case(call, (*some(draw, (batch, features), *((batch, hidden) for _ in range(states))), *weights))
+
+
+# Functions of two tensors, forms, windows, places
+
+
+@case("atan2", "hypot", "logaddexp", "xlogy")
+def paired(draw: Draw, op: Operator) -> Case:
+    return Case(op, broadcasting(draw, 2))
+
+
+@case("logcumsumexp")
+def logcumsumexp(draw: Draw, op: Operator) -> Case:
+    x = one(draw)
+    axis = axis_of(draw, x.shape)
+    return Case(lambda x: op(x, axis), (x,))
+
+
+@case("diagonal", "diagonal_copy")
+def diagonal(draw: Draw, op: Operator) -> Case:
+    offset = pick(draw, 0, 0, 1) if op.__name__ == "diagonal_copy" else 0
+    return Case(lambda x: op(x, offset, -2, -1), (draw(given((2, 3, 4)[3 - draw(st.integers(2, 3)) :])),))
+
+
+@case("diag_embed")
+def diag_embed(draw: Draw, op: Operator) -> Case:
+    return Case(op, (one(draw, 1, 3),))
+
+
+@case("trace")
+def trace(draw: Draw, op: Operator) -> Case:
+    return Case(op, (one(draw, 2, 2),))
+
+
+@case("rot90")
+def rot90(draw: Draw, op: Operator) -> Case:
+    return Case(lambda x: op(x, 1, [0, 1]), (one(draw, 2),))
+
+
+def volume(draw: Draw, axes: int = 3) -> Given:
+    """An image or a volume with room for windows."""
+    outer = (draw(st.integers(1, 2)), draw(st.integers(1, 3)))
+    return draw(given((*outer, *(draw(st.integers(4, 6)) for _ in range(axes))), contiguous=True))
+
+
+@case("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool_with_indices(draw: Draw, op: Operator) -> Case:
+    axes = 2 if "2d" in op.__name__ else 3
+    kernel, dilation = pick(draw, 2, 3), pick(draw, 1, 1, 2) if axes == 2 else 1
+    kernel = 2 if dilation == 2 else kernel
+    return Case(lambda x: op(x, [kernel] * axes, [2] * axes, [0] * axes, [dilation] * axes)[0], (volume(draw, axes),))
+
+
+@case("adaptive_max_pool3d")
+def adaptive_max_pool3d(draw: Draw, op: Operator) -> Case:
+    to = [pick(draw, 1, 2, 3) for _ in range(3)]
+    return Case(lambda x: op(x, to)[0], (volume(draw),))
+
+
+@case("avg_pool3d", "_adaptive_avg_pool3d")
+def mean_pool3d(draw: Draw, op: Operator) -> Case:
+    sizes_to = [pick(draw, 2, 3) for _ in range(3)]
+    return Case(lambda x: op(x, sizes_to), (volume(draw),))
+
+
+@case("_weight_norm_interface")
+def weight_norm(draw: Draw, op: Operator) -> Case:
+    rows, *rest = draw(any_shape(2, 4))
+    return Case(
+        lambda v, g: op(v, g, 0)[0],
+        (weight(draw, rows, *rest), Given((rows, *(1 for _ in rest)), (0, *range(1, 1 + len(rest))), "weight", True)),
+    )
+
+
+@case("_embedding_bag")
+def embedding_bag(draw: Draw, op: Operator) -> Case:
+    features, bags, rows = draw(sizes(3))
+    mode = pick(draw, 0, 1, 2)
+    operands = [weight(draw, 5, features)._replace(requires_grad=True)]
+    operands += [dense(bags * rows, role="index"), dense(bags, role="index")]
+    if mode == 0 and draw(st.booleans()):
+        operands.append(dense(bags * rows, requires_grad=draw(st.booleans())))
+
+    def call(table: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        return op(table, indices, offsets, False, mode, False, weights)[0]
+
+    return Case(call, tuple(operands))
+
+
+@case("grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(draw: Draw, op: Operator) -> Case:
+    axes, mode = (2, pick(draw, 0, 1)) if "2d" in op.__name__ else (3, 0)
+    n, c, *to = draw(sizes(2 + axes))
+    x = draw(given((n, c, *(3 for _ in range(axes))), contiguous=True))
+    return Case(lambda x, places: op(x, places, mode, 0, False), (x, draw(given((n, *to, axes), contiguous=True))))
+
+
+@case("affine_grid_generator")
+def affine_grid(draw: Draw, op: Operator) -> Case:
+    axes = pick(draw, 2, 3)
+    n, c, *to = (draw(st.integers(2, 4)) for _ in range(2 + axes))
+    return Case(lambda x: op(x, [n, c, *to], False), (draw(given((n, axes, axes + 1), contiguous=True)),))
+
+
+@case("_trilinear")
+def trilinear(draw: Draw, op: Operator) -> Case:
+    n, i, j, o = draw(sizes(4))
+    operands = (*some(draw, (n, i), (n, j)), weighing(draw, o, i, j))
+    return Case(lambda a, b, w: op(a, w, b, [1, 3], [0], [1, 2], [2, 3]), operands)
+
+
+@case("_cdist_forward")
+def cdist(draw: Draw, op: Operator) -> Case:
+    n, p, r, m = draw(sizes(4))
+    power = pick(draw, 1.0, 2.0)
+    operands = tuple(draw(given((n, rows, m), contiguous=True)) for rows in (p, r))
+    return Case(lambda a, b: op(a, b, power, None), operands)
+
+
+@case("_euclidean_dist")
+def euclidean(draw: Draw, op: Operator) -> Case:
+    n, p, r, m = draw(sizes(4))
+    return Case(op, tuple(draw(given((n, rows, m), contiguous=True)) for rows in (p, r)))
+
+
+@case("_grouped_mm")
+def grouped_mm(draw: Draw, op: Operator) -> Case:
+    """Without gradients, as the meta device takes bfloat16 alone: with them see the mixtures of experts."""
+    rows, groups = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    x, w = dense(rows, 16), Given((groups, 16, 32), (0, 1, 2), "weight", False)
+
+    def call(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        return op(x.bfloat16(), w.bfloat16(), ends.to(torch.int32)).float()
+
+    return Case(call, (x, w, dense(groups, role="index")))
 
 
 assert set(REDUCTIONS) <= set(CASES)

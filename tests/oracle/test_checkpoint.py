@@ -72,7 +72,7 @@ def built(spec: Transformer, batch: int, seq: int) -> tuple[models.Transformer, 
     with torch.device("meta"):
         model = models.Transformer(spec, seq, "eager", "gpu")
     outside = [*model.parameters(), *model.buffers()]
-    classes = spec.vocab if spec.head else spec.embedding_width or spec.width
+    classes = models.features_of(spec)
     assert classes
     return model, outside, meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
 

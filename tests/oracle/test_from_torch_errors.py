@@ -12,8 +12,6 @@ from torch import Tensor, nn
 import costmodel as cm
 from tests.command import said_in_one_line
 
-from .measure import meta
-
 pytestmark = pytest.mark.oracle
 
 
@@ -50,10 +48,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: cm.from_torch(Calls(lambda x, _: x + no_such_name), X),  # type: ignore[name-defined]  # noqa: F821
         r"at test_from_torch_errors.py:\d+ in .*name 'no_such_name' is not defined",
     ),
+    "a gradient within forward": (
+        lambda: cm.from_torch(Calls(lambda x, _: torch.autograd.grad(x.sum(), x)[0]), X),
+        "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken of",
+    ),
+    "backward within forward": (
+        lambda: cm.from_torch(Calls(lambda x, _: x.sum().backward()), X),
+        "autograd.grad or backward is called within forward",
+    ),
     "nothing returned": (lambda: cm.from_torch(Calls(lambda x, _: 3), X), "returns no tensor"),
     "an operator without a rule": (
-        lambda: cm.from_torch(nn.LSTM(4, 8), meta(5, 2, 4)),
-        r"1 operator has no rule: lstm ×1, 60.0% of its tensors; unknown='lower_bound' leaves them out",
+        lambda: cm.from_torch(Calls(lambda x, _: torch.lgamma(x)), X),
+        r"1 operator has no rule: lgamma ×1, 50.0% of its tensors; unknown='lower_bound' leaves them out",
     ),
     "an unknown way": (lambda: cm.from_torch(nn.Linear(2, 2), X, unknown="zero"), "neither 'error' nor 'lower_bound'"),
     "an unknown input": (
@@ -85,12 +91,12 @@ def test_what_cannot_be_imported_is_refused(name: str) -> None:
 
 
 def test_a_lower_bound_says_that_it_is_one() -> None:
-    model = cm.from_torch(nn.LSTM(4, 8), meta(5, 2, 4), unknown="lower_bound")
+    model = cm.from_torch(Calls(lambda x, _: torch.lgamma(x)), X, unknown="lower_bound")
     prediction = cm.predict(model, batch=5)
-    assert model.unknown == ("lstm",)
-    assert "lower bound: 1 operator has no rule: lstm ×1" in model.notes
-    assert "lower bound: all numbers but params and weights: no rule for lstm" in str(prediction).replace("\n  ", " ")
-    assert prediction.params == sum(w.numel() for w in nn.LSTM(4, 8).parameters())
+    assert model.unknown == ("lgamma",)
+    assert "lower bound: 1 operator has no rule: lgamma ×1" in model.notes
+    assert "lower bound: all numbers but params and weights: no rule for lgamma" in str(prediction).replace("\n  ", " ")
+    assert prediction.params == sum(w.numel() for w in nn.Linear(2, 2).parameters())
 
 
 def test_keyword_inputs_are_inputs() -> None:
@@ -117,3 +123,23 @@ def test_other_types_of_weights_are_noted() -> None:
     model = cm.from_torch(nn.Linear(2, 2).to(torch.bfloat16), X.to(torch.bfloat16))
     assert "weights are bfloat16" in model.notes
     assert cm.predict(model, precision="bf16").memory.weights == 2 * 6
+
+
+class Endless(nn.Module):
+    """Takes for ever while its height is open, as the guards of some networks seem to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        while not isinstance(x.shape[2], int):
+            pass
+        return x * x.shape[2]
+
+
+def test_what_takes_too_long_is_left_fixed_with_a_note() -> None:
+    model = cm.from_torch(Endless(), torch.zeros(2, 3, 4, 5), time_limit=0.5)
+    assert "height is fixed at 4: leaving it open takes more than 0.5 s" in model.notes
+    assert model.open == {"batch"}
+
+
+def test_checkpointing_within_a_module_is_noted() -> None:
+    model = cm.from_torch(Calls(lambda x, _: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False)), X)
+    assert "torch.utils.checkpoint within the module is left out" in model.notes

@@ -28,6 +28,7 @@ __and__ __lshift__ __or__ __rshift__ __xor__ _to_copy abs addcdiv addcmul addmm 
 bernoulli binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not
 bitwise_or bitwise_xor broadcast_to clamp clamp_max clamp_min clip constant copy cos cosh cross_entropy_loss cumprod
 cumsum diff div divide einsum embedding eq erf exp2 expand expand_as expm1 fill floor_divide fmod gather ge ger gt
+gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
 index index_add index_copy index_fill index_put index_select instance_norm isfinite isin isinf isnan isneginf kl_div
 l1_loss le lerp linalg_vector_norm log10 log1p log2 logical_and logical_not logical_or logical_xor logsumexp lt
 masked_fill max maximum min minimum mish nan_to_num ne nll_loss nll_loss2d nll_loss_nd norm normal one_hot outer pow

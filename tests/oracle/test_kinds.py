@@ -51,6 +51,7 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
+from costmodel.layers.xielu import Xielu
 from costmodel.symbolic.sizes import product
 
 from . import models, single
@@ -136,6 +137,11 @@ def parametric_relu(draw: st.DrawFn, device: Device) -> Case:
     x = draw(single.given(draw(any_shape(2))))
     slopes = draw(st.sampled_from([1, x.shape[1]]))
     return Case(ParametricRelu((slopes,)), (x,), nn.PReLU(slopes))
+
+
+@row
+def xielu(draw: st.DrawFn, device: Device) -> Case:
+    return Case(Xielu(), (draw(single.given(draw(any_shape()))),), models.Xielu())
 
 
 @row
@@ -538,6 +544,8 @@ def broadcasting(draw: st.DrawFn) -> tuple[single.Given, single.Given]:
 IMPORTED = {
     *("pointwise", "gated", "reduce", "cumulate", "compared", "picked", "batchnorm_fixed", "parameter", "made"),
     *("part", "copied", "joined", "chosen", "placed", "unknown", "accumulated", "combined", "add_quotient", "cumprod"),
+    *("lstm", "gru", "elman", "paired", "within", "window_mean", "grid_sample", "weight_norm", "embedding_bag"),
+    *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""
 

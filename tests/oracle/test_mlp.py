@@ -22,9 +22,10 @@ MLPS = st.builds(
     MLP,
     # Runs of equal sizes are repeated blocks.
     sizes=st.lists(st.sampled_from([1, 2, 3, 5, 5, 5]), min_size=2, max_size=7),
-    activation=st.sampled_from(sorted(models.ACTIVATIONS)),
+    activation=st.sampled_from(models.NAMES),
     bias=st.booleans(),
     norm=st.sampled_from(["none", "batchnorm", "layernorm", "rmsnorm"]),
+    norm_affine=st.booleans(),
     dropout=st.sampled_from([0.0, 0.2]),
 )
 DEVICE = st.sampled_from(["gpu", "cpu"])

@@ -24,16 +24,24 @@ from .test_transformer import transformers
 pytestmark = pytest.mark.oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LOSS = st.sampled_from(["cross_entropy", "mean_squared_error"])
+LOSS = st.sampled_from(["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"])
 
 
-def kept(model: Any, x: Any, target: Any, loss: str) -> tuple[int, int]:
-    """Bytes saved without and with the loss; casts of weights among them."""
-    of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss
+LOSSES = {
+    "cross_entropy": F.cross_entropy,
+    "mean_squared_error": F.mse_loss,
+    "binary_cross_entropy": F.binary_cross_entropy_with_logits,
+    "kl_divergence": lambda y, target: F.kl_div(F.log_softmax(y, 1), target, reduction="mean"),
+}
+
+
+def kept(model: Any, x: Any, target: Any, loss: str, cast: torch.dtype | None = None) -> tuple[int, int]:
+    """Bytes saved without and with the loss, of what the model makes or a cast of it; casts of weights among them."""
+    of = LOSSES[loss]
     with Saved([*model.parameters(), *model.buffers(), x, target]) as saved:
         y = model(x)
         without = saved.bytes
-        of(y, target)
+        of(y if cast is None else y.to(cast), target)
     return without, saved.bytes
 
 
@@ -53,7 +61,7 @@ def targets(loss: str, rows: int, classes: int, device: str) -> Any:
 def test_cpu_autocast_of_transformers(spec: Transformer, batch: int, seq: int, loss: str) -> None:
     model = models.Transformer(spec, seq, "eager", "cpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)
-    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "cpu")
+    target = targets(loss, batch * seq, models.features_of(spec), "cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = kept(model, tokens, target, loss)
     paper = stated(spec, loss, batch=batch, seq=seq, device="cpu", precision="bf16-autocast")
@@ -91,7 +99,7 @@ def test_gpu_autocast_of_transformers(
     with torch.device("meta"):
         model = models.Transformer(spec, seq, attention, "gpu")
     tokens = meta(batch, seq, dtype=torch.int64)
-    target = targets(loss, batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "meta")
+    target = targets(loss, batch * seq, models.features_of(spec), "meta")
     found = on_gpu(model, tokens, target, loss, dtype)
     settings: dict[str, Any] = {"batch": batch, "seq": seq, "attention": attention, "precision": f"{dtype}-autocast"}
     assert stated(spec, loss, **settings) == found
@@ -112,8 +120,22 @@ def test_pure_bf16(spec: Transformer, batch: int, seq: int) -> None:
     with torch.device("meta"):
         model = models.Transformer(spec, seq, "eager", "gpu").to(torch.bfloat16)
     tokens = meta(batch, seq, dtype=torch.int64)
-    target = targets(
-        "cross_entropy", batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width, "meta"
-    )
+    target = targets("cross_entropy", batch * seq, models.features_of(spec), "meta")
     paper = stated(spec, "cross_entropy", batch=batch, seq=seq, precision="bf16")
     assert paper == kept(model, tokens, target, "cross_entropy")
+
+
+@differential
+@given(
+    transformers(),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from(["cross_entropy", "mean_squared_error", "binary_cross_entropy", "kl_divergence"]),
+)
+def test_a_loss_in_fp32_of_pure_bf16(spec: Transformer, batch: int, seq: int, loss: str) -> None:
+    with torch.device("meta"):
+        model = models.Transformer(spec, seq, "eager", "gpu").to(torch.bfloat16)
+    tokens = meta(batch, seq, dtype=torch.int64)
+    target = targets(loss, batch * seq, models.features_of(spec), "meta")
+    paper = stated(spec, loss, batch=batch, seq=seq, precision="bf16", loss_precision="fp32")
+    assert paper == kept(model, tokens, target, loss, cast=torch.float32)

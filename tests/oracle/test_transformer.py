@@ -41,8 +41,9 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
     ends = draw(st.just({}) | summaries(head)) if summed_up else {}
     flags = {name: draw(st.booleans()) for name in FLAGS}
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    inner = [None, "head", "width", *["heads"] * (norm == "layernorm")]
+    inner = [None, "head", "width", "unit", *["heads"] * (norm == "layernorm")]
     chances = {f"{place}_dropout": draw(PROBABILITY) for place in PLACES}
+    narrow = draw(st.none() | st.integers(1, 9))
     within: dict[str, Any] = {"window.pattern": draw(PATTERN)} if window else {}
     if positions == "rotary":
         within |= {"rotary.size": rotary, "rotary.pattern": draw(PATTERN)}
@@ -62,7 +63,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
         mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
-        activation=draw(st.sampled_from(sorted(models.ACTIVATIONS))),
+        activation=draw(st.sampled_from(models.NAMES)),
         norm=norm,
         norm_placement="pre" if parallel else draw(st.sampled_from(["pre", "post", "output", "both"])),
         parallel=parallel,
@@ -71,7 +72,10 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         head=head,
         mixed_dropout=draw(st.none() | PROBABILITY),
         query_key_norm=draw(st.sampled_from(inner)),
-        embedding_width=draw(st.none() | st.integers(1, 9)),
+        layer_scale=draw(st.booleans()),
+        embedding_width=narrow,
+        shared_blocks=not routing and draw(st.booleans()),
+        embedding_factored=narrow is not None and draw(st.booleans()),
         key_bias=draw(st.booleans()) if flags["qkv_bias"] and not flags["fused_qkv"] else True,
         **{name: draw(FACTOR) for name in ("qkv_clip", "score_scale", "embedding_scale", "residual_scale")},
         **flags,
@@ -79,14 +83,17 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         **ends,
         **chances,
     )
+    if fields["norm_placement"] == "pre" and not parallel and not fields["shared_blocks"]:
+        fields["first_norm"] = draw(st.booleans())
     return Transformer.of(fields | within)
 
 
 @st.composite
 def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
-    names = st.sampled_from([None, *sorted(models.ACTIVATIONS)])
+    names = st.sampled_from([None, *models.NAMES])
     classes = draw(st.none() | st.integers(2, 5))
-    pooler = draw(names) if classes or not head else None
+    told_by = draw(st.sampled_from(["first", "first", "last", "each", "spans"])) if classes else "first"
+    pooler = draw(names) if (classes or not head) and told_by == "first" else None
     return {
         "segments": draw(st.none() | st.integers(1, 3)),
         "head.transform": draw(names) if head else None,
@@ -94,6 +101,14 @@ def summaries(draw: st.DrawFn, head: bool) -> dict[str, Any]:
         "pooler": pooler,
         "pooler.width": draw(st.none() | st.integers(1, 6)) if pooler else None,
         "classes": classes,
+        "classes.told_by": told_by if classes else None,
+        "classes.transform": draw(names) if classes and told_by != "first" else None,
+        "classes.transform_bias": draw(st.booleans()) if classes else None,
+        "classes.transform_norm": draw(st.booleans()) if classes else None,
+        "pooler.bias": draw(st.booleans()) if pooler else None,
+        "pooler.norm": draw(st.booleans()) if pooler else None,
+        "head.transform_bias": draw(st.booleans()) if head else None,
+        "classes.bias": draw(st.booleans()) if classes else None,
         "pooler.dropout": draw(PROBABILITY) if pooler else None,
         "classes.dropout": draw(PROBABILITY) if classes else None,
     }
@@ -159,8 +174,18 @@ def latents(draw: st.DrawFn) -> Transformer:
 
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
 FACTOR = st.sampled_from([None, None, 1.0]) | st.floats(0.2, 3)
-EAGER = st.fixed_dictionaries(
-    {"score_cap": FACTOR, "sinks": st.booleans()}, optional={"positions": st.just("relative")}
+BY_DISTANCE: list[dict[str, Any]] = [
+    {},
+    {},
+    {"positions": "relative"},
+    {"positions": "relative", "relative_shared": False},
+    {"positions": "learned", "relative_buckets": 4},
+    {"positions": "learned", "relative_buckets": 5, "relative_shared": False},
+]
+EAGER = st.builds(
+    lambda fields, positions: fields | positions,
+    st.fixed_dictionaries({"score_cap": FACTOR, "sinks": st.booleans()}),
+    st.sampled_from(BY_DISTANCE),
 )
 """What no fused kernel has."""
 PATTERN = st.lists(st.booleans(), max_size=4).map(tuple)
@@ -193,9 +218,8 @@ def in_pytorch(
     with torch.device("meta"):
         model = models.Transformer(spec, seq, kernel, device)
     inputs = inputs_of(spec, batch, seq)
-    told = spec.value("classes.count") or spec.value("pooler.width") or spec.embedding_width or spec.width
-    summary = [(batch, told)] if spec.classes or spec.pooler else []
-    tokens = [(batch * seq, spec.vocab if spec.head else spec.embedding_width or spec.width)]
+    summary = models.summary_of(spec, batch, seq) if spec.classes or spec.pooler else []
+    tokens = [(batch * seq, models.features_of(spec))]
     shapes = [*(tokens if spec.head or not summary else []), *summary]
     made = [meta(rows, dtype=torch.int64) if loss == "cross_entropy" else meta(rows, n) for rows, n in shapes]
     of = F.cross_entropy if loss == "cross_entropy" else F.mse_loss

@@ -33,24 +33,28 @@ class Translator(nn.Module):
         self.tokens = nn.Embedding(spec.vocab, d)
         heard = spec.sound is not None
         self.ear = Ear(spec.sound.mel_bins, d, spec.sound.places) if heard else None
-        learned = spec.positions == "learned"
-        self.source_positions = nn.Embedding(spec.context, d) if learned and not heard else None
-        self.target_positions = nn.Embedding(spec.context, d) if learned else None
+        learned, rows = spec.positions == "learned", spec.position_rows or spec.context
+        self.source_norm, self.target_norm = (
+            models.norm_over(spec.decoder, d, device) if spec.embedding_norm else None for _ in range(2)
+        )
+        self.source_positions = nn.Embedding(rows, d) if learned and not heard else None
+        self.target_positions = nn.Embedding(rows, d) if learned else None
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.encoder = models.Body(spec.encoder, source, kernel, device)
         self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
         self.head = models.Head(spec.decoder, d, self.tokens, device)
 
-    def embedded(self, tokens: Tensor, positions: nn.Module | None) -> Tensor:
-        x = self.tokens(tokens)
+    def embedded(self, tokens: Tensor, positions: nn.Module | None, norm: nn.Module | None) -> Tensor:
+        x = models.scaled(self.tokens(tokens), self.spec.embedding_scale)
         if positions is not None:
             x = x + positions(torch.arange(tokens.shape[1], device=tokens.device))
-        return x
+        return x if norm is None else norm(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        x = self.embedded(source, self.source_positions) if self.ear is None else self.ear(source)
+        x = self.embedded(source, self.source_positions, self.source_norm) if self.ear is None else self.ear(source)
         memory = self.encoder.through(self.dropout(x))
-        y = self.decoder.through(self.dropout(self.embedded(target, self.target_positions)), memory)
+        y = self.embedded(target, self.target_positions, self.target_norm)
+        y = self.decoder.through(self.dropout(y), memory)
         return self.head(y).view(-1, self.spec.vocab)
 
 
@@ -70,7 +74,7 @@ HEADS = st.fixed_dictionaries(
     {
         **dict.fromkeys(("input_scale", "logit_scale", "logit_cap"), FACTOR),
         **{name: st.booleans() for name in ("bias", "spare_bias")},
-        "transform": st.sampled_from([None, *sorted(models.ACTIVATIONS)]),
+        "transform": st.sampled_from([None, *models.NAMES]),
     }
 )
 
@@ -96,8 +100,13 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         heads=heads[0],
         decoder_heads=heads[1],
         head_size=head_size,
+        norm_placement=draw(st.sampled_from(["pre", "post"])),
+        embedding_norm=not heard and draw(st.booleans()),
+        embedding_scale=None if heard else draw(FACTOR),
+        position_rows=draw(st.none() | st.just(37)) if positions == "learned" else None,
         positions=positions,  # pyright: ignore[reportArgumentType]
         relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
+        relative_shared=positions != "relative" or draw(st.booleans()),
         qkv_bias=biased,
         key_bias=not biased or draw(st.booleans()),
         score_scale=draw(FACTOR),

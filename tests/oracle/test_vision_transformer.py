@@ -30,25 +30,28 @@ class ViT(nn.Module):
         super().__init__()
         self.spec, d, inner = spec, spec.width, spec.encoder
         channels, height, width = spec.input
-        self.patches = nn.Conv2d(channels, d, spec.patch, spec.patch)
+        self.patches = nn.Conv2d(channels, d, spec.patch, spec.patch, bias=spec.patch_bias)
+        self.embedding_norm = nn.LayerNorm(d) if spec.embedding_norm else nn.Identity()
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
         self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
+        self.mask_token = models.Unread(d) if spec.mask_token else None
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
         features = spec.value("pooler.width") or d
-        self.act = models.ACTIVATIONS[spec.pooler.activation] if spec.pooler else None
+        self.act = models.activated(spec.pooler.activation) if spec.pooler else None
         self.pooler = nn.Linear(d, features) if spec.pooler else None
         self.pooler_dropout = models.Dropout(spec.value("pooler.dropout") or 0.0, device)
-        self.classes = nn.Linear(features if spec.pooler else d, spec.classes) if spec.classes else None
-        self.other = nn.Linear(d, spec.classes) if spec.classes and spec.distilled else None
+        self.classes = nn.Linear(features if spec.pooler else d, spec.classes or 1, bias=spec.class_bias)
+        self.classes = self.classes if spec.classes else None
+        self.other = nn.Linear(d, spec.classes, bias=spec.class_bias) if spec.classes and spec.distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
-        x = self.dropout(self.positions(self.tokens(x)))
+        x = self.dropout(self.embedding_norm(self.positions(self.tokens(x))))
         for block in self.blocks:
             x = block(x)
-        x = self.norm(x)
+        x = self.norm(x if self.spec.last_norm == "all" else x[:, :1])
         if self.pooler is None and self.classes is None:
             return x.view(-1, x.shape[-1])
         y = x[:, 0]
@@ -74,6 +77,13 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
         heads=heads,
         fused_qkv=draw(st.booleans()),
         qkv_bias=draw(st.booleans()),
+        mlp=draw(st.sampled_from(["plain", "gated"])),
+        layer_scale=draw(st.booleans()),
+        mask_token=draw(st.booleans()),
+        patch_bias=draw(st.booleans()),
+        embedding_norm=draw(st.booleans()),
+        last_norm=draw(st.just("all") if distilled else st.sampled_from(["all", "first"])),
+        class_bias=draw(st.booleans()),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(["gelu", "relu"])),
         tokens=tokens,

@@ -11,7 +11,7 @@ import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import typical
-from costmodel.performance.fitting import measured_step
+from costmodel.performance.measured import measured_step
 from tests.command import here
 
 ROWS = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodel.errors import SpecError, UnknownNameError
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
-from costmodel.hardware.machine import Machine
+from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import TABLE, constant, typical
 from costmodel.performance.interval import interval
@@ -84,6 +84,15 @@ def test_more_peak_or_bandwidth_is_never_slower(peak, more, bandwidth, wider, so
     assert seconds(one, fast) <= seconds(one, slow) * (1 + 1e-9)
 
 
+@given(st.sampled_from(["fp32", "tf32", "fp16", "int8"]), st.floats(1.0, 1e3), sorts, sizes, sizes, sizes, dtypes,
+       st.none() | st.floats(20, 1000), st.sampled_from(ARCHITECTURES))  # fmt: skip
+def test_one_peak_that_is_higher_makes_nothing_slower(raised, more, sort, m, n, k, dtype, tdp, name) -> None:
+    one = kernel(sort, 3, m, n, k, dtype)
+    slow = machine(tdp=tdp, architecture=name)
+    fast = slow.model_copy(update={"peak": Peaks(**{**slow.peak.given, raised: more * slow.peak.given[raised]})})
+    assert seconds(one, fast) <= seconds(one, slow) * (1 + 1e-9)
+
+
 @given(machines, sorts, sizes, sizes, sizes, sizes, dtypes, st.sampled_from(["batch", "m"]))
 def test_two_batches_take_at_most_twice_one(on, sort, batch, m, n, k, dtype, doubled) -> None:
     one = kernel(sort, batch, m, n, k, dtype)
@@ -148,8 +157,10 @@ def test_a_wave_that_is_not_full_costs_as_one_that_is() -> None:
 def test_small_boards_sustain_less_than_their_boost_clock() -> None:
     small = Machine(name="small", peak={"fp16": 65e12, "fp32": 8.1e12}, bandwidth=320e9, memory=16 * 10**9, tdp=70,
                     architecture="turing", base_clock=585e6, boost_clock=1590e6)  # fmt: skip
-    assert 585 / 1590 <= Device(small).clock(matrix=True) < 0.65
-    assert Device(machine(tdp=400)).clock(matrix=True) > 0.95
+    one = kernel("product", 1, 8, 8, 8)
+    limited, free = Device(small).units(one), Device(machine(tdp=400)).units(one)
+    assert 585 / 1590 <= limited.sustained / limited.peak < 0.65
+    assert free.sustained / free.peak > 0.95
 
 
 def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
@@ -188,8 +199,9 @@ def test_every_constant_has_a_range_and_a_source(name: str) -> None:
 @given(machines, sorts, sizes, sizes, sizes)
 def test_an_interval_holds_its_middle_and_each_effect(on, sort, m, n, k) -> None:
     one = kernel(sort, 2, m, n, k)
-    found = interval(lambda c: seconds(one, on, "calibrated", c), on)
-    assert found.low <= found.typical <= found.high
+    least = seconds(one, on, "ceiling")
+    found = interval(lambda c: seconds(one, on, "calibrated", c), on, least=least)
+    assert least <= found.low <= found.typical <= found.high
     for effect in found.effects:
         assert found.low * (1 - 1e-9) <= effect.low <= effect.high <= found.high * (1 + 1e-9)
 

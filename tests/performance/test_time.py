@@ -148,9 +148,10 @@ def test_what_runs_in_another_type_or_does_not_fit_is_said() -> None:
     assert "warning: needs" in str(cm.predict("llama-3.1-8b", batch=1, seq=128).on("t4"))
 
 
-def test_a_type_that_a_machine_cannot_hold_is_refused() -> None:
-    with pytest.raises(CostModelError, match="tpu-v4 has no peak for fp16"):
-        _ = timed(CASES[1], "tpu-v4").seconds
+def test_a_type_that_a_machine_lacks_runs_in_the_nearest_and_is_said_to() -> None:
+    t = timed(CASES[1], "tpu-v4")
+    assert t.runs_in["fp16"] == "bf16"
+    assert "tpu-v4 has no units for fp16, which runs in bf16" in str(t)
 
 
 def test_runs_energy_carbon_and_money_say_what_they_assume() -> None:

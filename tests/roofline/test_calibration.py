@@ -25,6 +25,7 @@ from costmodel.roofline.calibration import (
     store,
 )
 from costmodel.roofline.host import this_machine
+from costmodel.roofline.timing import Timing
 from tests.roofline.synthetic import MACHINE, calibration
 
 
@@ -214,3 +215,22 @@ def test_the_calibrated_host_is_a_machine_like_any_other() -> None:
 def test_without_a_calibration_there_is_no_machine() -> None:
     with pytest.raises(CalibrationError, match=r"no calibration of this host in .*: make one by 'costmodel roofline"):
         cm.roofline.machine()
+
+
+def test_one_that_is_mostly_noise_serves_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(calibration())
+    before = path.read_bytes()
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(noisy=0.88))
+    found = calibrate()
+    assert "88% of the probes are noise, so it is not kept: calibrate at rest" in found.warnings
+    assert path.read_bytes() == before
+
+
+def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a machine so busy that its clock stood still."""
+    monkeypatch.undo()
+    nothing = Timing((0.0,) * 3)
+    monkeypatch.setattr(storage, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
+    monkeypatch.setattr(storage, "measure", lambda programs, **_: [nothing] * len(programs))
+    with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):
+        storage.measure_probes()

@@ -156,8 +156,10 @@ def transformers(draw: st.DrawFn) -> Transformer:
     """Those whose costs are compared, with what eager attention alone has."""
     spec = draw(drawn.latents() | drawn.transformers(summed_up=True))
     fields = draw(drawn.EAGER) if spec.latent is None else {}
+    if "positions" in fields:
+        fields |= {"position_rows": None, "rotary": None}
     if fields.get("positions") == "relative":
-        fields |= {"position_rows": None, "rotary": None, "relative_buckets": draw(st.none() | st.integers(4, 9))}
+        fields |= {"relative_buckets": draw(st.none() | st.integers(4, 9))}
     if spec.experts is not None:
         most = spec.experts.count / spec.experts.per_token
         fields["experts.imbalance"] = draw(st.just(1.0) | st.floats(1, most))

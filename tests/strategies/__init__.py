@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from costmodel.architectures.base import NAMES
+from costmodel.architectures.activations import NAMES
 from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 

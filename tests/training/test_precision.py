@@ -37,3 +37,15 @@ def test_what_is_raised_to_fp32_has_no_scale() -> None:
     assert [(s.dtype, s.scales) for s in casts].count(("fp32", 0)) == 1
     assert {s.scales for s in casts if s.dtype == "fp8"} == {1}
     assert PRECISIONS["fp8"].made_in("fp8") == "bf16"
+
+
+@pytest.mark.parametrize("inputs", [1, 127, 128, 129, 130, 255, 256, 257])
+def test_a_group_of_int4_weights_that_is_not_full_has_a_scale_too(inputs: int) -> None:
+    """Counted one by one (Frantar et al. 2023, §4): the weights of an output go into groups of 128, each with a scale.
+
+    Two weights are a byte, and a scale is fp16.
+    """
+    outputs = 3
+    groups = [range(start, min(start + 128, inputs)) for start in range(0, inputs, 128)]
+    p = cm.predict(cm.MLP(sizes=(inputs, outputs), bias=False), mode="inference", precision="int4")
+    assert p.memory.weights == -(-outputs * inputs // 2) + 2 * outputs * len(groups)

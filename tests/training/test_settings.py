@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -15,7 +15,17 @@ import costmodel as cm
 from costmodel.importers.files import settings_of
 from costmodel.training.optimizers import OPTIMIZERS, OptimizerName
 from costmodel.training.precision import PRECISIONS, PrecisionName
-from costmodel.training.settings import MEANINGS, SETTING_NAMES, GivenSettings, Settings, SeveralSettings
+from costmodel.training.settings import (
+    _CHOICES,
+    ALIASES,
+    MEANINGS,
+    SETTING_NAMES,
+    Checkpoint,
+    GivenSettings,
+    Settings,
+    SeveralSettings,
+)
+from tests.command import error_of
 
 SCRIPTS = Path(__file__).parents[1] / "typing"
 WITHOUT = {"max_batch": "batch", "max_seq": "seq", "cheapest_checkpoint": "checkpoint", "execute": "update"}
@@ -82,3 +92,41 @@ def test_a_type_checker_takes_what_is_right_and_refuses_what_is_wrong() -> None:
     wrong = [number for number, line in enumerate(lines) if line.startswith("cm.")]
     assert sorted(error["range"]["start"]["line"] for error in errors[refused]) == wrong
     assert all(error["severity"] == "error" for error in errors[refused])
+
+
+@pytest.mark.parametrize(
+    ("settings", "ours"),
+    [
+        ({"attention": "sdpa"}, "flash"),
+        ({"attention": "flash_attention_2"}, "flash"),
+        ({"checkpoint": "full"}, "block"),
+        ({"precision": "bfloat16"}, "bf16"),
+        ({"precision": "amp"}, "fp16-autocast"),
+        ({"optimizer": "adam8bit"}, "adam-8bit"),
+        ({"mode": "training"}, "train"),
+    ],
+)
+def test_words_of_others_lead_to_ours(settings: dict[str, Any], ours: str) -> None:
+    assert f"did you mean {ours!r}?" in error_of(lambda: cm.predict("gpt2-small", **settings))
+
+
+def test_every_other_word_leads_to_a_choice() -> None:
+    known = {*OPTIMIZERS, *PRECISIONS, *(value for name in _CHOICES for value in _CHOICES[name]), *get_args(Checkpoint)}
+    assert set(ALIASES.values()) <= known
+    assert not (set(ALIASES) - {"full", "fused", "cuda"}) & known  # which are choices of other settings
+
+
+@pytest.mark.parametrize("memory", [1, 24, 80.0, 1023])
+def test_a_few_bytes_are_no_budget(memory: float) -> None:
+    assert f"'{int(memory)} GiB'" in error_of(lambda: cm.predict("gpt2-small").fits(memory))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("model", "targets"), [("llama-3.1-8b", ["query", "key", "value"]), ("gpt2-small", ["qkv"])])
+def test_qkv_is_all_three_projections(model: str, targets: list[str]) -> None:
+    for named in (["qkv"], ["q_proj", "k_proj", "v_proj"]) if len(targets) == 3 else (["qkv"],):
+        found = cm.predict(model, seq=8, lora={"rank": 8, "targets": named})
+        assert (
+            found.trainable_params
+            == cm.predict(model, seq=8, lora={"rank": 8, "targets": targets}).trainable_params
+            > 0
+        )

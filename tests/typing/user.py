@@ -73,3 +73,8 @@ cm.roofline.check("gpt2-small", level=6, batch=1, seq=64)
 cm.roofline.profile("gpt2-small", rounds=3, batch=1, seq=64)
 cm.roofline.compare("gpt2-small", "gpt2-medium", batch=1)
 cm.roofline.execute("gpt2-small", seed=1, update=False, mode="train", optimizer="sgd")
+
+lab = cm.Machine(name="lab", peak={"bf16": "400 TFLOP/s"}, bandwidth="2 TB/s", memory="64 GiB", tdp=700)
+peak: float = lab.product_peak("bf16") / cm.load_machine("h100-sxm").bandwidth
+names: list[str] = [machine.name for machine in cm.machines("hopper")]
+host: cm.Machine = cm.roofline.machine(threads=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
@@ -17,6 +18,11 @@ from costmodel.training.settings import SETTING_NAMES
 
 MOST_VALUES = 10_000_000
 """An axis with more values is refused."""
+MOST_LISTED = 1_000_000
+"""One whose values are told one by one, as by an iterator, has to end before this."""
+LONGEST_LABEL = 1_000
+MOST_NAMED = 10_000
+"""One whose values are no letters of a formula: each is a question of its own."""
 
 _TUPLES = frozenset({"checkpoint", "freeze", "image"})
 """Settings for which a tuple is one value; a list is always an axis."""
@@ -64,25 +70,33 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
 def _varies(name: str, value: Any) -> bool:
     if isinstance(value, str | bytes | Mapping | Description) or not isinstance(value, Iterable):
         return False
+    if getattr(value, "ndim", 1) == 0:
+        return False
     return not (name in _TUPLES and isinstance(value, tuple))
 
 
 def _listed(name: str, value: Iterable[Any]) -> Sequence[Any]:
     if isinstance(value, range):
-        _check_length(name, len(value))
-        values: Sequence[Any] = value
-    else:
+        check_count(name, -((value.start - value.stop) // value.step))  # `len` fails beyond 2^63
+        return value
+    if isinstance(value, Sized):
+        check_count(name, len(value))
         tolist = getattr(value, "tolist", None)
-        values = list(tolist() if tolist is not None else value)
-        _check_length(name, len(values))
+        return list(islice(tolist() if tolist is not None else value, len(value)))
+    values = list(islice(value, MOST_LISTED + 1))
+    if len(values) > MOST_LISTED:
+        raise SettingError(f"axis {name} does not end before {MOST_LISTED:,} values: give it as a list or range")
+    check_count(name, len(values))
     return values
 
 
-def _check_length(name: str, length: int) -> None:
-    if not length:
+def check_count(name: str, count: int, most: int = MOST_VALUES) -> None:
+    """Raise SettingError if an axis has no values, or too many of them."""
+    if count < 1:
         raise SettingError(f"axis {name} is empty: give it at least one value")
-    if length > MOST_VALUES:
-        raise SettingError(f"axis {name} has {length:,} values: use at most {MOST_VALUES:,}, such as every tenth")
+    if count > most:
+        told = f"{count:,}" if count < 10**30 else "far too many"
+        raise SettingError(f"axis {name} has {told} values: use at most {most:,}, such as every tenth")
 
 
 def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
@@ -101,6 +115,7 @@ def _axis(model: Architecture, name: str, values: Sequence[Any]) -> Axis:
         if not isinstance(values, range):
             _check_distinct(name, values)
         return Axis(name, values, values, {letter: values})
+    check_count(name, len(values), MOST_NAMED)
     labels = _labels(values)
     _check_distinct(name, labels)
     return Axis(name, values, labels, {})
@@ -148,7 +163,13 @@ def label_of(value: Any) -> str:
         return "none"
     if isinstance(value, list | tuple):
         return ",".join(map(label_of, value))
-    return value if isinstance(value, str) else str(getattr(value, "name", "") or value)
+    if isinstance(value, str):
+        return value
+    try:
+        text = str(getattr(value, "name", "") or value)
+    except Exception:  # of an object whose text cannot be made: errors show it as they can
+        return shown(value)
+    return text if len(text) <= LONGEST_LABEL else shown(value)
 
 
 def _check_names(axis: Axis, settings: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,14 @@ class Sweep(xarray.Dataset):
         write_parquet(self, path)
 
     def to_zarr(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As `xarray.Dataset.to_zarr`. Raises CostModelError if it cannot be written."""
+        """As `xarray.Dataset.to_zarr`, but that every chunk is written: one that is gone later is missing, not zero.
+
+        Raises CostModelError if it cannot be written.
+        """
+        kwargs.setdefault("write_empty_chunks", True)
+        own = {"encoding", "region", "append_dim"} & kwargs.keys() or kwargs.get("zarr_format") == 2
+        if not own and kwargs.get("mode") in (None, "w", "w-"):
+            kwargs["encoding"] = {str(name): {"fill_value": _absent(self[name].dtype)} for name in self.data_vars}
         try:
             return super().to_zarr(*args, **kwargs)
         except OSError as error:
@@ -79,6 +87,11 @@ class Sweep(xarray.Dataset):
         if path is not None:
             save(figure, path)
         return figure
+
+
+def _absent(dtype: np.dtype[Any]) -> Any:
+    """What stands in a Zarr store where a chunk is missing: nothing that a sweep could have found."""
+    return {"i": -1, "f": float("nan")}.get(dtype.kind, "missing from the store")
 
 
 TEXT = np.dtype("O", metadata={"element_type": str})
@@ -155,7 +168,17 @@ def _question(space: Space) -> str:
         "changed": space.changed,
         "values": values,
     }
-    return json.dumps(asked, default=lambda value: asdict(value) if is_dataclass(value) else str(value))  # pyright: ignore[reportArgumentType]
+    try:
+        return json.dumps(asked, default=_plain)
+    except (TypeError, ValueError, RecursionError):  # of values that are refused in every cell
+        return ""
+
+
+def _plain(value: Any) -> Any:
+    """A value of a setting as plain data."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else label_of(value)
 
 
 def _labels(axis: Axis) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
@@ -132,17 +131,7 @@ class GridForms:
         """How a condition comes out on all of the grid, if bounds tell."""
         if condition in self._settled:
             return self._settled[condition]
-        try:
-            least, most = condition.of.range(self._box)
-        except ArithmeticError:  # it may divide by 0 somewhere, though not where it is asked
-            least, most = -math.inf, math.inf
-        found: int | None = None
-        if condition.relation == "positive":
-            found = 1 if least > 0 else 0 if most <= 0 else None
-        elif condition.relation == "zero":
-            found = 0 if least > 0 or most < 0 else 1 if least == most == 0 else None
-        elif least == most:
-            found = int(least)
+        found = condition.settled(self._box)
         self._settled[condition] = found
         return found
 

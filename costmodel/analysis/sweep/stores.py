@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from costmodel.analysis.sweep.axes import label_of
 from costmodel.analysis.sweep.dataset import lazy_dataset
 from costmodel.analysis.sweep.extents import check_file, spans_of
 from costmodel.analysis.sweep.grid import Space
+from costmodel.analysis.sweep.saved import Damaged, check_expansion, check_regular, metadata_of
 from costmodel.analysis.sweep.tables import table_of
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.importers.files import describe
@@ -53,40 +56,117 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
     schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata(
         {METADATA_KEY: question_of(space)}
     )
-    part = target.with_name(f"{target.name}.part")
-    cells = missing = 0
+    parts = Parts(target, schema, resume=resume)
     try:
-        with _written_to(part, schema) as writer, interruptible() as stopped:
-            earlier = _parts_before(target, schema) if resume and target.exists() else iter(())
-            for number, _ in enumerate(windows):
-                table = next(earlier, None)
-                table = _part(space, windows[number]) if table is None else table
-                writer.write_table(table.cast(schema))
-                cells, missing = cells + table.num_rows, missing + _refused(table)
-                progress(table.num_rows)
+        with interruptible() as stopped:
+            for number, window in enumerate(windows):
+                rows = parts.rows(number)
+                if rows is None:
+                    rows = parts.add(number, _part(space, window))
+                progress(rows)
                 if stopped.is_set():
                     break
-        os.replace(part, target)
-    except BaseException as error:
+            written = parts.join()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise CostModelError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+    if written.cells < space.cells:
+        raise KeyboardInterrupt(f"{path} holds {written.cells:,} of {space.cells:,} cells; --resume goes on")
+    return written
+
+
+class Parts:
+    """The parts of a sweep on their way to one file, each a file that stands alone: whatever ends the work, they stay.
+
+    They lie in a folder beside the target, ``sweep.parquet.parts``. With `resume` those of an earlier run are gone on
+    with, and the row groups of the file that an interrupt left are the first. Raises CostModelError for those of
+    another sweep, and damaged ones.
+    """
+
+    def __init__(self, target: Path, schema: pyarrow.Schema, *, resume: bool) -> None:
+        self.target, self.schema = target, schema
+        self.folder = target.with_name(f"{target.name}.parts")
+        self.rows_before = _row_groups_before(target, schema) if resume and target.exists() else []
+        self.kept: dict[int, int] = {}
+        for path in self._paths():
+            if resume and path.suffix == ".parquet":
+                groups = _row_groups_before(path, schema)
+                self.kept[int(path.stem.removeprefix("part-"))] = sum(groups)
+            else:
+                path.unlink()
+
+    def _paths(self) -> list[Path]:
+        """Files in the folder; such as are no parts are left alone."""
+        if self.folder.is_symlink() or not self.folder.is_dir():
+            return []
+        return sorted(
+            path for path in self.folder.iterdir() if re.fullmatch(r"part-[0-9]{7}\.parquet(\.new)?", path.name)
+        )
+
+    def path(self, number: int) -> Path:
+        """Where a part is."""
+        return self.folder / f"part-{number:07}.parquet"
+
+    def rows(self, number: int) -> int | None:
+        """Rows of a part that is there."""
+        return self.rows_before[number] if number < len(self.rows_before) else self.kept.get(number)
+
+    def add(self, number: int, table: pyarrow.Table) -> int:
+        """Write a part, whole or not at all; returns its rows."""
+        self.folder.mkdir(exist_ok=True)
+        path = self.path(number)
+        new = path.with_name(f"{path.name}.new")
+        try:
+            parquet.write_table(table.cast(self.schema), new)
+            os.replace(new, path)
+        except BaseException:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            self._leave()
+            raise
+        self.kept[number] = table.num_rows
+        return table.num_rows
+
+    def join(self) -> Written:
+        """Make one file of all parts up to the first that is not there, and remove them."""
+        part = self.target.with_name(f"{self.target.name}.part")
+        cells = missing = 0
+        try:
+            with suppress(FileNotFoundError):
+                part.unlink()
+            with open(part, "xb") as sink, parquet.ParquetWriter(sink, self.schema) as writer:
+                for table in self._tables():
+                    writer.write_table(table)
+                    cells, missing = cells + table.num_rows, missing + _refused(table)
+            os.replace(part, self.target)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+        for path in self._paths():
+            path.unlink()
+        self._leave()
+        return Written(cells, missing)
+
+    def _tables(self) -> Iterator[pyarrow.Table]:
+        if self.rows_before:
+            with parquet.ParquetFile(self.target) as file:
+                for number in range(len(self.rows_before)):
+                    yield file.read_row_group(number).cast(self.schema)
+        number = len(self.rows_before)
+        while number in self.kept:
+            with parquet.ParquetFile(self.path(number)) as file:
+                yield file.read().cast(self.schema)
+            number += 1
+
+    def _leave(self) -> None:
+        """Remove the folder if it is empty."""
         with suppress(OSError):
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise CostModelError(f"cannot write {shown(path)}: {error.strerror or error}") from None
-        raise
-    if cells < space.cells:
-        raise KeyboardInterrupt(f"{path} holds {cells:,} of {space.cells:,} cells; --resume goes on")
-    return Written(cells, missing)
+            self.folder.rmdir()
 
 
 def _refused(table: pyarrow.Table) -> int:
     """Rows without an answer."""
     return int((table["reason"].to_numpy() != "").sum())
-
-
-@contextmanager
-def _written_to(part: Path, schema: pyarrow.Schema) -> Iterator[Any]:
-    with open(part, "wb") as sink, parquet.ParquetWriter(sink, schema) as writer:
-        yield writer
 
 
 @contextmanager
@@ -123,9 +203,10 @@ def question_of(space: Space) -> bytes:
     return json.dumps(asked, default=label_of, sort_keys=True).encode()
 
 
-def _parts_before(target: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.Table]:
-    """The parts that a file holds."""
+def _row_groups_before(target: Path, schema: pyarrow.Schema) -> list[int]:
+    """Rows of each part that a file holds, every one of which can be read."""
     try:
+        size = check_regular(target)
         with parquet.ParquetFile(target) as file:
             found = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
             if found != (schema.metadata or {})[METADATA_KEY] or not file.schema_arrow.equals(schema):
@@ -133,9 +214,16 @@ def _parts_before(target: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.Tabl
                     f"{shown(str(target))} holds another sweep: ask for the same model, settings, axes and quantities, "
                     "leave out --resume to write over it, or give another --out"
                 )
+            groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            if any(rows > ROWS for rows in groups):
+                raise Damaged("its parts are larger than any are written")
+            check_expansion(sum(groups) // 64, size)  # a sweep of one value over and over is written in few bytes
             for number in range(file.num_row_groups):
-                yield file.read_row_group(number)
-    except (pyarrow.ArrowException, OSError) as error:
+                file.read_row_group(number)
+            return groups
+    except (pyarrow.ArrowException, OSError, ValueError, Damaged) as error:
+        if isinstance(error, CostModelError):
+            raise
         why = str(error).partition("\n")[0]
         raise CostModelError(
             f"cannot resume from {shown(str(target))}, which is no whole Parquet file ({why}): remove it, or leave out "
@@ -171,7 +259,9 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
     asked = question_of(space).decode()
     with interruptible() as stopped:
         done, missing = _chunks_before(target, asked, len(windows)) if resume else (0, 0)
-        if not resume:
+        if resume:
+            _check_layout(target, lazy)
+        else:
             lazy.to_zarr(target, mode="w", consolidated=False, compute=False)
         group = zarr.open_group(target, mode="r+")
         group.attrs[KEY] = {"question": asked, "done": done, "missing": missing}
@@ -182,7 +272,8 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
             cut = lazy.isel({axis.name: part for axis, part in zip(space.axes, window, strict=True)})
             part = cut.drop_vars(list(cut.coords)).compute()
             missing += int((part.reason != "").sum())
-            part.to_zarr(target, region=dict(zip(part.sizes, window, strict=True)), consolidated=False)
+            region = dict(zip(part.sizes, window, strict=True))
+            part.to_zarr(target, region=region, consolidated=False, write_empty_chunks=True)
             done = number + 1
             group.attrs[KEY] = {"question": asked, "done": done, "missing": missing}
             progress(_cells(window))
@@ -192,17 +283,39 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
     return Written(cells, missing)
 
 
+def _check_layout(target: Path, lazy: Any) -> None:
+    """Raise CostModelError unless the arrays of a store are as this sweep lays them out: only then are they opened.
+
+    What a killed run left half written is removed.
+    """
+    with TemporaryDirectory() as fresh:
+        lazy.to_zarr(fresh, mode="w", consolidated=False, compute=False)
+        try:
+            metadata_of(target)
+            for name in map(str, lazy.variables):
+                if metadata_of(target / name) != metadata_of(Path(fresh, name)):
+                    raise Damaged(f"{name} is laid out in another way")
+                for path in (target / name).rglob("*.partial"):
+                    path.unlink()
+        except (Damaged, OSError) as error:
+            raise _no_sweep(target, error) from None
+
+
+def _no_sweep(target: Path, error: Exception) -> CostModelError:
+    why = str(error).partition("\n")[0]
+    return CostModelError(
+        f"cannot resume from {shown(str(target))}, which holds no part of a sweep ({why}): remove it, or leave out "
+        "--resume to write over it"
+    )
+
+
 def _chunks_before(target: Path, asked: str, most: int) -> tuple[int, int]:
     """Chunks that a store holds, and cells in them without an answer. Raises CostModelError."""
     try:
-        found: Any = zarr.open_group(target, mode="r").attrs.asdict().get(KEY)
+        found: Any = metadata_of(target)["attributes"][KEY]
         held, done, missing = found["question"], int(found["done"]), int(found["missing"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        why = str(error).partition("\n")[0]
-        raise CostModelError(
-            f"cannot resume from {shown(str(target))}, which holds no part of a sweep ({why}): remove it, or leave out "
-            "--resume to write over it"
-        ) from None
+    except (ValueError, KeyError, TypeError, OSError, Damaged) as error:
+        raise _no_sweep(target, error) from None
     if held != asked or not 0 <= done <= most:
         raise CostModelError(
             f"{shown(str(target))} holds another sweep: ask for the same model, settings, axes and quantities, leave "

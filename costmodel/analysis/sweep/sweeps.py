@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.analysis.sweep.extents import check_memory
@@ -80,11 +81,12 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
         from costmodel.importers.zoo import load
 
         model = load(model)
-    if not isinstance(quantities, Iterable | None):
+    if not isinstance(quantities, Iterable | None) or getattr(quantities, "ndim", 1) == 0:
         raise SettingError(f"quantities={shown(quantities)} is no list of names: use one such as ['memory.peak']")
-    wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
+    named = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    wanted = tuple(islice(named, len(ALL) + 1))  # of more, one is not known or there twice
     for quantity in wanted:
-        if quantity not in ALL:
+        if not isinstance(quantity, str) or quantity not in ALL:
             raise unknown("quantity", quantity, ALL)
     if len(set(wanted)) != len(wanted) or not wanted:
         raise SettingError(f"quantities={shown(wanted)}: name one or more, each once")

@@ -7,8 +7,8 @@ from typing import Any
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, WINDOWED
-from costmodel.importers.huggingface.rules import windows
+from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, WINDOWED
+from costmodel.importers.huggingface.rules import rotary_whole, windows
 
 PHI = Family(
     model_type="phi",
@@ -29,7 +29,7 @@ PHI3 = Family(
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0},
     means={"embd_pdrop": ""},  # the package applies none, whatever it says
     sets={"fused_qkv": True},
-    fixed={"attention_bias": (False,)},
+    fixed={"attention_bias": (False,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
 )
 
 STARCODER2 = Family(
@@ -48,6 +48,41 @@ STARCODER2 = Family(
         "layer_types": (None,),
         "scale_attn_weights": (True,),
     },
+)
+
+
+ARCEE = Family(
+    model_type="arcee",
+    source="AFM (Arcee AI 2025): LLaMA with a plain MLP and max(x, 0)²",
+    like=LLAMA,
+    ends=architectures("ArceeForCausalLM", "ArceeModel"),
+    fields=sizes(32000, 2560, 18432, 32, 32, hidden_act="relu2", max_position_embeddings=4096),
+    sets={"mlp": "plain"},
+)
+
+NEMOTRON = Family(
+    model_type="nemotron",
+    source="Nemotron-4 and Minitron (Parmar et al. 2024): layer norms, a plain MLP with max(x, 0)², half of each head "
+    "turned",
+    like=LLAMA,
+    ends=architectures("NemotronForCausalLM", "NemotronModel"),
+    fields=sizes(256000, 6144, 24576, 32, 48, hidden_act="relu2", max_position_embeddings=4096)
+    | {"partial_rotary_factor": 0.5},
+    sets={"mlp": "plain", "norm": "layernorm"},
+    aliases="rope_percent=partial_rotary_factor",
+    note="Its norms add 1 to their weights, for which the package makes another vector.",
+)
+
+APERTUS = Family(
+    model_type="apertus",
+    source="Apertus (Swiss AI 2025): a plain MLP with xIELU, queries and keys normalised in each head",
+    like=DECODER,
+    ends=architectures("ApertusForCausalLM", "ApertusModel"),
+    fields=sizes(131072, 4096, 14336, 32, 32, hidden_act="xielu", max_position_embeddings=65536)
+    | {"attention_bias": False},
+    sets={"mlp": "plain", "query_key_norm": "head"},
+    rules={"rotary": rotary_whole},
+    fixed={"mlp_bias": (False,), "qk_norm": (True,), "post_norm": (False,)},
 )
 
 

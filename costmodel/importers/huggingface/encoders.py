@@ -9,16 +9,12 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import Config, Family, architectures
-from costmodel.importers.huggingface.fields import activation_named
+from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, sizes, tasks
+from costmodel.importers.huggingface.fields import Meaning, activation_named
+from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
 """Classes of a head that tells whether one sentence follows another (Devlin et al. 2019, §3.1)."""
-
-
-def labels(config: Config) -> int:
-    """Classes of a classifier: as many as are named, two if none are."""
-    return len(config["id2label"] or ()) or config["num_labels"] or 2
 
 
 def text_ends(config: Config, made: dict[str, Any]) -> None:
@@ -36,10 +32,24 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
         made["classes"] = PAIRS
     elif "classes" in config.end:
         made["classes"] = labels(config)
+    told_by = next((told_by for told_by in TASKS.values() if told_by in config.end), None)
+    if told_by is not None:
+        made["classes.told_by"] = told_by
+    if told_by == "spans":  # by their start and their end
+        made |= {"classes": PAIRS, "classes.dropout": config.values.get("qa_dropout", 0.0)}
+    elif told_by == "each":
+        dropouts = ("classifier_dropout", "classifier_dropout_prob")
+        made["classes.dropout"] = next((config[name] for name in dropouts if name in config.values), None)
     if "classes" not in config.end:
-        made.pop("classes.dropout")
-    elif made["classes.dropout"] is None:
+        made.pop("classes.dropout", None)
+    elif made.get("classes.dropout") is None:
         made["classes.dropout"] = made["residual_dropout"]
+
+
+def encoder_ends(stem: str, ends: dict[str, str]) -> dict[str, str]:
+    """Those given, and classes of every token or of spans."""
+    told = {name: end for name, end in tasks(stem).items() if not end.endswith("last")}
+    return {f"{stem}{name}": end for name, end in ends.items()} | told
 
 
 TEXT = Family(
@@ -53,13 +63,16 @@ BERT = Family(
     model_type="bert",
     source="BERT (Devlin et al. 2019)",
     like=TEXT,
-    ends={
-        "BertForMaskedLM": "tokens",
-        "BertForPreTraining": "tokens pooler pairs",
-        "BertModel": "pooler",
-        "BertForSequenceClassification": "pooler classes",
-        "BertForNextSentencePrediction": "pooler pairs",
-    },
+    ends=encoder_ends(
+        "Bert",
+        {
+            "ForMaskedLM": "tokens",
+            "ForPreTraining": "tokens pooler pairs",
+            "Model": "pooler",
+            "ForSequenceClassification": "pooler classes",
+            "ForNextSentencePrediction": "pooler pairs",
+        },
+    ),
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
     | {"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "classifier_dropout": None},
@@ -70,23 +83,27 @@ BERT = Family(
 )
 
 
+def pooler_dropped(config: Config, made: dict[str, Any]) -> None:
+    """Dropout before the pooler as before the classes."""
+    made["pooler.dropout"] = made.get("classes.dropout", 0.0) if "pooler" in config.end else None
+
+
 def after_padding(config: Config, made: dict[str, Any]) -> None:
     """Positions are counted from after the padding token's number."""
     rows, first = made["context"], (config["pad_token_id"] or 0) + 1
     if not 1 <= first < rows:
         raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
-    made |= {"context": rows - first, "position_rows": rows, "pooler.dropout": made.get("classes.dropout", 0.0)}
+    made |= {"context": rows - first, "position_rows": rows}
+    pooler_dropped(config, made)
 
 
 ROBERTA = Family(
     model_type="roberta",
     source="RoBERTa (Liu et al. 2019): BERT with GELU before the head, whatever the blocks have",
     like=BERT,
-    ends={
-        "RobertaForMaskedLM": "tokens",
-        "RobertaModel": "pooler",
-        "RobertaForSequenceClassification": "pooler classes",
-    },
+    ends=encoder_ends(
+        "Roberta", {"ForMaskedLM": "tokens", "Model": "pooler", "ForSequenceClassification": "pooler classes"}
+    ),
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
@@ -111,17 +128,140 @@ DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
     like=TEXT,
-    ends={
-        "DistilBertForMaskedLM": "tokens",
-        "DistilBertModel": "",
-        "DistilBertForSequenceClassification": "pooler classes",
-    },
+    ends=encoder_ends(
+        "DistilBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
     fields={"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12, "dim": 768}
-    | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2},
+    | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2}
+    | {"qa_dropout": 0.1},
     sets={"pooler": "relu", "mixed_dropout": 0.0},
     aliases="hidden_size num_attention_heads num_hidden_layers",
-    idle="qa_dropout tie_weights_",
+    idle="tie_weights_",
     fixed={"sinusoidal_pos_embds": (False,)},
+)
+
+
+def narrow_embeddings(config: Config, made: dict[str, Any]) -> None:
+    """Embeddings as wide as the blocks are not projected; what finds replaced tokens scores each by one number."""
+    if made["embedding_width"] == made["width"]:
+        made |= {"embedding_width": None, "embedding_factored": False}
+    if "replaced" in config.end:
+        made |= {"classes": 1, "classes.told_by": "each", "classes.transform": made["activation"]}
+        made["classes.dropout"] = 0.0
+
+
+ELECTRA = Family(
+    model_type="electra",
+    source="ELECTRA (Clark et al. 2020): BERT with narrow embeddings, and a generator or a finder of replaced tokens",
+    like=BERT,
+    ends=encoder_ends(
+        "Electra",
+        {
+            "ForMaskedLM": "tokens",
+            "Model": "",
+            "ForPreTraining": "classes replaced",
+            "ForSequenceClassification": "pooler classes",
+        },
+    ),
+    fields={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
+    sets={"embedding_factored": True, "pooler": "gelu", "head.transform": "gelu", "head.spare_bias": False},
+    rules={"narrow": narrow_embeddings, "pooler": pooler_dropped},
+    idle="summary_activation summary_last_dropout summary_type summary_use_proj",
+)
+
+
+def albert_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Dropout of attention's output alone; the factored embeddings are always projected."""
+    made |= {"mixed_dropout": made["residual_dropout"], "residual_dropout": 0.0}
+
+
+ALBERT = Family(
+    model_type="albert",
+    source="ALBERT (Lan et al. 2020): BERT with narrow embeddings and one block's weights for all",
+    like=BERT,
+    ends=encoder_ends(
+        "Albert",
+        {
+            "ForMaskedLM": "tokens",
+            "ForPreTraining": "tokens pooler classes",
+            "Model": "pooler",
+            "ForSequenceClassification": "pooler classes",
+        },
+    ),
+    fields={"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
+    | {"embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0}
+    | {"attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1},
+    without="classifier_dropout",
+    sets={"embedding_factored": True, "shared_blocks": True},
+    rules={"dropout": albert_blocks},
+    idle="down_scale_factor gap_size net_structure_type num_memory_blocks",
+    fixed={"inner_group_num": (1,), "num_hidden_groups": (1,)},
+)
+
+MPNET = Family(
+    model_type="mpnet",
+    source="MPNet (Song et al. 2020): RoBERTa with biases by distance beside its positions, and no segments",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "MPNet"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30527, "relative_attention_num_buckets": 32},
+    without="type_vocab_size classifier_dropout",
+    rules={"positions": after_padding},
+)
+
+
+def modern_ends(config: Config, made: dict[str, Any]) -> None:
+    """What an architecture ends in goes through a linear layer, an activation and a norm."""
+    made |= {"final_norm": True, "first_norm": False}
+    inner = {"activation": config["classifier_activation"], "bias": config["classifier_bias"]}
+    if "tokens" in config.end:
+        made |= {"head.transform": inner["activation"], "head.transform_bias": inner["bias"]}
+        return
+    if "classes" not in config.end:
+        return
+    made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
+    if "pooler" in config.end:
+        if config["classifier_pooling"] != "cls":
+            raise SpecError(
+                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls', which alone is understood",
+                ("classifier_pooling",),
+            )
+        made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
+        return
+    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    made |= {"classes.told_by": told_by, "classes.transform": inner["activation"]}
+    made |= {"classes.transform_bias": inner["bias"], "classes.transform_norm": True}
+    if told_by == "spans":
+        made["classes"] = PAIRS
+
+
+def modern_windows(config: Config, made: dict[str, Any]) -> None:
+    """All layers but every third see a window: so many tokens before and after."""
+    every = config["global_attn_every_n_layers"]
+    types, layers = config["layer_types"], made["layers"]
+    local = each(layers, lambda n: n % every != 0) if types is None else sliding(types, layers)
+    if any(local):
+        made |= {"window.size": config["local_attention"] // 2 + 1, "window.pattern": cycle(local, layers)}
+
+
+MODERN_BERT = Family(
+    model_type="modernbert",
+    source="ModernBERT (Warner et al. 2024): an encoder with rotary positions, a gated MLP and windows",
+    ends=encoder_ends(
+        "ModernBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
+    fields=sizes(50368, 768, 1152, 22, 12, hidden_activation="gelu", max_position_embeddings=8192, norm_bias=False)
+    | {"attention_bias": False, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_bias": False}
+    | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}
+    | {"global_attn_every_n_layers": 3, "classifier_bias": False, "classifier_dropout": 0.0}
+    | {"classifier_activation": "gelu", "classifier_pooling": "cls", "tie_word_embeddings": True}
+    | {"id2label": None, "num_labels": None},
+    means={"attention_dropout": "attention_dropout mixed_dropout"},
+    sets={"causal": False, "positions": "rotary", "mlp": "gated", "embedding_norm": True},
+    rules={"windows": modern_windows, "ends": modern_ends},
+    idle=f"{ROTARY_IDLE} deterministic_flash_attn global_rope_theta local_rope_theta initializer_cutoff_factor "
+    "embedding_dropout_prob layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad "
+    "rope_parameters sparse_pred_ignore_index sparse_prediction",
+    fixed={"rope_scaling": (None,)},
 )
 
 
@@ -130,8 +270,8 @@ def vision(config: Config, made: dict[str, Any]) -> Architecture:
     return VisionTransformer.of(made)
 
 
-def image_ends(config: Config, made: dict[str, Any]) -> None:
-    """Images and patches of one size or two; classes, or a pooler."""
+def image_size(config: Config, made: dict[str, Any]) -> None:
+    """Images and patches of one size or two."""
     both = {}
     for field in ("image_size", "patch_size"):
         value = config[field]
@@ -142,10 +282,27 @@ def image_ends(config: Config, made: dict[str, Any]) -> None:
     if patch[0] != patch[1]:
         raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
     made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
+
+
+def image_ends(config: Config, made: dict[str, Any]) -> None:
+    """Classes, or a pooler."""
+    image_size(config, made)
     if "classes" in config.end:
         made |= {"classes": labels(config), "distilled": "teacher" in config.end}
     else:
         made |= {"classes": None, "pooler": config["pooler_act"], "pooler.width": config["pooler_output_size"]}
+
+
+def clip_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of the first token, or a projection of them."""
+    image_size(config, made)
+    made["classes"] = config["projection_dim"] if "projection" in config.end else None
+
+
+def clip_text_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of all tokens, or a projection of those of the last; as much as of the first."""
+    if "projection" in config.end:
+        made |= {"classes": config["projection_dim"], "classes.bias": False}
 
 
 VIT = Family(
@@ -160,6 +317,54 @@ VIT = Family(
     sets={"fused_qkv": False},
     rules={"ends": image_ends},
     idle="encoder_stride",
+)
+
+
+def dino_blocks(config: Config, made: dict[str, Any]) -> None:
+    """Two thirds of the MLP's features, rounded up to a multiple of 8, where it is gated."""
+    image_size(config, made)
+    hidden = made["width"] * config["mlp_ratio"]
+    made |= {"classes": None, "mlp_width": hidden}
+    if config["use_swiglu_ffn"]:
+        made |= {"mlp": "gated", "activation": "silu", "mlp_width": (hidden * 2 // 3 + 7) // 8 * 8}
+
+
+DINOV2 = Family(
+    model_type="dinov2",
+    source="DINOv2 (Oquab et al. 2023): a vision transformer with a trained factor of each feature",
+    like=VIT,
+    ends={"Dinov2Model": ""},
+    fields={"patch_size": 14, "mlp_ratio": 4, "use_swiglu_ffn": False, "use_mask_token": True},
+    without="intermediate_size pooler_output_size pooler_act id2label num_labels",
+    means={"use_mask_token": Meaning("flag", "mask_token")},
+    sets={"layer_scale": True},
+    rules={"ends": dino_blocks},
+    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states "
+    "stage_names",
+    fixed={"drop_path_rate": (0,)},
+)
+
+CLIP_VISION = Family(
+    model_type="clip_vision_model",
+    source="the encoder of images of CLIP (Radford et al. 2021): no bias in patches, a norm before the blocks",
+    like=VIT,
+    ends={"CLIPVisionModel": "", "CLIPVisionModelWithProjection": "projection"},
+    fields={"patch_size": 32, "hidden_act": "quick_gelu", "attention_dropout": 0.0, "projection_dim": 512},
+    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
+    "num_labels",
+    sets={"patch_bias": False, "embedding_norm": True, "last_norm": "first", "class_bias": False},
+    rules={"ends": clip_ends},
+    idle="dropout initializer_factor",
+)
+CLIP_TEXT = Family(
+    model_type="clip_text_model",
+    source="the encoder of text of CLIP (Radford et al. 2021): GPT-2's blocks, of which the last token is handed on",
+    ends={"CLIPTextModel": "", "CLIPTextModelWithProjection": "projection"},
+    fields=sizes(49408, 512, 2048, 12, 8, max_position_embeddings=77, hidden_act="quick_gelu", projection_dim=512)
+    | {"attention_dropout": 0.0},
+    sets={"fused_qkv": False, "tied": False},
+    rules={"ends": clip_text_ends},
+    idle="dropout initializer_factor",
 )
 
 DEIT = Family(
@@ -223,6 +428,14 @@ MT5 = Family(
     fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
     aliases=T5.aliases,
 )
+UMT5 = Family(
+    model_type="umt5",
+    source="UMT5 (Chung et al. 2023): mT5 with biases by distance of each block's own",
+    like=MT5,
+    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
+    sets={"relative_shared": False},
+    aliases=T5.aliases,
+)
 
 
 def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
@@ -231,6 +444,38 @@ def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
     for ours, field in own.items():
         made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
 
+
+def bart_positions(config: Config, made: dict[str, Any]) -> None:
+    """The tables have two rows more than the context; embeddings may be times √width."""
+    whisper_decoder(config, made)
+    made["position_rows"] = made["context"] + 2
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+
+
+BART = Family(
+    model_type="bart",
+    source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
+    builds=encoder_decoder,
+    ends=architectures("BartForConditionalGeneration"),
+    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
+    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
+    | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "scale_embedding": False},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "score_scale": None}
+    | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
+    rules={"decoder": bart_positions},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
+    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "normalize_before": (False,),
+        "tie_word_embeddings": (True,),
+    },
+)
 
 WHISPER = Family(
     model_type="whisper",

@@ -7,11 +7,22 @@ from typing import Any
 from costmodel.errors import SpecError
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import DECODER, GRANITE, HUNYUAN, QWEN2, QWEN3_VL, WINDOWED
+from costmodel.importers.huggingface.llama import (
+    DECODER,
+    ERNIE45,
+    GRANITE,
+    HUNYUAN,
+    QWEN2,
+    QWEN3_VL,
+    WINDOWED,
+    smollm_turned,
+)
 from costmodel.importers.huggingface.rules import (
     check_whole,
+    cycle,
     forget_experts,
     head_size,
+    pattern,
     rotary,
     rotary_whole,
     routed_layers,
@@ -31,6 +42,48 @@ MIXTRAL = Family(
     aliases="num_experts",
     idle=BALANCE,
     fixed={"router_jitter_noise": (0,)},
+)
+
+PHIMOE = Family(
+    model_type="phimoe",
+    source="Phi 3.5-MoE (Abdin et al. 2024): layer norms, a head with a bias",
+    like=DECODER,
+    ends=architectures("PhimoeForCausalLM PhiMoEForCausalLM", "PhimoeModel"),
+    fields=sizes(32064, 4096, 6400, 32, 32, num_key_value_heads=8, attention_bias=False, lm_head_bias=False)
+    | {"max_position_embeddings": 131072, "sliding_window": None, "num_local_experts": 16},
+    sets={"norm": "layernorm", "experts.per_token": 2},
+    aliases="num_experts",
+    idle=f"{BALANCE} input_jitter_noise router_jitter_noise",
+    fixed={"hidden_dropout": (0,), "num_experts_per_tok": (2,)},
+    note="Its router (SparseMixer) is counted as a softmax over the scores of the chosen experts.",
+)
+
+
+def ernie_experts(config: Config, made: dict[str, Any]) -> None:
+    """Every n-th layer of a stretch has experts, beside shared ones as one."""
+    start, end, step = (config[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
+    last = made["layers"] - 1 if end == -1 else end
+    pattern(made, lambda n: (n + 1) % step == 0 and start <= n <= last)
+    if "experts.count" in made:
+        made["experts.shared_width"] = made["experts.width"] * (config["moe_num_shared_experts"] or 0) or None
+        if made["mlp_bias"]:
+            made["experts.bias"] = False
+
+
+ERNIE45_MOE = Family(
+    model_type="ernie4_5_moe",
+    source="ERNIE 4.5 with experts (Baidu 2025): small experts beside shared ones, after a dense layer",
+    like=ERNIE45,
+    ends=architectures("Ernie4_5_MoeForCausalLM Ernie4_5_MoEForCausalLM", "Ernie4_5_MoeModel"),
+    fields=sizes(103424, 2560, 12288, 28, 20, num_key_value_heads=4, moe_intermediate_size=1536, moe_k=6)
+    | {"head_dim": None, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
+    | {"moe_layer_end_index": -1, "moe_layer_interval": 1},
+    means={"use_bias": "qkv_bias attention_bias mlp_bias head.bias"},
+    sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True},
+    rules={"experts": ernie_experts},
+    aliases="num_experts num_experts_per_tok",
+    idle=f"{BALANCE} moe_norm_min moe_capacity moe_gate moe_use_aux_free",
+    note="Biases of its routers' choices are among the package's parameters, and never trained; here they are buffers.",
 )
 
 QWEN2_MOE = Family(
@@ -183,6 +236,37 @@ GPT_OSS = Family(
     rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 2 == 0)},
     aliases="num_experts experts_per_token",
     idle=f"{BALANCE} initial_context_length swiglu_alpha swiglu_limit",
+)
+
+
+def llama4_layers(config: Config, made: dict[str, Any]) -> None:
+    """Every n-th layer has experts, and one for all tokens as wide; every fourth has no positions."""
+    named, step = config["moe_layers"], config["interleave_moe_layer_step"]
+    width = config["intermediate_size"]
+    made |= {"experts.width": width, "experts.shared_width": width}
+    pattern(made, lambda n: (n + 1) % step == 0 if named is None else n in named)
+    made["rotary.pattern"] = cycle(smollm_turned(config, made["layers"]), made["layers"])
+
+
+LLAMA4 = Family(
+    model_type="llama4_text",
+    source="the language model of Llama 4 (Meta AI 2025): one expert a token and one for all, chunks, unit queries",
+    like=DECODER,
+    ends=architectures("Llama4ForCausalLM", "Llama4TextModel"),
+    fields=sizes(202048, 5120, 8192, 48, 40, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
+    | {"intermediate_size_mlp": 16384, "num_experts_per_tok": 1, "num_local_experts": 16, "moe_layers": None}
+    | {"interleave_moe_layer_step": 1, "use_qk_norm": True, "no_rope_layers": None, "no_rope_layer_interval": 4}
+    | {"attention_bias": False},
+    means={"use_qk_norm": {True: {"query_key_norm": "unit"}, False: {}}, "intermediate_size": Meaning("size")},
+    sets={"experts.weights": "sigmoid"},
+    rules={"rotary": rotary_whole, "layers": llama4_layers},
+    aliases="num_experts",
+    idle=f"{BALANCE} attention_chunk_size attn_scale attn_temperature_tuning cache_implementation "
+    "floor_scale for_llm_compressor layer_types",
+    fixed={"mlp_bias": (False,), "router_jitter_noise": (0,)},
+    note="Layers with positions see chunks of the sequence: scores are counted of all tokens. Experts' inputs are "
+    "scaled by their weights, which here their outputs are; the package runs every expert on every token, here those "
+    "chosen.",
 )
 
 

@@ -31,9 +31,6 @@ NOT_MODELLED: dict[str, str] = {
     **_each("qwen3_next recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
     **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
-    **_each(
-        "llama4 llama4_text", "its experts read their inputs scaled, and its layers see chunks, which no block does"
-    ),
 }
 """Families that are known by name, and why their configurations are not read."""
 
@@ -41,6 +38,7 @@ TOWERS = {
     "gemma3": ("Gemma3", "gemma3_text"),
     "idefics3": ("Idefics3", "llama"),
     "internvl": ("InternVL", "qwen2"),
+    "llama4": ("Llama4", "llama4_text"),
     "llava": ("Llava", "llama"),
     "llava_next": ("LlavaNext", "llama"),
     "llava_onevision": ("LlavaOnevision", "qwen2"),

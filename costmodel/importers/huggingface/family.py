@@ -40,11 +40,37 @@ Rule = Callable[[Config, dict[str, Any]], None]
 """What is more than a name: works on the fields of our model that are made so far. Raises SpecError."""
 
 
+CLASSES: dict[str, Any] = {"id2label": None, "num_labels": None, "classifier_dropout": None}
+"""Fields that are read of an architecture that ends in classes, with their defaults."""
+
+TASKS = {"SequenceClassification": "last", "TokenClassification": "each", "QuestionAnswering": "spans"}
+"""What a decoder may be trained for beside the next token, and which tokens tell it."""
+
+
+def labels(config: Config) -> int:
+    """Classes of a classifier: as many as are named, two if none are."""
+    return len(config["id2label"] or ()) or config["num_labels"] or 2
+
+
+def scored(config: Config) -> dict[str, Any]:
+    """Classes by the scores of every token."""
+    told_by = next(told_by for told_by in TASKS.values() if told_by in config.end)
+    if told_by != "each":  # a span has a start and an end
+        return {"classes": 2 if told_by == "spans" else labels(config), "classes.told_by": told_by} | (
+            {"classes.bias": False} if told_by == "last" else {}
+        )
+    rates = (config["classifier_dropout"], config.values.get("hidden_dropout"), 0.1)
+    dropout = next(rate for rate in rates if rate is not None)
+    return {"classes": labels(config), "classes.told_by": told_by, "classes.dropout": dropout}
+
+
 def transformer(config: Config, made: dict[str, Any]) -> Architecture:
     """The transformer with these fields, without what only a head over the vocabulary has where there is none."""
     if "tokens" not in config.end:
         made = {name: value for name, value in made.items() if not name.startswith("head.")}
         made |= {"head": False, "tied": False}
+    if "classes" in config.end and "classes" not in made:
+        made |= scored(config)
     return Transformer.of(made)
 
 
@@ -121,16 +147,17 @@ class Family:
         """The kind of a field's values."""
         meaning = self.meaning(name)
         kind = (FIELDS[name] if isinstance(meaning, dict) else meaning).kind
-        return kind if kind.endswith("?") or self.fields[name] is not None else f"{kind}?"
+        return kind if kind.endswith("?") or self.fields.get(name) is not None else f"{kind}?"
 
     def read(self, data: dict[str, Any], said: str = "") -> Architecture:
         """The model that a configuration describes; `said` goes to its notes. Raises SpecError."""
         try:
             given, twice = self._renamed(self._flat(data))
-            values = {name: self._checked(name, given.get(name, default)) for name, default in self.fields.items()}
-            others = {name: value for name, value in given.items() if name not in self.fields}
-            unknown = self._check_others(others)
             end, name = self._end(given.get("architectures"))
+            fields = (CLASSES if "classes" in end else {}) | self.fields
+            values = {name: self._checked(name, given.get(name, default)) for name, default in fields.items()}
+            others = {name: value for name, value in given.items() if name not in fields}
+            unknown = self._check_others(others)
             config = Config(values, end, name)
             made: dict[str, Any] = dict(self.sets)
             for name in self.fields:
@@ -240,8 +267,19 @@ class Family:
 
 
 def architectures(headed: str, headless: str = "") -> dict[str, str]:
-    """The ends of a family whose architectures, named in two texts, have a head over the vocabulary, or have none."""
-    return dict.fromkeys(headed.split(), "tokens") | dict.fromkeys(headless.split(), "")
+    """The ends of a family whose architectures, named in two texts, have a head over the vocabulary, or have none.
+
+    A decoder's may end in classes too.
+    """
+    ends = dict.fromkeys(headed.split(), "tokens") | dict.fromkeys(headless.split(), "")
+    first = headed.split()[0]
+    stem = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    return ends if stem == first else ends | tasks(stem)
+
+
+def tasks(stem: str) -> dict[str, str]:
+    """Architectures whose names begin so, by what tells their classes."""
+    return {f"{stem}For{task}": f"classes {told_by}" for task, told_by in TASKS.items()}
 
 
 def sizes(vocab: int, width: int, hidden: int, layers: int, heads: int, **others: Any) -> dict[str, Any]:

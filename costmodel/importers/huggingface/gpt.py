@@ -64,7 +64,8 @@ GPT_NEO = Family(
     fields={"vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 2048, "num_layers": 24}
     | {"attention_types": [[["global", "local"], 12]], "num_heads": 16, "intermediate_size": None, "window_size": 256}
     | {"activation_function": "gelu_new", "resid_dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
-    | {"tie_word_embeddings": True},
+    | {"classifier_dropout": 0.1, "tie_word_embeddings": True},
+    means={"classifier_dropout": ""},
     sets={"fused_qkv": False, "qkv_bias": False, "score_scale": 1.0},
     rules={"windows": neo_windows},
     aliases="num_attention_heads num_hidden_layers",
@@ -78,8 +79,8 @@ GPT_NEOX = Family(
     fields=ROTARY
     | sizes(50432, 6144, 24576, 44, 64, hidden_act="gelu", max_position_embeddings=2048, tie_word_embeddings=False)
     | {"attention_dropout": 0.0, "hidden_dropout": 0.0, "use_parallel_residual": True, "attention_bias": True}
-    | {"partial_rotary_factor": 0.25},
-    means={"hidden_dropout": "residual_dropout embedding_dropout"},
+    | {"partial_rotary_factor": 0.25, "classifier_dropout": 0.1},
+    means={"classifier_dropout": "", "hidden_dropout": "residual_dropout embedding_dropout"},
     sets={"positions": "rotary"},
     rules={"rotary": rotary},
     aliases="rotary_pct",

@@ -184,7 +184,7 @@ QWEN3_VL = Family(
 def smollm_turned(config: Config, layers: int) -> list[bool]:
     """Which layers have rotary positions."""
     told, interval = config["no_rope_layers"], config["no_rope_layer_interval"]
-    if told is None:
+    if not told:
         return each(layers, lambda n: (n + 1) % interval != 0)
     enough("no_rope_layers", told, layers)
     return [bool(turned) for turned in told]

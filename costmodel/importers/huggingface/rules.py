@@ -147,9 +147,14 @@ def cycle(values: list[bool], layers: int) -> tuple[bool, ...]:
 def routed_layers(config: Config, made: dict[str, Any]) -> None:
     """Every `decoder_sparse_step`-th layer has experts, but not those that `mlp_only_layers` names."""
     dense, step = set(config["mlp_only_layers"] or []), config["decoder_sparse_step"]
-    routed = each(made["layers"], lambda n: n not in dense and (n + 1) % step == 0)
-    if any(routed):
-        made["experts.pattern"] = cycle(routed, made["layers"])
+    pattern(made, lambda n: n not in dense and (n + 1) % step == 0)
+
+
+def pattern(made: dict[str, Any], routed: Callable[[int], bool]) -> None:
+    """Those layers have experts; where none has, there is nothing to say of experts."""
+    layers = each(made["layers"], routed)
+    if any(layers):
+        made["experts.pattern"] = cycle(layers, made["layers"])
     else:
         forget_experts(made)
 

@@ -40,6 +40,9 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 Leaf = tuple[str, ...]
 
+NO_GRAPH = "no graph holds for others"
+"""Why a size is fixed that was tried."""
+
 
 @dataclass(frozen=True)
 class Axes:
@@ -61,14 +64,11 @@ class Example:
     notes: tuple[str, ...] = ()
     given: dict[str, int] = field(default_factory=dict)
 
-    def attempts(self) -> Iterator[frozenset[str]]:
+    def attempts(self) -> list[frozenset[str]]:
         """Sizes to leave open, from all to none."""
         every = [name for name in EXTENTS if name in self.sizes]
-        tried: list[frozenset[str]] = []
-        for names in (every, [n for n in every if n in ("batch", "seq")], [n for n in every if n == "batch"], []):
-            if frozenset(names) not in tried:
-                tried.append(frozenset(names))
-                yield tried[-1]
+        batch, sequence = ([n for n in every if n in among] for among in (("batch",), ("batch", "seq")))
+        return list(dict.fromkeys(map(frozenset, (every, sequence, batch, []))))
 
     def opened(self, names: frozenset[str]) -> Example:
         """The same with only these sizes open, none of them 1, which torch.export would fix."""
@@ -77,7 +77,7 @@ class Example:
             replace(one, sizes={axis: name for axis, name in one.sizes.items() if name in names}) for one in self.axes
         )
         fixed = [name for name in self.sizes if name not in names]
-        notes = tuple(f"{name} is fixed at {self.sizes[name]}: no graph holds for others" for name in fixed)
+        notes = tuple(f"{name} is fixed at {self.sizes[name]}: {NO_GRAPH}" for name in fixed)
         return replace(self, axes=axes, given=given, notes=(*self.notes, *notes))
 
     def inputs(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

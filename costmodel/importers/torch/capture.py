@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.importers.torch.program import SIZE, TENSOR, Given, Made, Program, Step, Weight
+from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.trees import Tree
 
 IDLE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"})
@@ -20,12 +21,17 @@ SIZES = frozenset({"sym_size", "sym_numel", "sym_stride", "sym_storage_offset", 
 class Capture:
     """Reads one exported program of `module`.
 
-    `letters`: the name of a size of the batch, by the symbol that it has there.
+    `letters`: the name of a size of the batch, by the symbol that it has there. `composed`: operators to take as what
+    PyTorch composes them of, beside those without a rule.
     """
 
-    def __init__(self, exported: Any, module: Any, letters: Mapping[str, str]) -> None:
+    def __init__(
+        self, exported: Any, module: Any, letters: Mapping[str, str], composed: Collection[str] = frozenset()
+    ) -> None:
         self.exported = exported
         self.letters = letters
+        self.composed = composed
+        self.rules = load_rules()
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self.weights: dict[str, Weight] = {}
         self.buffers: dict[str, Given] = {}
@@ -80,7 +86,9 @@ class Capture:
         """Note the steps of a graph; returns its outputs, each with its node and the name of its tensor."""
         for node in graph.graph.nodes:
             if node.op == "call_function":
-                self._call(graph, node, grad)
+                self._call(graph, node, grad and node.meta.get("grad", True))
+            elif node.op == "get_attr" and hasattr(node.meta.get("val"), "shape"):
+                self.steps.append(Step("constant", (), node.name, {}, self._makes(node, node.meta["val"]), grad=False))
             elif node.op == "output":
                 return [
                     (given, self._names[given][TENSOR])
@@ -106,6 +114,9 @@ class Capture:
         op = target._schema.name.partition("::")[2]
         if op in IDLE or op in SIZES or value is None:
             return
+        if (op not in self.rules or op in self.composed) and _is_composed(target):
+            self._compose(node, grad)
+            return
         try:
             makes = self._makes(node, value)
         except SpecError as error:
@@ -115,7 +126,8 @@ class Capture:
         args = self._arguments(node)
         changed = _changed(target, args)
         if changed in self.buffers and self.buffers[changed].path.endswith("num_batches_tracked"):
-            return  # batch norm's count is its own
+            self._names[node] = {TENSOR: changed}  # batch norm's count is its own, however often it counts
+            return
         plain = op.removesuffix("_") if changed is not None and not op.startswith("__") else op
         self._called.update(_callers(node))
         self.steps.append(Step(plain, _path(node), node.name, args, makes, changed, grad))
@@ -150,6 +162,47 @@ class Capture:
             grad = bool(node.args[0])
         self._names[node] = [{TENSOR: made} for _, made in self._walk(inner, grad=grad)]
 
+    def _compose(self, node: Any, grad: bool) -> None:
+        """Steps of the operators that PyTorch composes one of (its CompositeImplicitAutograd)."""
+        import torch
+        from torch.fx import Node, map_arg
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        tensors = [given for given in node.all_input_nodes if hasattr(given.meta.get("val"), "shape")]
+
+        followed: list[tuple[Any, bool]] = []
+
+        class Followed(TorchDispatchMode):  # parts of it may be without gradients
+            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                followed.append((function, torch.is_grad_enabled()))
+                return function(*args, **(kwargs or {}))
+
+        def call(*given: Any) -> Any:
+            values = dict(zip(tensors, given, strict=True))
+            plain: Any = map_arg((node.args, node.kwargs), lambda n: values[n] if n in values else n.meta["val"])
+            with Followed():
+                return node.target(*plain[0], **plain[1])
+
+        with torch.enable_grad():
+            inner = make_fx(call, tracing_mode="fake")(*(given.meta["val"] for given in tensors))
+        calls = [made for made in inner.graph.nodes if hasattr(made.target, "_schema")]
+        for made in calls:  # some are called that leave no trace
+            place = next((n for n, (function, _) in enumerate(followed) if function == made.target), None)
+            if place is not None:
+                made.meta["grad"] = followed[place][1]
+                del followed[: place + 1]
+        for made in inner.graph.nodes:
+            made.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+            if made.op == "get_attr":
+                made.meta["val"] = getattr(inner, made.target)
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        for placeholder, given in zip(placeholders, tensors, strict=True):
+            assert isinstance(given, Node)
+            self._names[placeholder] = self._names[given]
+        made_names = [{TENSOR: name} for _, name in self._walk(inner, grad=grad)]
+        self._names[node] = made_names if isinstance(node.meta["val"], list | tuple) else made_names[0]
+
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the names of the schema; those that are left out are None or their default."""
         given: dict[str, Any] = {}
@@ -171,10 +224,17 @@ class Capture:
             if value in self._names:
                 return self._names[value]
             size = value.meta.get("val")
-            return {SIZE: self._tree(size)} if size is not None else None
+            return self._number(size) if size is not None else None
         if hasattr(value, "node") and hasattr(value.node, "expr"):
-            return {SIZE: self._tree(value)}
+            return self._number(value)
         return str(value).removeprefix("torch.")
+
+    def _number(self, value: Any) -> Any:
+        """A size, or as text a number worked out from sizes that is none, such as one over their root.
+
+        Rules take such a number for a constant that is not known, and refuse it where a cost depends on it.
+        """
+        return str(value) if type(value).__name__ == "SymFloat" else {SIZE: self._tree(value)}
 
     def _shape(self, value: Any) -> tuple[Tree, ...]:
         return tuple(self._tree(size) for size in value.shape)
@@ -183,7 +243,7 @@ class Capture:
         if isinstance(size, int | float | bool):
             return size
         if type(size).__name__ != "SymInt":
-            return 1.0  # a number that depends on the data, which nothing here does
+            raise SpecError(f"a size is {size}, which is no whole number")
         return tree_of(size.node.expr, self.letters)
 
 
@@ -223,6 +283,13 @@ _OPERATIONS = {
 
 _BESIDE = frozenset({"dtype", "layout", "device", "pin_memory", "generator"})
 """Arguments that no rule reads: what is made says its type."""
+
+
+def _is_composed(target: Any) -> bool:
+    """Whether an operator has no derivative of its own, but those of the operators it calls."""
+    from torch._C import DispatchKey
+
+    return target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
 
 def _dtype(dtype: Any) -> str:

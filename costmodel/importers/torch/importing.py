@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import linecache
 import logging
 import os
+import sys
+import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from functools import partial
 from io import StringIO
 from typing import Any, Literal
 
 from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
-from costmodel.importers.torch.axes import Dynamic, Example, examples_of, module_on_meta
+from costmodel.importers.torch.assumptions import assumed
+from costmodel.importers.torch.axes import NO_GRAPH, Dynamic, Example, examples_of, module_on_meta
 from costmodel.importers.torch.capture import Capture
 from costmodel.importers.torch.model import Imported
 from costmodel.importers.torch.op_call import NoRuleError
@@ -68,6 +74,7 @@ def from_torch(
     dynamic: Dynamic | None = None,
     unknown: Literal["error", "lower_bound"] = "error",
     name: str = "",
+    time_limit: float = 60.0,
 ) -> Imported:
     """A PyTorch module as a model, for `predict` and everything else; needs PyTorch (extra `torch`).
 
@@ -84,6 +91,7 @@ def from_torch(
             sequence; and axes 2 and 3 of tensors of four axes height and width. A size that the module fixes is fixed.
         unknown: what becomes of operators that have no rule: an error that lists them, or a lower bound.
         name: shown in reports (default: the module's class).
+        time_limit: seconds for the attempt to leave height and width open; after that they are fixed, with a note.
 
     Raises CostModelError: what is wrong, in one line.
     """
@@ -98,10 +106,16 @@ def from_torch(
     kwargs = dict(example_kwargs or {})
     named = _bound(module, args, kwargs)
     bare = module_on_meta(torch, module)
-    program, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic))
+    captured, example = _exported(torch, bare, args, kwargs, examples_of(torch, named, dynamic), time_limit)
     title = name or type(module).__name__
+    program = captured()
     model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
     missing = _without_rule(model)
+    if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
+        other = captured(frozenset(missing))
+        tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
+        if other != program and not (still := _without_rule(tried)):
+            program, model, missing = other, tried, still
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
     left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
@@ -131,22 +145,119 @@ def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 
 
 def _exported(
-    torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example
-) -> tuple[Program, Example]:
-    """The program at as many open sizes as the module leaves open; the last error if it leaves none."""
+    torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example, time_limit: float
+) -> Captured:
+    """What captures the program at as many open sizes as the module leaves open; the last error if it leaves none.
+
+    Each attempt is an export of its own. With an image's sizes the batch alone comes first, which is soon done: what
+    else there is to try may take minutes, so it has `time_limit` seconds.
+    """
+    attempts = example.attempts()
     failure: Exception | None = None
-    for open_sizes in example.attempts():
-        tried = example.opened(open_sizes)
-        given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+    if "height" in example.sizes and "batch" in example.sizes:
         try:
-            with _quiet(), torch.device("meta"):
-                exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
-            found = tried.found(exported)
-            return Capture(exported, module, found.letters)(), found
+            fallback = _attempt(torch, module, args, kwargs, example, frozenset({"batch"}))
+        except Exception as error:
+            failure, attempts = error, [frozenset()]
+        else:
+            return _more_open(torch, module, args, kwargs, example, fallback, attempts[0], time_limit)
+    for open_sizes in attempts:
+        try:
+            return _attempt(torch, module, args, kwargs, example, open_sizes)
         except Exception as error:  # whatever the module's own code raises
             failure = error
     assert failure is not None
     raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
+
+
+Captured = tuple[Callable[..., Program], Example]
+
+
+def _more_open(
+    torch: Any,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    example: Example,
+    fallback: Captured,
+    open_sizes: frozenset[str],
+    time_limit: float,
+) -> Captured:
+    """The same with more sizes open if that works in time, else the fallback."""
+    try:
+        with stopped_after(time_limit):
+            return _attempt(torch, module, args, kwargs, example, open_sizes)
+    except OutOfTimeError:
+        capture, found = fallback
+        late = f"leaving it open takes more than {time_limit:g} s (time_limit)"
+        return capture, replace(found, notes=tuple(note.replace(NO_GRAPH, late) for note in found.notes))
+    except Exception:  # the module's own code, or what torch.export cannot know
+        return fallback
+
+
+def _attempt(
+    torch: Any,
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    example: Example,
+    open_sizes: frozenset[str],
+) -> Captured:
+    """An export with these sizes open."""
+    tried = example.opened(open_sizes)
+    given_args, given_kwargs, shapes = tried.inputs(torch, args, kwargs)
+    taken: list[str] = []
+    examples = [one.tensor for one in example.axes]
+    with _said(type(module).__name__, open_sizes), _quiet(), torch.device("meta"), assumed(torch, examples, taken):
+        exported = torch.export.export(module, given_args, given_kwargs, dynamic_shapes=shapes, strict=False)
+    found = tried.found(exported)
+    found = replace(found, notes=(*found.notes, *taken))
+    capture = partial(_captured, exported, module, found)
+    capture()
+    return capture, found
+
+
+@contextmanager
+def _said(name: str, open_sizes: frozenset[str]) -> Iterator[None]:
+    """A line on a terminal that says what is tried, for as long as it is."""
+    shown_to = sys.stderr if sys.stderr.isatty() else None
+    if shown_to:
+        sizes = " and ".join(sorted(open_sizes)) or "no size"
+        print(f"\rexporting {name} with {sizes} open ...", end="", file=shown_to, flush=True)
+    try:
+        yield
+    finally:
+        if shown_to:
+            print("\r\033[K", end="", file=shown_to, flush=True)
+
+
+class OutOfTimeError(BaseException):
+    """An attempt was stopped; no `Exception`, so that nobody takes it for the module's."""
+
+
+@contextmanager
+def stopped_after(seconds: float) -> Iterator[None]:
+    """Raise OutOfTimeError within after so many seconds, and again if somebody catches it."""
+    thread, done = threading.get_ident(), threading.Event()
+
+    def stop() -> None:
+        wait = seconds
+        while not done.wait(wait):
+            wait = 1.0
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(OutOfTimeError))
+
+    watch = threading.Thread(target=stop, daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _captured(exported: Any, module: Any, found: Example, composed: Collection[str] = frozenset()) -> Program:
+    """The program; `composed`: see `Capture`."""
+    with _quiet():
+        return Capture(exported, module, found.letters, composed)()
 
 
 @contextmanager

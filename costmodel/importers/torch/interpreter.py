@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Shape, Tensor, show_shape
+from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
 from costmodel.importers.torch.op_call import OpCall, role_of
 from costmodel.importers.torch.program import Program, Step, tensors_in
@@ -38,6 +38,8 @@ class Interpreter:
         self.sizes = sizes
         self.attention = attention
         self.rules = load_rules()
+        self.narrow: dict[Storage, Tensor] = {}
+        self.read = {*program.outputs, *(n for s in program.steps for n in tensors_in(list(s.args.values())))}
         self._made: dict[str, Tensor] = {}
         self._weights: dict[str, Tensor] = {}
         self._held: set[str] = set()
@@ -89,21 +91,27 @@ class Interpreter:
             self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained)
         return self._weights[name]
 
-    def taken(self, name: str) -> None:
-        """Leave out a buffer that a layer has of its own, and its module's count of batches."""
+    def taken(self, name: str) -> bool:
+        """Leave out a buffer that a layer has of its own, and its module's count of batches; True if one had it."""
+        before = name in self._taken
         count = f"{self.program.buffers[name].path.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
         self._taken.update({name}, (other for other, given in self.program.buffers.items() if given.path == count))
+        return before
 
     def _parameter(self, name: str) -> Tensor:
         weight = self.weight(name)
         path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
         label = path.removeprefix(f"{here}.") if here else path
-        return self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
+        grad, self.run.grad = self.run.grad, True
+        made = self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
+        self.run.grad = grad
+        return made
 
     def _rest(self) -> None:
         """Weights and buffers that nothing read."""
         self._enter(())
         self._here = None
+        self.run.grad = True
         for name in self.program.weights:
             if name not in self._held:
                 self._parameter(name)
@@ -143,8 +151,10 @@ class Interpreter:
             self._enter(())
             return self._made[found.exits[number]]
 
-        y = self.run.repeat(len(found.blocks), body, self.tensor(found.entries[0]), found.label)
+        x = self.tensor(found.entries[0])
+        y = self.run.repeat(len(found.blocks), body, x, found.label)
         self._open = outside
+        self._made[found.entries[0]] = x  # which others may read too
         self._made[found.exits[-1]] = y
         for own in found.own:
             self._held.update(own)
@@ -153,6 +163,7 @@ class Interpreter:
 
     def _step(self, step: Step) -> None:
         self._here = step
+        self.run.grad = step.grad
         op = OpCall(self, step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)
@@ -164,11 +175,14 @@ class Interpreter:
             raise op.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
         for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
             self._check(step, tensor, self.shape(told.shape))
-            if not step.grad:
+            if tensor.requires_grad and not step.grad:
+                tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
             self._made[told.name] = tensor
-        if step.changes is not None:
+        if step.changes is not None and step.grad:
             self._made[step.changes] = self._made[step.makes[0].name]
+        elif step.changes is not None and step.changes in self._made:  # a change without gradients hides from autograd
+            self._made[step.makes[0].name] = self._made[step.changes]
 
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step

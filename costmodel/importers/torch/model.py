@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, field_serializer
 
@@ -34,6 +34,8 @@ class Imported(Architecture):
     unknown: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
         default=(), description="operators that are left out, so that numbers are lower bounds"
     )
+
+    DETACHES: ClassVar[bool] = True
 
     @field_serializer("program")
     def _write(self, program: Program) -> dict[str, Any]:
@@ -131,6 +133,8 @@ class Imported(Architecture):
         if not outputs:
             raise SpecError(f"{self.title} returns no tensor")
         y = next((x for x in outputs if x.requires_grad), outputs[0])
+        several = {x.maker: x for x in outputs if x.requires_grad}
+        run.outputs = tuple(several.values()) if len(several) > 1 else ()
         if len(y.shape) == 3 and shape.seq is not None and is_contiguous(y.shape, y.strides):
             return y.view((y.rows, y.shape[-1]), None)  # the loss sees rows of tokens
         return y

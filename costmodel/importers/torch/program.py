@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from costmodel.importers.torch.trees import Tree
+from costmodel.errors import shown
+from costmodel.importers.torch.trees import Tree, is_size
 
 TENSOR, SIZE = "tensor", "size"
 """Keys of arguments that are no plain values: {"tensor": name}, {"size": tree}."""
@@ -85,9 +86,21 @@ def program_of(data: Any) -> Program:
             _read(Step, {**step, "makes": tuple(_read(Made, made) for made in step["makes"])}) for step in data["steps"]
         ]
         lists = frozenset(map(tuple, data.get("lists", ())))
+        for item in (*(item for items in named.values() for item in items.values()), *_made(steps)):
+            _check_shape(item.shape)
         return Program(**named, steps=tuple(steps), outputs=tuple(data["outputs"]), lists=lists)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no program as from_torch makes them: {error}") from None
+
+
+def _made(steps: list[Any]) -> Iterator[Made]:
+    return (made for step in steps for made in step.makes)
+
+
+def _check_shape(shape: Any) -> None:
+    """Raise TypeError unless a shape is a list of sizes, each a whole number or a tree of them."""
+    if not isinstance(shape, tuple) or not all(map(is_size, shape)):
+        raise TypeError(f"shape {shown(shape)} is not a list of sizes")
 
 
 def _read(kind: Any, data: Mapping[str, Any]) -> Any:

@@ -36,6 +36,13 @@ def evaluate(tree: Tree, sizes: Mapping[str, int]) -> int:
     return _OPERATIONS[tree[0]](*(evaluate(branch, sizes) for branch in tree[1:]))
 
 
+def is_size(tree: Any) -> bool:
+    """Whether plain data is a size: a whole number, the name of one, or an operation on such."""
+    if isinstance(tree, list | tuple):
+        return len(tree) > 1 and isinstance(tree[0], str) and tree[0] in _OPERATIONS and all(map(is_size, tree[1:]))
+    return tree in EXTENTS if isinstance(tree, str) else isinstance(tree, int) and not isinstance(tree, bool)
+
+
 def shape_of(trees: Sequence[Tree], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """A shape, each axis evaluated."""
     return tuple(evaluate(tree, sizes) for tree in trees)

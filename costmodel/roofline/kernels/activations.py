@@ -287,6 +287,66 @@ def prelu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights[name], t.accumulate(terms, slopes.shape).reshape(*s.weights[name].shape)
 
 
+BETA, EPSILON = 0.5, -1e-6
+"""Of xIELU."""
+
+
+def _trained(t: Tape, s: KernelCall, name: str) -> Ref:
+    """log(1 + eᵃ)."""
+    alpha = t.exp(s.weights[name])
+    t.add(alpha, 1.0, out=alpha)
+    return t.log(alpha, out=alpha)
+
+
+def _bent(t: Tape, s: KernelCall) -> Ref:
+    """e^min(x, ε) − 1, in new memory."""
+    y = t.minimum(s.x, EPSILON)
+    t.exp(y, out=y)
+    return t.subtract(y, 1.0, out=y)
+
+
+def xielu(t: Tape, s: KernelCall) -> Ref:
+    """(x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x."""
+    positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
+    t.add(negative, BETA, out=negative)
+    y = _bent(t, s)
+    t.subtract(y, s.x, out=y)
+    t.multiply(y, negative, out=y)
+    squared = t.multiply(s.x, positive)
+    t.multiply(squared, s.x, out=squared)
+    t.copyto(y, squared, where=t.greater(s.x, 0.0))
+    return t.add(y, t.multiply(s.x, BETA, out=squared), out=y)
+
+
+def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """g·((x > 0 ? 2α₊·x : α₋·(e^min(x, ε) − 1)) + β), and the sums of what the trained numbers multiply."""
+    if s.wants(s.x):
+        positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
+        t.multiply(positive, 2.0, out=positive)
+        t.add(negative, BETA, out=negative)
+        dx = _bent(t, s)
+        t.multiply(dx, negative, out=dx)
+        t.copyto(dx, t.multiply(s.x, positive), where=t.greater(s.x, 0.0))
+        t.add(dx, BETA, out=dx)
+        yield s.x, t.multiply(g, dx, out=dx)
+    for name in s.names:
+        if name == "positive":
+            terms = t.multiply(s.x, s.x)
+        else:
+            terms = _bent(t, s)
+            t.subtract(terms, s.x, out=terms)
+        t.multiply(terms, g, out=terms)
+        outside = t.less_equal(s.x, 0.0) if name == "positive" else t.greater(s.x, 0.0)
+        t.copyto(terms, 0.0, where=outside)
+        total = t.accumulate(terms, (1,))
+        slope = t.negative(s.weights[name])
+        t.exp(slope, out=slope)
+        t.add(slope, 1.0, out=slope)
+        t.reciprocal(slope, out=slope)
+        yield s.weights[name], t.multiply(total, slope, out=slope)
+
+
+kernel("xielu", xielu, xielu_gradients)
 kernel("relu", relu, relu_gradients)
 kernel("parametric_relu", prelu, prelu_gradients)
 kernel("leaky_relu", leaky_relu, leaky_relu_gradients)

@@ -35,9 +35,10 @@ from costmodel.layers.arithmetic import (
     Subtract,
 )
 from costmodel.layers.attention import Mask
-from costmodel.layers.function import FUNCTIONS, Pointwise
+from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
 from costmodel.layers.indexing import Made
 from costmodel.layers.noise import ChannelDropout
+from costmodel.layers.paired import Within
 
 ACTIVATIONS = {
     "relu": Relu,
@@ -77,15 +78,14 @@ def gelu(op: OpCall) -> Tensor:
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(op: OpCall) -> Tensor:
-    """Within bounds, which are numbers; where they are not one number and its negative, as PyTorch's hardtanh."""
-    if any(op.is_tensor(name) for name in ("min", "max")):
-        raise op.fail("within bounds that are tensors has no rule")
+    """Within bounds; where they are numbers, and not one and its negative, as PyTorch's hardtanh."""
+    bounds = [op.tensor(name) for name in ("min", "max") if op.is_tensor(name)]
+    if bounds and len(bounds) == 1:
+        return _two(op, Extreme(), op.tensor("self"), bounds[0])
+    if bounds:
+        return op.layer(Within(), op.tensor("self"), *bounds) if op.role == "activation" else made(op, *bounds)
     low, high = op.constant("min"), op.constant("max")
     return op.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), op.tensor("self"))
-
-
-FROM_RESULT = ("celu", "elu", "leaky_relu", "selu")
-"""Activations whose backward works from the result where they are computed in place."""
 
 
 def _from_result(op: OpCall) -> Pointwise | None:
@@ -261,6 +261,7 @@ RANGES = (
     *("arange", "full", "ones", "zeros", "empty", "eye", "linspace", "scalar_tensor", "constant", "rand", "randn"),
     *("full_like", "ones_like", "zeros_like", "empty_like", "rand_like", "randn_like", "randint"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "one_hot", "bernoulli", "uniform", "normal", "fill", "zero"),
+    "exponential",
 )
 """What makes numbers of nothing but sizes, or at random."""
 
@@ -269,7 +270,7 @@ LOGIC = (
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
-    *("isin", "count_nonzero"),
+    *("isin", "count_nonzero", "histc"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 

@@ -25,7 +25,7 @@ from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import ceil_div, exact_div, product, value_of
 
 
-@rule("addmm", "mm", "matmul", "bmm", "mv", "dot", "baddbmm")
+@rule("addmm", "mm", "matmul", "bmm", "mv", "dot", "vdot", "baddbmm")
 def matmul(op: OpCall) -> Tensor:
     """A product: of a matrix with rows, or of batches of matrices."""
     added = op.step.op in ("addmm", "baddbmm")
@@ -227,14 +227,15 @@ def embedding(op: OpCall) -> Tensor:
     return op.layer(Embedding(*table.shape), op.tensor("indices"), tied={"weight": table})
 
 
-@rule("softmax", "log_softmax", "special_softmax")
+@rule("softmax", "log_softmax", "special_softmax", "_softmax", "_log_softmax")
 def softmax(op: OpCall) -> Tensor:
     """Along any axis."""
     x = op.tensor("self")
     axis = op.axis(x)
-    if op.step.op == "softmax" and axis == len(x.shape) - 1:
+    called = op.step.op.removeprefix("_")
+    if called == "softmax" and axis == len(x.shape) - 1:
         return op.layer(Softmax(), x)
-    return op.layer(SoftmaxAlong(x.shape[axis], op.step.op == "log_softmax"), x)
+    return op.layer(SoftmaxAlong(x.shape[axis], called == "log_softmax"), x)
 
 
 @rule("cumsum", "cumprod")
@@ -352,12 +353,15 @@ def batch_norm(op: OpCall) -> Tensor:
     """By the batch's statistics, or by running ones."""
     if not op.has("running_mean"):
         return op.layer(BatchnormUntracked(op.has("weight")), op.tensor("input"), tied=tied(op))
-    for name in ("running_mean", "running_var"):
-        op.replay.taken(op.step.args[name]["tensor"])
+    again = [op.replay.taken(op.step.args[name]["tensor"]) for name in ("running_mean", "running_var")]
     weights = tied(op)
     fixed = op.run.training and not op.value("training", True)
     kind = BatchnormFixed(bool(weights)) if fixed else Batchnorm(bool(weights))
-    return op.layer(kind, op.tensor("input"), tied=weights)
+    y = op.layer(kind, op.tensor("input"), tied=weights)
+    if any(again) and y.maker is not None:
+        for buffer in y.maker.buffers.values():  # those that its first call has
+            del op.run.buffers[buffer.storage]
+    return y
 
 
 @rule("layer_norm")
@@ -465,7 +469,7 @@ def weights(op: OpCall, *names: str) -> list[Tensor]:
     return [op.tensor(name) for name in names if op.has(name)]
 
 
-@rule("nll_loss_nd", "nll_loss", "nll_loss2d")
+@rule("nll_loss_nd", "nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
 def nll_loss(op: OpCall) -> Tensor:
     """The logarithm at the class of each row."""
     return op.layer(Picked(op.shape), op.tensor("self"), op.tensor("target"), *weights(op, "weight"))

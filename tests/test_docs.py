@@ -1,4 +1,4 @@
-"""The README is true: its outputs are the program's, its examples run, and its lists are complete."""
+"""The documentation is true: its outputs are the program's, its examples run, and its lists are complete."""
 
 import os
 import re
@@ -17,21 +17,36 @@ from tests.command import apart
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
 
 
-def blocks(language: str) -> list[str]:
+EVERYTHING = "\n".join(PAGES.values())
+
+
+def blocks(text: str, language: str) -> list[str]:
     """Fenced blocks in a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def files() -> dict[str, str]:
+def files(text: str) -> dict[str, str]:
     """The blocks that name the file they stand for in a first comment."""
-    named = [*blocks("yaml"), *(block for block in blocks("python") if not block.startswith(">>>"))]
+    named = [*blocks(text, "yaml"), *(block for block in blocks(text, "python") if not block.startswith(">>>"))]
     return {block.splitlines()[0].removeprefix("# "): block for block in named}
 
 
+def examples(text: str) -> list[str]:
+    """The blocks that a prompt shows."""
+    return [block for block in blocks(text, "python") if block.startswith(">>>")]
+
+
+CONSOLE = [block for text in PAGES.values() for block in blocks(text, "console")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0])
+@pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.splitlines()[0])
 def test_outputs_are_the_program_s(block: str) -> None:
     command, _, output = block.partition("\n")
     assert command.startswith("$ costmodel ")
@@ -39,12 +54,13 @@ def test_outputs_are_the_program_s(block: str) -> None:
 
 
 @pytest.mark.slow
-def test_examples_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if examples(text)])
+def test_examples_run(tmp_path: Path, page: str) -> None:
     # In a process of their own: a layer kind once defined stays.
-    for name, text in files().items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    examples = [block for block in blocks("python") if block.startswith(">>>")]
-    (tmp_path / "examples.txt").write_text("\n".join(examples), encoding="utf-8")
+    text = PAGES[page]
+    for name, body in files(text).items():
+        (tmp_path / name).write_text(body, encoding="utf-8")
+    (tmp_path / "examples.txt").write_text("\n".join(examples(text)), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-X", "utf8", "-c", "import doctest; print(*doctest.testfile('examples.txt', False))"],
         cwd=tmp_path,
@@ -54,24 +70,24 @@ def test_examples_run(tmp_path: Path) -> None:
         encoding="utf-8",
         check=False,
     )
-    shown = sum(block.count(">>> ") for block in examples)
+    shown = sum(block.count(">>> ") for block in examples(text))
     assert (done.stdout, done.stderr) == (f"0 {shown}\n", ""), done.stdout
 
 
 def test_the_example_of_a_layer_kind_says_what_every_kind_must() -> None:
     for method in Layer.__abstractmethods__:
-        assert f"def {method}(" in files()["prelu.py"]
+        assert f"def {method}(" in files(PAGES["docs/how-to/own-layer.md"])["prelu.py"]
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *PRECISIONS, *SETTING_NAMES])
 def test_every_name_that_predict_takes_is_listed(name: str) -> None:
-    assert f"`{name}`" in README
+    assert f"`{name}`" in EVERYTHING
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_every_quantity_is_listed(quantity: str) -> None:
     group, _, part = quantity.partition(".")
-    assert f"`{quantity}`" in README or (f"`{group}" in README and f"`.{part}`" in README)
+    assert f"`{quantity}`" in EVERYTHING or (f"`{group}" in EVERYTHING and f"`.{part}`" in EVERYTHING)
 
 
 @pytest.mark.parametrize("name", ["main job", "tests"])

@@ -1,0 +1,49 @@
+"""``costmodel explore``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import click
+
+from costmodel.cli.commands import Shown, argument, option, verb, writable
+from costmodel.cli.options import AXES, OVER, axes
+
+
+@verb(
+    argument("models", "Ready models' names, or paths of YAML or JSON files.", several="MODEL..."),
+    option("--out", metavar="FILE", default="explorer.html", callback=writable, help="The page to write."),
+    OVER,
+    *AXES,
+    examples=(
+        "explore gpt2-small --out gpt2.html",
+        "explore gpt2-small llama-3.1-8b --out page.html --precision bf16,bf16-autocast --batch 1:256",
+        "explore my-model.yaml --over width=256:4096 --optimizer adamw,muon --checkpoint none,block",
+    ),
+)
+def explore(models: tuple[str, ...], out: str, over: tuple[str, ...], settings: dict[str, Any]) -> Shown:
+    """A page for a browser: sliders for every size, and at once parameters, FLOPs, memory, layers and their formulas.
+
+    It is one file, works without a server or a network, and gives the numbers of predict. Several values of a setting
+    are a slider or a choice of the page, one value holds for all of it.
+    """
+    from costmodel.explorer.page import explore as explored
+
+    asked = axes(settings, over)
+    shown = not sys.stderr.isatty()
+    with (
+        ProcessPoolExecutor(os.cpu_count()) as executor,
+        click.progressbar(
+            length=1, label="combinations of choices", show_pos=True, file=sys.stderr, hidden=shown
+        ) as bar,
+    ):
+
+        def progress(done: int, count: int) -> None:
+            bar.length = count
+            bar.update(done - bar.pos)
+
+        page = explored(*models, out=out, executor=executor, progress=progress, **asked)
+    return Shown({"path": out, **page.to_dict()}, f"{out}: {page}")

@@ -1,0 +1,249 @@
+"""What a page can set: sizes with the stops of their sliders, and choices of settings and fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any, NamedTuple
+
+from costmodel.analysis.closed_forms import SIDES, Branch, ClosedForms, open_sizes, varied
+from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
+from costmodel.architectures.base import Architecture, BatchShape
+from costmodel.architectures.cnn import CNN
+from costmodel.architectures.trace import applicable, batch_shape
+from costmodel.cost.prediction import predict
+from costmodel.errors import CostModelError, SettingError
+from costmodel.explorer.regimes import Size
+from costmodel.importers.files import settings_of
+from costmodel.training.settings import MEANINGS, SETTING_NAMES
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "mode": ("train", "inference"),
+    "optimizer": ("adamw", "sgd"),
+    "precision": ("fp32", "bf16-autocast", "bf16"),
+    "checkpoint": ("none", "selective", "block"),
+    "attention": ("eager", "flash"),
+}
+"""What a page offers unless other values are given."""
+OF_TRAINING = ("optimizer", "checkpoint", "loss", "loss_chunks", "accumulate", "update")
+"""Choices that an inference does not have."""
+BATCH, LONGEST = 8, 2048
+"""Where a page starts unless another batch or sequence is given: no longer sequence than this."""
+MOST_STOPS = 64
+"""Of a slider; a longer range has so many of its values as stops, and its field takes them all."""
+MOST_COMBINATIONS = 512
+"""Of choices: a page of more is refused."""
+REACH = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+"""Eighths of a size's own value at which its slider stops."""
+POWERS = tuple(sorted({m * 2**n for n in range(40) for m in (1, 3)}))
+
+
+class Choice(NamedTuple):
+    """A setting or field with the values that a page offers, and what each is called."""
+
+    name: str
+    values: tuple[Any, ...]
+    labels: tuple[str, ...]
+    meaning: str
+
+
+class Controls(NamedTuple):
+    """What a page of a model can set, and what holds for all of it.
+
+    model: with the fields that are fixed to other values than its own. settings: those that are fixed. fixed: sizes
+    that are not offered unless asked for, since each of their values has formulas of its own.
+    """
+
+    model: Architecture
+    sizes: tuple[Size, ...]
+    choices: tuple[Choice, ...]
+    settings: Mapping[str, Any]
+    fixed: tuple[str, ...] = ()
+
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every choice of values but the optimizer's, which formulas have in common; an inference has no others."""
+        choices = [choice for choice in self.choices if choice.name != "optimizer"]
+        found: list[dict[str, Any]] = []
+        for values in product(*(choice.values for choice in choices)):
+            picked = dict(zip((choice.name for choice in choices), values, strict=True))
+            if self.mode(picked) != "train":
+                picked = {name: value for name, value in picked.items() if name not in OF_TRAINING}
+            if picked not in found:
+                found.append(picked)
+        return found
+
+    def mode(self, picked: Mapping[str, Any]) -> str:
+        """Of a combination: "train" or "inference"."""
+        return picked.get("mode", self.settings.get("mode", "train"))
+
+    def label(self, name: str, value: Any) -> str:
+        """What a choice's value is called."""
+        choice = next(choice for choice in self.choices if choice.name == name)
+        return choice.labels[choice.values.index(value)]
+
+
+def controls_of(model: Architecture, asked: Mapping[str, Any]) -> Controls:
+    """What to offer, by what is asked of `explore`. Raises CostModelError."""
+    axes, settings, changed = read_axes(model, {name: _single(value) for name, value in asked.items()})
+    for axis in axes:
+        if axis.name in SETTING_NAMES and axis.name not in applicable(model):
+            predict(model, **{axis.name: axis.values[-1]})  # says why it does not apply
+            raise SettingError(f"{axis.name} does not apply to {model.title}: leave it out")
+    model = varied(model, changed) if changed else model
+    starts = {name: settings.pop(name) for name in ("batch", *model.BATCH_SIZES) if settings.get(name) is not None}
+    predict(model, **starts, **settings)  # one that is wrong altogether is refused before the work
+    choices = tuple(_choices(model, axes, settings))
+    given = {letter: sorted(values) for axis in axes for letter, values in axis.letters.items()}
+    controls = Controls(model, tuple(_sizes(model, starts, given)), choices, settings)
+    if (count := len(controls.combinations())) > MOST_COMBINATIONS:
+        raise SettingError(
+            f"{count:,} combinations of choices are too many for a page: offer at most {MOST_COMBINATIONS}, with fewer "
+            "values for some settings"
+        )
+    controls = controls._replace(sizes=tuple(size for size in controls.sizes if _varies(controls, size)))
+    each = _valued(controls)
+    kept = tuple(size for size in controls.sizes if size.name not in each or size.name in given)
+    fixed = {size.name: size.value for size in controls.sizes if size not in kept and size.name in SETTING_NAMES}
+    return controls._replace(
+        sizes=kept,
+        settings={**settings, **fixed},
+        fixed=tuple(size.name for size in controls.sizes if size not in kept),
+    )
+
+
+def _single(value: Any) -> Any:
+    """The one value of a list of one, which is no axis."""
+    return value[0] if isinstance(value, list | range) and len(value) == 1 else value
+
+
+def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, Any]) -> Iterator[Choice]:
+    own = {axis.name: tuple(axis.values) for axis in axes if not axis.numeric}
+    training = settings.get("mode", "train") == "train"
+    for name in applicable(model):
+        if name in own:
+            yield _choice(MEANINGS[name].text, name, own.pop(name))
+        elif name in CHOICES and name not in settings and (training or name not in OF_TRAINING):
+            values = tuple(value for value in CHOICES[name] if _taken(model, {**settings, name: value}))
+            if values:
+                yield _choice(MEANINGS[name].text, name, values)
+    if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:
+        own["width"] = _widths(model)
+    for name, values in own.items():
+        said = model.field_named(name).description if name in model.field_names() else f"{name} of the first layer"
+        if len(values) > 1:
+            yield _choice(said or name, name, values)
+
+
+def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:
+    """Whether a model can be asked about so, at a small batch."""
+    smallest: dict[str, Any] = {name: 16 for name in ("seq", "target_seq") if name in model.BATCH_SIZES}
+    try:
+        predict(model, **smallest | dict(settings))
+    except CostModelError:
+        return False
+    return True
+
+
+def _choice(meaning: str, name: str, values: tuple[Any, ...]) -> Choice:
+    return Choice(name, values, tuple(map(label_of, values)), meaning)
+
+
+def _widths(model: Architecture) -> tuple[int, ...]:
+    """Half, all and twice of the width that a network of listed layers has, as far as there is such a network."""
+    found: list[int] = []
+    with suppress(CostModelError):
+        own = model.size("width")
+        for width in (own, own // 2, 2 * own):
+            with suppress(CostModelError):
+                model.vary("width", width)
+                found.append(width)
+    return tuple(found)
+
+
+def _sizes(model: Architecture, starts: dict[str, Any], given: Mapping[str, Sequence[int]]) -> Iterator[Size]:
+    shape = batch_shape(model, settings_of({"batch": BATCH, **starts}))
+    own: dict[str, tuple[str, str, int]] = {"batch": ("B", "batch size", shape.batch)}
+    if shape.seq is not None:
+        start = shape.seq if "seq" in starts else min(shape.seq, LONGEST)
+        own["seq"] = ("T", "sequence length", start)
+    if shape.target is not None:
+        start = shape.target if "target_seq" in starts else min(shape.target, LONGEST)
+        own["target_seq"] = ("T_t", "target length", start)
+    if shape.image is not None:
+        for side, symbol, value in zip(SIDES, "HW", shape.image, strict=True):
+            own[side] = (symbol, f"image {side.partition('.')[2]}", value)
+    own |= {name: (d.symbol, d.meaning, d.value) for name, d in model.size_fields().items()}
+    known = open_sizes(model)
+    for name in ("accumulate", "loss_chunks"):
+        if name in given:
+            own[name] = (name, MEANINGS[name].text.removesuffix("."), min(given[name]))
+    for name, (symbol, meaning, value) in own.items():
+        if name not in known:
+            continue
+        stops = given.get(name) or _stops(model, name, value, shape)
+        if name in given and value not in stops:
+            value = stops[0]
+        yield Size(name, symbol, meaning, value, tuple(thinned(sorted({*stops, value}))))
+
+
+def _stops(model: Architecture, name: str, value: int, shape: BatchShape) -> list[int]:
+    """Where the slider of a size stands, unless that is asked: about an eighth of its value to eight times as much."""
+    if name == "batch":
+        return [n for n in POWERS if n <= 1024]
+    if name in ("seq", "target_seq"):
+        return [n for n in POWERS if 16 <= n <= max(4 * value, 8192)]
+    if name in SIDES:
+        step = 32 if value >= 128 else max(1, value // 8)
+        return list(range(step, 2 * value + 1, step))
+    if name not in model.LETTERS:
+        return _reach(value)
+    allowed: Sequence[int] = ()
+    with suppress(CostModelError):
+        allowed = model.allowed(name, shape).values
+    if isinstance(allowed, range):
+        step = allowed.step
+        return [n for n in dict.fromkeys(n // step * step for n in _reach(value)) if n in allowed]
+    return [n for n in allowed if value <= 8 * n and n <= 8 * value] or _reach(value)
+
+
+def _reach(value: int) -> list[int]:
+    if value < 8:
+        return list(range(1, 4 * value + 1))
+    return [value * n // 8 for n in REACH if value * n >= 32 and (value < 32 or n > 1)]
+
+
+def thinned(stops: Sequence[int]) -> list[int]:
+    """At most so many of some values, with both ends."""
+    if len(stops) <= MOST_STOPS:
+        return list(stops)
+    return sorted({stops[n * (len(stops) - 1) // (MOST_STOPS - 1)] for n in range(MOST_STOPS)})
+
+
+def _forms(controls: Controls, quantities: Sequence[str] = ()) -> ClosedForms:
+    """Closed forms in all sizes, with the first of each choice."""
+    first = {choice.name: choice.values[0] for choice in controls.choices}
+    changed = {name: value for name, value in first.items() if name not in SETTING_NAMES}
+    settings = {**controls.settings, **{name: value for name, value in first.items() if name in SETTING_NAMES}}
+    return ClosedForms(controls.model, settings, [size.name for size in controls.sizes], quantities, changed)
+
+
+def _varies(controls: Controls, size: Size) -> bool:
+    """Whether there is an answer at another value than the one that a size starts with."""
+    start, forms = {each.name: each.value for each in controls.sizes}, _forms(controls)
+    for stop in sorted(size.stops, key=lambda stop: abs(stop - size.value)):
+        if stop != size.value and not forms.reason({**start, size.name: stop}):
+            return True
+    return False
+
+
+def _valued(controls: Controls) -> frozenset[str]:
+    """Sizes that formulas have no letter for, as it turns out, such as a number of blocks that differ."""
+    forms = _forms(controls, ("flops.total", "memory.activations"))
+    forms.at({size.name: size.value for size in controls.sizes})
+    node, found = forms.tree, frozenset[str]()
+    while isinstance(node, Branch):
+        if node.condition.relation == "value":
+            found |= node.condition.of.letters
+        node = next(iter(node.after.values()))
+    return found

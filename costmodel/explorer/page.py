@@ -1,0 +1,333 @@
+"""The explorer's page: what is offered, the formulas of each choice, and one HTML file that holds them."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Unpack
+
+from costmodel.analysis.sweep.axes import label_of
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.trace import applicable
+from costmodel.display.answer import Data
+from costmodel.display.figures import COLOURS, check_writable, write
+from costmodel.display.table import printable
+from costmodel.display.units import show_exact
+from costmodel.errors import CostModelError, SettingError, shown
+from costmodel.explorer.bundle import Bundle, Part, part_of
+from costmodel.explorer.controls import OF_TRAINING, Controls, controls_of
+from costmodel.explorer.javascript import identifiers
+from costmodel.explorer.laws import Laws
+from costmodel.explorer.regimes import PageForms, Size
+from costmodel.hardware.catalogue import load_machine
+from costmodel.hardware.machine import Machine
+from costmodel.performance.stacks import Stack, stack_named
+from costmodel.training.settings import SETTING_NAMES, takes_settings
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from costmodel.training.settings import SettingsAndFields
+
+LARGEST = 2_000_000
+"""Bytes of a page; what would be larger is refused."""
+MACHINES = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "t4")
+"""What a page gives seconds on unless others are named."""
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+)
+"""What the page may load and run: its own script and style, and nothing from anywhere."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a page holds of one model.
+
+    choices, sizes: the labels of each choice, and the least and the most of each size. combinations: of choices that
+    have formulas. refused: why others have none. fixed: sizes that are offered only if asked for, with some values.
+    regimes, formulas: how many different ones.
+    """
+
+    model: str
+    choices: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, tuple[int, int]]
+    combinations: int
+    refused: tuple[str, ...]
+    fixed: tuple[str, ...]
+    regimes: int
+    formulas: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{printable(self.model)}: {self.formulas:,} formulas in {self.regimes:,} regimes of {self.combinations:,} "
+            "combinations of choices",
+            *(f"  {name}  {', '.join(labels)}" for name, labels in self.choices.items()),
+            *(f"  {name}  {show_exact(least)} to {show_exact(most)}" for name, (least, most) in self.sizes.items()),
+            *(f"  left out: {printable(why)}" for why in self.refused),
+            *([f"  fixed unless given values: {', '.join(self.fixed)}"] if self.fixed else []),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False)
+class Explorer(Data):
+    """One HTML file about one or more models. html: its text."""
+
+    html: str
+    models: tuple[Held, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return len(self.html.encode())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it, whole or not at all. Raises CostModelError."""
+        write(self.html, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it holds, without its text."""
+        return {"bytes": self.bytes, "models": [asdict(held) for held in self.models]}
+
+    def __str__(self) -> str:
+        return "\n".join([f"a page of {self.bytes:,} bytes", *map(str, self.models)])
+
+    def __repr__(self) -> str:
+        return f"<Explorer of {', '.join(held.model for held in self.models)}, {self.bytes:,} bytes>"
+
+
+@takes_settings(several=True, and_fields=True)
+def explore(
+    *models: Architecture | str,
+    out: str | PathLike[str] | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **asked: Unpack[SettingsAndFields],
+) -> Explorer:
+    """A page that shows what models cost at once as sizes and settings are turned, without a server or a network.
+
+    It evaluates the closed forms of `predict`, where they hold; elsewhere it says so. A setting or field with several
+    values is a slider or a choice of the page; with one value a size starts there, and all else holds for the page.
+
+    Args:
+        models: one or more, as `predict` takes them.
+        out: a file to write, such as "gpt2.html".
+        executor: any `concurrent.futures.Executor` that does the work.
+        progress: told how many combinations of choices are done, and of how many.
+        **asked: settings of `predict` and fields of the models. on: one or more machines, which the page gives seconds
+            on (default: some that are common); None for a page without seconds. stack: one.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    """
+    if not models:
+        raise SettingError("explore takes at least one model, such as 'gpt2-small'")
+    if out is not None:
+        check_writable(out)
+    question = dict(asked)
+    devices = _machines(question.pop("on", MACHINES))
+    stack = stack_named(_only("stack", question.pop("stack", "eager")))
+    loaded = [_loaded(model) for model in models]
+    offered = [controls_of(model, _of(model, question, [each for _, each in loaded])) for _, model in loaded]
+    jobs = [
+        (number, key, job)
+        for number, controls in enumerate(offered)
+        for key, job in _jobs(controls, stack if devices else None)
+    ]
+    bundles = [Bundle(_names(controls)) for controls in offered]
+    refused: list[dict[str, str]] = [{} for _ in offered]
+    results = (executor.map if executor else map)(_explored, (job for *_, job in jobs))
+    for done, ((number, key, _), found) in enumerate(zip(jobs, results, strict=True), 1):
+        if isinstance(found, Part):
+            bundles[number].add(key, found)
+        else:
+            refused[number][key] = found
+        if progress:
+            progress(done, len(jobs))
+    page = _page([*zip((name for name, _ in loaded), offered, bundles, refused, strict=True)], devices, stack)
+    if out is not None:
+        page.save(out)
+    return page
+
+
+def _loaded(model: Architecture | str) -> tuple[str, Architecture]:
+    """What a model is called in a question ("" of one that has been made), and the model."""
+    if isinstance(model, Architecture):
+        return model.file, model
+    from costmodel.importers.zoo import load
+
+    return model, load(model)
+
+
+def _of(model: Architecture, question: Mapping[str, Any], models: Sequence[Architecture]) -> dict[str, Any]:
+    """What is asked of one of several models: all but what is for others alone."""
+
+    def takes(each: Architecture, name: str) -> bool:
+        return name in (*applicable(each), *each.field_names(), *each.DERIVED)
+
+    return {
+        name: value
+        for name, value in question.items()
+        if takes(model, name) or not any(takes(each, name) for each in models)
+    }
+
+
+def _machines(on: Any) -> list[Machine]:
+    """The machines of a question, by name or as `load_machine` takes them. Raises CostModelError."""
+    several = list(on) if isinstance(on, list | tuple) else [on]
+    return [load_machine(machine) for machine in several if machine is not None and machine != "none"]
+
+
+def _only(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise SettingError(f"{name}={shown(value)}: a page has one; give one value")
+        return value[0]
+    return value
+
+
+def _names(controls: Controls) -> dict[str, str]:
+    """What each size is called in formulas."""
+    symbols = [size.symbol for size in controls.sizes]
+    return dict(zip((size.name for size in controls.sizes), identifiers(symbols), strict=True))
+
+
+Job = tuple[
+    Architecture, dict[str, Any], tuple[Size, ...], tuple[Any, ...], dict[str, Any], dict[str, str], Stack | None
+]
+
+
+def _jobs(controls: Controls, stack: Stack | None) -> Iterable[tuple[str, Job]]:
+    """For each combination of choices its key in the page, and what is to be explored."""
+    optimizers = next((choice.values for choice in controls.choices if choice.name == "optimizer"), ())
+    for picked in controls.combinations():
+        places = [
+            str(choice.values.index(picked[choice.name])) if choice.name in picked else ""
+            for choice in controls.choices
+            if choice.name != "optimizer"
+        ]
+        settings = {**controls.settings, **{name: value for name, value in picked.items() if name in SETTING_NAMES}}
+        changed = {name: value for name, value in picked.items() if name not in SETTING_NAMES}
+        offered = optimizers if controls.mode(picked) == "train" else ()
+        if offered:
+            settings["optimizer"] = offered[0]
+        yield ",".join(places), (controls.model, settings, controls.sizes, offered, changed, _names(controls), stack)
+
+
+def _explored(job: Job) -> Part | str:
+    """What a combination's formulas are and where they hold, or why there are none."""
+    model, settings, sizes, optimizers, changed, names, stack = job
+    forms = PageForms(model, settings, sizes, optimizers, changed, stack)
+    try:
+        forms.explore()
+    except CostModelError as error:
+        return str(error)
+    return part_of(forms, names)
+
+
+def _page(
+    models: Sequence[tuple[str, Controls, Bundle, dict[str, str]]], devices: Sequence[Machine], stack: Stack
+) -> Explorer:
+    for _, controls, bundle, refused in models:
+        if not bundle.trees:
+            raise CostModelError(f"{controls.model.title}: {next(iter(refused.values()))}")
+    data = [_described(*model) for model in models]
+    formulas = ",\n".join(bundle.script() for _, _, bundle, _ in models)
+    laws, kernels = Laws(stack), {key: kernel for _, _, bundle, _ in models for key, kernel in bundle.kernels.items()}
+    offered = [laws.machine(device, kernels) for device in devices]
+    whole = {"models": data, "machines": offered, "colours": COLOURS, "training": OF_TRAINING, "stack": stack.name}
+    html = page_of(whole, formulas, ",\n".join(laws.texts))
+    if (size := len(html.encode())) > LARGEST:
+        raise SettingError(
+            f"the page would have {size:,} bytes, of at most {LARGEST:,}: offer fewer models or values of settings"
+        )
+    held = [
+        Held(
+            model=controls.model.title,
+            choices={choice.name: choice.labels for choice in controls.choices},
+            sizes={size.name: (size.stops[0], size.stops[-1]) for size in controls.sizes},
+            combinations=len(bundle.trees),
+            refused=tuple(dict.fromkeys(refused.values())),
+            fixed=controls.fixed,
+            regimes=len(bundle.leaves.items),
+            formulas=len(bundle.texts.items),
+        )
+        for _, controls, bundle, refused in models
+    ]
+    return Explorer(html, tuple(held))
+
+
+def _described(name: str, controls: Controls, bundle: Bundle, refused: Mapping[str, str]) -> dict[str, Any]:
+    """One model for the page's script."""
+    model = controls.model
+    names = _names(controls)
+    return {
+        "title": model.title,
+        "name": name,
+        "kind": type(model).__name__,
+        "notes": [f"{topic}: {said}" for topic, said in model.caveats],
+        "fixed": {setting: label_of(value) for setting, value in controls.settings.items()},
+        "entries": list(getattr(model, "sizes", ())) if not model.LETTERS else [],
+        "sizes": [
+            {**size._asdict(), "letter": names[size.name], "setting": _setting(size.name)} for size in controls.sizes
+        ],
+        "choices": [
+            {
+                "name": choice.name,
+                "labels": choice.labels,
+                "meaning": choice.meaning,
+                "setting": choice.name in SETTING_NAMES,
+            }
+            for choice in controls.choices
+        ],
+        "refused": refused,
+        **bundle.data(),
+    }
+
+
+def _setting(size: str) -> str:
+    """The setting that a size is of; "" of a field."""
+    return size.partition(".")[0] if size.partition(".")[0] in SETTING_NAMES else ""
+
+
+def page_of(data: Any, formulas: str, laws: str) -> str:
+    """The page's HTML. The data cannot end its element, and the policy lets nothing but the page's own script run."""
+    template, style = _part("page.html"), _part("page.css")
+    script = "\n".join(
+        [
+            '"use strict";',
+            _part("formulas.js"),
+            f"const FORMULAS=[{formulas}];",
+            f"const LAWS=[{laws}];",
+            _part("page.js"),
+            "start();",
+        ]
+    )
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    parts = {
+        "POLICY": POLICY.format(script=_digest(script), style=_digest(style)),
+        "STYLE": style,
+        "DATA": text,
+        "SCRIPT": script,
+    }
+    return re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], template)
+
+
+@cache
+def _part(name: str) -> str:
+    return (files("costmodel.explorer") / name).read_text(encoding="utf-8").strip()
+
+
+def _digest(text: str) -> str:
+    """SHA-256 as a content security policy writes it."""
+    return b64encode(sha256(text.encode()).digest()).decode()

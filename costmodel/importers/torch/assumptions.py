@@ -1,0 +1,140 @@
+"""What is taken for granted while a module is captured, where its code looks at data or at whether it is exported.
+
+Without data nobody can tell whether a mask is causal, as ``torch.nn.TransformerEncoder`` and ``TransformerDecoder`` ask
+of every mask that comes without the hint `is_causal`: one as square as the sequence is taken for causal, unless an
+example of it with data says otherwise. The package `transformers` leaves causal masks out but when it is exported; here
+they are left out too, since that is what training runs. Products by groups take any floating type.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+from costmodel.errors import SpecError
+
+NOTE = "a square mask without the hint is_causal is taken for a causal one"
+
+
+@contextmanager
+def assumed(torch: Any, examples: list[Any], notes: list[str]) -> Iterator[None]:
+    """Assume it within; `examples` are the tensors given, and what was assumed is added to `notes`."""
+    square = all(_is_causal(torch, x) for x in examples if _is_square_mask(torch, x))
+
+    def detected(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        if is_causal is not None or mask is None:
+            return is_causal is True
+        wanted = mask.size(-2) if size is None else size
+        if len(mask.shape) != 2 or mask.size(0) != wanted or mask.size(1) != wanted or not square:
+            return False
+        if NOTE not in notes:
+            notes.append(NOTE)
+        return True
+
+    with (
+        patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", detected),
+        _masks_as_in_training(),
+        _groups_in_any_type(torch),
+        _without_backward(torch, notes),
+    ):
+        yield
+
+
+CHECKPOINTED = "torch.utils.checkpoint within the module is left out: the setting checkpoint asks for it"
+
+
+@contextmanager
+def _without_backward(torch: Any, notes: list[str]) -> Iterator[None]:
+    """Refuse gradients within forward, which torch.export drops in silence; note what is recomputed."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise SpecError(
+            "autograd.grad or backward is called within forward, whose cost is not worked out: return what it is taken "
+            "of, and ask for a training step"
+        )
+
+    original = torch.utils.checkpoint.checkpoint
+
+    @wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if CHECKPOINTED not in notes:
+            notes.append(CHECKPOINTED)
+        return original(*args, **kwargs)
+
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map()  # PyTorch's table of its own functions is to hold them as they are
+    with (
+        patch.object(torch.autograd, "grad", refused),
+        patch.object(torch.autograd, "backward", refused),
+        patch.object(torch.utils.checkpoint, "checkpoint", noted),
+    ):
+        yield
+
+
+@contextmanager
+def _groups_in_any_type(torch: Any) -> Iterator[None]:
+    """Let products by groups take any floating type, as they do on a CPU: the meta device asks for bfloat16."""
+
+    def in_any_type(multiply: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(multiply)
+        def multiplied(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+            return multiply(a.to(torch.bfloat16), b.to(torch.bfloat16), *args, **kwargs).to(a.dtype)
+
+        return multiplied
+
+    found = [(torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")]
+    package = sys.modules.get("transformers.integrations.moe")
+    with ExitStack() as stack:
+        if hasattr(package, "_can_use_grouped_mm"):  # which says no while anything is traced
+            stack.enter_context(patch.object(package, "_can_use_grouped_mm", lambda *_: True))
+        for module, name in found:
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, in_any_type(getattr(module, name))))
+        yield
+
+
+def _is_square_mask(torch: Any, x: Any) -> bool:
+    """Whether an example can be a mask whose data say something."""
+    if x.device.type == "meta" or len(x.shape) != 2 or x.shape[0] != x.shape[1]:
+        return False
+    return x.dtype == torch.bool or (x.is_floating_point() and bool(x.isneginf().any()))
+
+
+def _is_causal(torch: Any, mask: Any) -> bool:
+    hidden = torch.ones_like(mask, dtype=torch.bool).triu(1)
+    return bool((mask == (hidden if mask.dtype == torch.bool else _numbers(hidden, mask))).all())
+
+
+def _numbers(hidden: Any, mask: Any) -> Any:
+    return hidden.new_zeros(hidden.shape, dtype=mask.dtype).masked_fill_(hidden, float("-inf"))
+
+
+@contextmanager
+def _masks_as_in_training() -> Iterator[None]:
+    """Let `transformers` choose masks as if nothing was exported; where a window is, that would fix the sequence."""
+    masks = sys.modules.get("transformers.masking_utils")
+    names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+    if masks is None or not all(hasattr(masks, name) for name in (*names, "is_torchdynamo_exporting")):
+        yield
+        return
+
+    def as_in_training(choose: Callable[..., bool]) -> Callable[..., bool]:
+        @wraps(choose)
+        def chosen(*args: Any, **kwargs: Any) -> bool:
+            if args[-1] is not None:  # the window, or how many tokens local attention sees
+                return choose(*args, **kwargs)
+            with patch.object(masks, "is_torchdynamo_exporting", lambda: False):
+                return choose(*args, **kwargs)
+
+        return chosen
+
+    with (
+        patch.object(masks, names[0], as_in_training(getattr(masks, names[0]))),
+        patch.object(masks, names[1], as_in_training(getattr(masks, names[1]))),
+    ):
+        yield

@@ -1,0 +1,187 @@
+"""Rules of operators with derivatives of their own that are no common layers, such as forms, bags and grids."""
+
+from __future__ import annotations
+
+from costmodel.graph.tensor import Tensor, transposed
+from costmodel.importers.torch.op_call import OpCall, rule, strides_of
+from costmodel.layers.bags import EmbeddingBag
+from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
+from costmodel.layers.indexing import Chosen, Made
+from costmodel.layers.normed import WeightNorm
+from costmodel.layers.paired import PAIRED, Paired
+from costmodel.layers.reduction import LogCumsumExp, Reduce
+from costmodel.layers.resize import Padded
+from costmodel.layers.sampling import GridSample, WindowMean
+from costmodel.layers.shape import Copied
+from costmodel.symbolic.sizes import product, value_of
+
+
+@rule(*PAIRED)
+def paired(op: OpCall) -> Tensor:
+    """A function of two tensors."""
+    if not (op.is_tensor("self") and op.is_tensor("other")):
+        raise op.fail("with a number has no rule")
+    return op.layer(Paired(op.step.op), op.tensor("self"), op.tensor("other"))
+
+
+@rule("logcumsumexp")
+def logcumsumexp(op: OpCall) -> Tensor:
+    """Along an axis."""
+    return op.layer(LogCumsumExp(), op.tensor("self"))
+
+
+def _diagonal(op: OpCall, x: Tensor) -> Tensor:
+    first, second = op.axis(x, "dim1", 0), op.axis(x, "dim2", 1)
+    strides = strides_of(x)
+    rest = [n for n in range(len(x.shape)) if n not in (first, second)]
+    return op.part(x, op.shape, (*(strides[n] for n in rest), strides[first] + strides[second]))
+
+
+@rule("diagonal")
+def diagonal(op: OpCall) -> Tensor:
+    """A view with a step along both axes at once."""
+    return _diagonal(op, op.tensor("self"))
+
+
+@rule("diagonal_copy")
+def diagonal_copy(op: OpCall) -> Tensor:
+    """A copy of it."""
+    return op.layer(Copied(op.shape), _diagonal(op, op.tensor("self")))
+
+
+@rule("diag_embed")
+def diag_embed(op: OpCall) -> Tensor:
+    """Zeros but for the diagonal."""
+    return op.layer(Padded(op.shape), op.tensor("self"))
+
+
+@rule("trace")
+def trace(op: OpCall) -> Tensor:
+    """The sum of a diagonal."""
+    x = op.tensor("self")
+    rows, columns = strides_of(x)
+    size = min(x.shape, key=value_of)
+    return op.layer(Reduce("sum", ()), op.part(x, (size,), (rows + columns,)))
+
+
+@rule("rot90")
+def rot90(op: OpCall) -> Tensor:
+    """A copy; by a quarter with both axes exchanged."""
+    x = op.tensor("self")
+    y = op.layer(Copied(x.shape, ordered=True), x)
+    first, second = (axis % len(x.shape) for axis in op.value("dims"))
+    return transposed(y, first, second) if op.value("k", 1) % 2 else y
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool3d")
+def max_pool(op: OpCall) -> list[Tensor]:
+    """The largest of each window, and where it was."""
+    x = op.tensor("self")
+    kernel = op.value("kernel_size")
+    among = product(kernel * (len(x.shape) - 2) if len(kernel) == 1 else kernel) if kernel else _mean_window(op, x)
+    places = op.layer(Made(op.shape, "index", max(among - 1, 0)), x, name=f"{op.step.name}.places")
+    return [op.layer(Chosen(op.shape, whole=True), x, places), places]
+
+
+def _mean_window(op: OpCall, x: Tensor) -> int:
+    """Numbers in a window that adapts, on average and at least."""
+    return value_of(_terms(op, x)) // value_of(product(op.shape))
+
+
+@rule("avg_pool3d", "_adaptive_avg_pool3d")
+def mean_pool(op: OpCall) -> Tensor:
+    """The mean of each window."""
+    x = op.tensor("self")
+    kernel = op.value("kernel_size")
+    if kernel:
+        window = product(kernel * 3 if len(kernel) == 1 else kernel)
+        return op.layer(WindowMean(op.shape, window * product(op.shape)), x)
+    return op.layer(WindowMean(op.shape, _terms(op, x)), x)
+
+
+def _terms(op: OpCall, x: Tensor) -> int:
+    """Numbers in all windows that adapt: from ⌊i n/m⌋ to ⌈(i + 1) n/m⌉ each (``at::native::start_index``)."""
+    *outer, _, _, _ = op.shape
+    terms = product(outer)
+    for size, places in zip(x.shape[-3:], op.shape[-3:], strict=True):
+        n, m = value_of(size), value_of(places)
+        terms = terms * sum(-(-(i + 1) * n // m) - i * n // m for i in range(m))
+    return terms
+
+
+@rule("_weight_norm_interface")
+def weight_norm(op: OpCall) -> Tensor:
+    """A direction and a length; the norms it also returns are its own."""
+    return op.layer(WeightNorm(), op.tensor("v"), op.tensor("g"))
+
+
+@rule("_embedding_bag")
+def embedding_bag(op: OpCall) -> Tensor:
+    """Sums, means or maxima of rows; what else it returns is its own."""
+    table = op.weight("weight")
+    rows, features = table.shape
+    kind = EmbeddingBag(rows, features, op.shape[0], ("sum", "mean", "max")[op.value("mode", 0)])
+    weights = [op.tensor("per_sample_weights")] if op.has("per_sample_weights") else []
+    return op.layer(kind, op.tensor("indices"), op.tensor("offsets"), *weights, tied={"weight": table})
+
+
+@rule("grid_sampler_2d", "grid_sampler_3d")
+def grid_sample(op: OpCall) -> Tensor:
+    """Between four or eight neighbours, or the nearest."""
+    mode = op.value("interpolation_mode")
+    if mode > 1:
+        raise op.fail("with bicubic interpolation has no rule")
+    return op.layer(GridSample(op.shape, mode == 1), op.tensor("input"), op.tensor("grid"))
+
+
+@rule("affine_grid_generator")
+def affine_grid(op: OpCall) -> Tensor:
+    """A product with the places of a plain grid."""
+    return op.layer(AffineGrid(op.shape), op.tensor("theta"))
+
+
+@rule("_trilinear")
+def trilinear(op: OpCall) -> Tensor:
+    """As `bilinear` calls it: both sides and the form."""
+    if op.value("sumdim") != [2, 3]:
+        raise op.fail("that sums over other axes than a bilinear form does has no rule")
+    names = ("i1", "i3", "i2")
+    a, b, w = (op.tensor(name) for name in names)
+    return op.layer(Bilinear(), a, b, w)
+
+
+@rule("_cdist_forward")
+def distances(op: OpCall) -> Tensor:
+    """By differences."""
+    p = op.constant("p")
+    if p not in (1.0, 2.0):
+        raise op.fail(f"with p = {p:g} has no rule")
+    return op.layer(Distances(squares=p == 2.0), op.tensor("x1"), op.tensor("x2"))
+
+
+@rule("_euclidean_dist")
+def euclidean(op: OpCall) -> Tensor:
+    """By norms and a product, as ``torch.cdist`` has it of more than 25 rows."""
+    return op.layer(Distances(by_product=True), op.tensor("x1"), op.tensor("x2"))
+
+
+@rule("_grouped_mm")
+def grouped(op: OpCall) -> Tensor:
+    """Rows by groups, times a matrix each."""
+    names = ("self", "mat2")
+    x, w = (op.tensor(name) for name in names)
+    if not op.has("offs") or len(w.shape) != 3 or len(x.shape) != 2:
+        raise op.fail("of other shapes than rows and a matrix for each group has no rule")
+    ends = op.tensor("offs")
+    if ends.storage not in op.replay.narrow:  # whole numbers of four bytes each, as a statistic has
+        made = op.layer(Made(ends.shape, "statistic"), ends, name=f"{op.step.name}.ends")
+        op.replay.narrow[ends.storage] = made
+    return op.layer(GroupedMatmul(), x, w, op.replay.narrow[ends.storage])
+
+
+@rule("hann_window", "hamming_window")
+def window(op: OpCall) -> Tensor:
+    """Numbers; periodic ones are all but the last of one more."""
+    if not op.value("periodic", True):
+        return op.layer(Made(op.shape), name=op.step.name)
+    return op.part(op.layer(Made((op.shape[0] + 1,)), name=f"{op.step.name}.whole"), op.shape, (1,))

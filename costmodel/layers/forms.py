@@ -1,0 +1,259 @@
+"""Products that PyTorch counts no FLOPs of: bilinear forms, distances, grids of affine maps, products by groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.layers.base import Gradient, LayerFlops, layer, takes
+from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
+from costmodel.layers.shape import Moving
+from costmodel.symbolic.sizes import product
+from costmodel.training.dtypes import size_bytes
+
+
+@layer
+class GroupedMatmul(Moving):
+    """Each row of x times the matrix of its group: x: (rows, k), w: (groups, k, n), ends of groups, y: (rows, n).
+
+    FlopCounterMode has no rule for it; it is counted as what it is, however rows are spread over groups.
+    """
+
+    source = "torch.nn.functional.grouped_mm; dx = g wᵀ, dw = xᵀ g, by groups"
+
+    def check(self, call: Call) -> None:
+        """Takes rows, matrices, and where groups end."""
+        takes(call, 3)
+        x, w, _ = call.inputs
+        if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[1]:
+            raise call.fail("grouped_matmul takes rows and a matrix for each group")
+
+    def output(self, call: Call) -> Shape:
+        """(rows, n)."""
+        return (call.x.shape[0], call.inputs[1].shape[2])
+
+    def _work(self, call: Call) -> LayerFlops:
+        return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A multiply-add for each number of a row and column of its matrix."""
+        return self._work(call)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One, of all groups."""
+        sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
+        yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each side."""
+        rows, k = call.x.shape
+        n = call.y.shape[1]
+        for operand, *_ in call.gradients():
+            of_rows = operand is call.x
+            sizes = Product(1, rows, k, n) if of_rows else Product(1, k, n, rows)
+            other = call.inputs[1] if of_rows else call.x
+            what = "backward rows" if of_rows else "backward matrices"
+            yield multiply(call, what, sizes, call.y.bytes + moved(other), operand.bytes)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Two products of the forward one's size."""
+        for x in call.inputs[:2]:
+            yield Gradient(x, self._work(call))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Each operand for the other's gradient, and the ends."""
+        x, w, ends = call.inputs
+        if w.requires_grad:
+            yield x
+        if x.requires_grad:
+            yield w
+        yield ends
+
+
+@layer
+class Bilinear(Moving):
+    """y_o = Σ a_i w_oij b_j. a: (..., I), b: (..., J), w: (O, I, J), y: (..., O)."""
+
+    source = "torch.nn.functional.bilinear; dw = g a b, da = g w b, db = g w a"
+
+    def check(self, call: Call) -> None:
+        """Takes both sides and the form."""
+        takes(call, 3)
+
+    def output(self, call: Call) -> Shape:
+        """(..., O)."""
+        return (*call.x.shape[:-1], call.inputs[2].shape[0])
+
+    def _pairs(self, call: Call) -> int:
+        """Products a_i b_j."""
+        return call.x.size * call.inputs[1].shape[-1]
+
+    def _work(self, call: Call) -> int:
+        return 2 * self._pairs(call) * call.inputs[2].shape[0]
+
+    def forward(self, call: Call) -> LayerFlops:
+        """All products of two features, then a product with the form."""
+        return LayerFlops(self._work(call), self._pairs(call), counted=0)
+
+    def _rows(self, call: Call) -> tuple[int, int, int, int]:
+        """Rows, and features of both sides and of the result."""
+        a, b, w = call.inputs
+        return a.rows, a.shape[-1], b.shape[-1], w.shape[0]
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """All products of two features, and a matrix product."""
+        rows, i, j, o = self._rows(call)
+        made = size_bytes(rows * i * j, call.x.dtype)
+        yield stream(call, "pairs", "pointwise", self._pairs(call), read_of(call.inputs[:2]), made)
+        yield multiply(call, "", Product(1, rows, o, i * j), made + moved(call.inputs[2]), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One product for both sides and one for each; one for the form."""
+        rows, i, j, o = self._rows(call)
+        a, b, w = call.inputs
+        made, seen = size_bytes(rows * i * j, call.x.dtype), False
+        for operand, *_ in call.gradients():
+            if operand is w:
+                yield multiply(call, "backward form", Product(1, o, i * j, rows), call.y.bytes + made, w.bytes)
+                continue
+            if not seen:
+                yield multiply(call, "backward both", Product(1, rows, i * j, o), call.y.bytes + moved(w), made)
+            seen = True
+            sizes, other = (Product(rows, i, 1, j), b) if operand is a else (Product(rows, j, 1, i), a)
+            yield multiply(call, "backward side", sizes, made + moved(other), operand.bytes)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g w for both sides, then a product with the other; g times the products of two features for the form."""
+        a, b, w = call.inputs
+        both = self._work(call)
+        for x in (a, b):
+            if x.requires_grad:
+                yield Gradient(x, LayerFlops(both + 2 * self._pairs(call), 0, counted=0))
+                both = 0
+        yield Gradient(w, LayerFlops(self._work(call), 0, counted=0))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """What the gradients of the others need."""
+        for x in call.inputs:
+            if any(other.requires_grad for other in call.inputs if other is not x):
+                yield x
+
+
+@layer
+class Distances(Moving):
+    """Distances of all rows of a to all of b: a: (..., P, M), b: (..., R, M), y: (..., P, R).
+
+    squares: Euclidean, else sums of absolute differences. by_product: from norms and one product, a² − 2·a·b + b².
+    """
+
+    source = "torch.cdist; da = Σ g·(a − b)/y, or Σ g·sign(a − b)"
+
+    squares: bool = True
+    by_product: bool = False
+
+    def check(self, call: Call) -> None:
+        """Takes both sets."""
+        takes(call, 2)
+
+    def output(self, call: Call) -> Shape:
+        """(..., P, R)."""
+        a, b = call.inputs
+        return (*a.shape[:-1], b.shape[-2])
+
+    def _terms(self, call: Call) -> int:
+        """Differences."""
+        return call.y.size * call.x.shape[-1]
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A difference, its square or its size, and the sum, then the root; or norms, a product, and the root."""
+        if self.by_product:
+            squares = sum(2 * x.size for x in call.inputs)
+            return LayerFlops(2 * self._terms(call), squares - sum(x.rows for x in call.inputs) + 5 * call.y.size, 0)
+        return LayerFlops(0, 3 * self._terms(call) - (0 if self.squares else call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One; by a product, that and what is done before and after."""
+        if not self.by_product:
+            yield from forward_pass(call, "reduction")
+            return
+        *outer, rows, features = call.x.shape
+        sizes = Product(product(outer), rows, call.y.shape[-1], features)
+        read, pointwise = read_of(call.inputs), self.forward(call).pointwise
+        yield stream(call, "norms", "reduction", pointwise, read + call.y.bytes, call.y.bytes, 8)
+        yield multiply(call, "", sizes, read, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One; by a product, that for each side and what is done beside."""
+        if not self.by_product:
+            yield from backward_pass(call, "reduction", len(call.gradients()))
+            return
+        for operand, work, _ in call.gradients():
+            *outer, rows, features = operand.shape
+            others = next(x for x in call.inputs if x is not operand)
+            sizes = Product(product(outer), rows, features, others.shape[-2])
+            yield stream(
+                call, "backward", "pointwise", work.pointwise, call.y.bytes + kept_bytes(call), operand.bytes, 4
+            )
+            yield multiply(call, "backward product", sizes, call.y.bytes + moved(others), operand.bytes)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g/y, or signs, for both; each side adds up its differences by them, or takes a product with the other."""
+        both = call.y.size if self.squares else 0
+        if not self.by_product:
+            both += (2 if self.squares else 3) * self._terms(call)
+        for x, negated in zip(call.inputs, (0, 1), strict=True):
+            if not x.requires_grad:
+                continue
+            if self.by_product:
+                alone = not all(other.requires_grad for other in call.inputs)  # PyTorch works out the other one too
+                work = 2 * self._terms(call)
+                yield Gradient(x, LayerFlops(work, both + call.y.size + 2 * x.size, 2 * work if alone else None))
+            else:
+                yield Gradient(x, LayerFlops(0, both + (1 + negated) * self._terms(call)))
+            both = 0
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Both sets and the distances."""
+        yield from call.inputs
+        yield call.y
+
+
+@layer
+class AffineGrid(Moving):
+    """Places of pixels under an affine map each: θ: (batch, n, n + 1), y: (batch, ..., n), one for each pixel."""
+
+    source = "Jaderberg et al. 2015, eq. 1 (torch.nn.functional.affine_grid); a product with places of a plain grid"
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape:
+        """New memory."""
+        return self.shape
+
+    def _work(self, call: Call) -> int:
+        return 2 * product(self.shape) * call.x.shape[-1]
+
+    def forward(self, call: Call) -> LayerFlops:
+        """One product; FlopCounterMode sees that of backward alone."""
+        return LayerFlops(self._work(call), 0, counted=0)
+
+    def _sizes(self, call: Call) -> tuple[int, int, int]:
+        """Maps, pixels and axes."""
+        maps, axes, _ = call.x.shape
+        return maps, product(self.shape[1:-1]), axes
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product."""
+        maps, pixels, axes = self._sizes(call)
+        yield multiply(call, "", Product(maps, pixels, axes, axes + 1), moved(call.x), call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product."""
+        maps, pixels, axes = self._sizes(call)
+        if call.gradients():
+            yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """One product."""
+        yield Gradient(call.x, LayerFlops(self._work(call), 0))

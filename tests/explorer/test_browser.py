@@ -1,0 +1,301 @@
+"""The page in a real browser: what a person sees, types and reads is what `predict` says."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from tests.command import here
+from tests.explorer.engine import drawn, parts_of, predicted
+
+pytestmark = pytest.mark.slow
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+CHOICES: dict[str, Any] = {"precision": ["fp32", "bf16-autocast"], "checkpoint": ["none", "block"]}
+HOSTILE = '</script><img src=x onerror="window.hit=1">'
+FRAME = 30
+"""Milliseconds that a move may take."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        if os.environ.get("COSTMODEL_REQUIRE_ORACLE"):
+            pytest.fail(f"COSTMODEL_REQUIRE_ORACLE is set, but there is no browser ({', '.join(BROWSERS)})")
+        pytest.skip("no browser: install Chromium, as with apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory, "gpt2-small", **CHOICES)
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory, "mlp-mnist", **CHOICES)
+
+
+def made(folders: pytest.TempPathFactory, *models: Any, **asked: Any) -> Path:
+    path = folders.mktemp("page") / "page.html"
+    cm.explore(*models, out=path, **asked)
+    return path
+
+
+class Opened:
+    """A page in a window of its own, and all that went wrong or was asked of a network in it."""
+
+    def __init__(self, browser: Any, path: Path, fragment: str = "", **window: Any) -> None:
+        self.path = path
+        self.wrong: list[str] = []
+        context = browser.new_context(**window)
+        self.page = context.new_page()
+        self.page.on("console", lambda said: self.wrong.append(said.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda asked: asked.url.startswith("file://") or self.wrong.append(asked.url))
+        self.page.goto(f"file://{path}{fragment}")
+        self.data = parts_of(path.read_text())[0]["models"][0]
+
+    def put(self, sizes: dict[str, int], choices: dict[str, int]) -> None:
+        """Set all as a person does: the choices, then the fields."""
+        for number, choice in enumerate(self.data["choices"]):
+            field = self.page.locator(f"#choice-{number}")
+            if field.count() and field.is_enabled():
+                field.select_option(str(choices[choice["name"]]))
+        for number, size in enumerate(self.data["sizes"]):
+            self.page.fill(f"#size-{number}", str(sizes[size["name"]]))
+        self.settle()
+
+    def settle(self) -> None:
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def wait_for_link(self, part: str) -> None:
+        """Until the link has the state; the page's policy lets no test evaluate a condition in it by itself."""
+        for _ in range(100):
+            if part in self.page.evaluate("location.hash"):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"the link has no {part}")
+
+    def number(self, card: str) -> int:
+        return int(re.sub("[^0-9]", "", self.page.inner_text(f"#card-{card} .exact")))
+
+    def text(self, selector: str) -> str:
+        return self.page.inner_text(selector)
+
+    def has(self, selector: str) -> bool:
+        return self.page.is_visible(selector)
+
+
+def check_shown(opened: Opened, p: cm.Prediction) -> None:
+    assert opened.number("params") == p.params
+    assert opened.number("flops") == p.flops.total
+    assert opened.number("peak") == p.memory.peak
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "mlp-mnist"])
+def test_what_is_typed_gives_what_predict_says(name: str, browser: Any, request: pytest.FixtureRequest) -> None:
+    opened = Opened(browser, request.getfixturevalue(name.partition("-")[0]))
+    model = cm.load(name)
+    answered = 0
+    for sizes, choices in drawn(opened.data, 12, seed=1):
+        opened.put(sizes, choices)
+        try:
+            p = predicted(model, opened.data, sizes, choices)
+        except cm.CostModelError:
+            assert opened.has("#refusal")
+            continue
+        assert not opened.has("#refusal"), opened.text("#refusal")
+        check_shown(opened, p)
+        answered += 1
+    assert answered > 6
+    assert opened.wrong == []
+
+
+def test_a_hostile_name_does_nothing(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    model = cm.MLP(sizes=(8, 16, 4), name=HOSTILE)
+    cm.explore(model, out=path, precision="fp32", mode="inference")
+    opened = Opened(browser, path)
+    assert opened.text("#title") == HOSTILE
+    assert opened.page.title().startswith(HOSTILE)
+    assert opened.page.evaluate("window.hit") is None
+    assert opened.page.locator("img").count() == 0
+    assert opened.wrong == []
+
+
+def test_the_policy_lets_no_other_script_run_and_nothing_be_asked_for(browser: Any, mlp: Path) -> None:
+    opened = Opened(browser, mlp)
+    code = """() => {
+      const script = document.createElement("script");
+      script.textContent = "window.hit = 1";
+      document.body.append(script);
+      return fetch("https://example.org/").then(() => "fetched", () => "refused");
+    }"""
+    assert opened.page.evaluate(code) == "refused"
+    assert opened.page.evaluate("window.hit") is None
+
+
+def test_sliders_and_tables_work_from_the_keyboard(browser: Any, mlp: Path) -> None:
+    opened = Opened(browser, mlp)
+    before = opened.number("peak")
+    opened.page.focus("#size-0")
+    opened.page.keyboard.press("Tab")
+    for _ in range(3):
+        opened.page.keyboard.press("ArrowRight")
+    opened.settle()
+    assert opened.number("peak") > before
+    opened.page.focus("#memory-table td[tabindex='0']")
+    first = opened.text("#formula")
+    opened.page.keyboard.press("ArrowDown")
+    assert opened.page.evaluate("document.activeElement.tagName") == "TD"
+    assert opened.text("#formula") != first
+    assert opened.page.get_attribute("#formula", "aria-live") == "polite"
+
+
+def test_everything_has_a_name_for_a_screen_reader(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    nameless = """() => [...document.querySelectorAll("input, select, button, [role=img], [role=group]")]
+      .filter((each) => !each.labels?.length && !each.getAttribute("aria-label") && !each.textContent.trim())
+      .map((each) => each.outerHTML)"""
+    assert opened.page.evaluate(nameless) == []
+    assert opened.page.evaluate("[...document.querySelectorAll('table')].every((each) => each.caption)")
+
+
+def test_what_is_looked_at_shows_its_formula_with_the_numbers_put_in(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    opened.page.hover("#card-params")
+    said = opened.text("#formula")
+    value = cm.predict("gpt2-small").params
+    assert f"{value:,}" in said
+    assert "768 × (12 × (12 × 768 + 13) + 50,257 + 1,024 + 2)" in said
+
+
+def test_what_no_model_can_be_is_refused(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    place = next(n for n, size in enumerate(opened.data["sizes"]) if size["name"] == "heads")
+    opened.page.fill(f"#size-{place}", "11")
+    opened.settle()
+    assert opened.has("#refusal")
+    opened.page.fill(f"#size-{place}", "10000000")
+    opened.settle()
+    assert "outside what this page holds" in opened.text("#refusal")
+    opened.page.fill(f"#size-{place}", "12")
+    opened.settle()
+    assert not opened.has("#refusal")
+
+
+def test_a_link_keeps_the_state(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    opened.page.fill("#size-0", "3")
+    opened.settle()
+    opened.page.click("#compare")
+    opened.page.fill("#size-0", "5")
+    opened.page.fill("#budget", "2 GiB")
+    opened.page.select_option("#choice-2", "1")
+    opened.settle()
+    opened.wait_for_link("precision")
+    again = Opened(browser, gpt2, opened.page.evaluate("location.hash"))
+    for selector in ("#cards", "#memory-table", "#flops-table", "#layers-table"):
+        assert again.text(selector) == opened.text(selector)
+    assert "pinned" in again.text("#card-peak")
+    assert again.number("peak") == cm.predict("gpt2-small", batch=5, precision="bf16-autocast").memory.peak
+
+
+def test_what_is_copied_asks_the_same_question(browser: Any, gpt2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = Opened(browser, gpt2)
+    place = next(n for n, size in enumerate(opened.data["sizes"]) if size["name"] == "width")
+    opened.page.fill("#size-0", "3")
+    for width, verb in (("768", "predict"), ("1536", "sweep")):
+        opened.page.fill(f"#size-{place}", width)
+        opened.settle()
+        python, shell, _ = opened.page.locator("#again pre").all_inner_texts()
+        lines = python.replace("cm.predict(", "found = cm.predict(").strip()
+        scope: dict[str, Any] = {}
+        exec(lines, scope)
+        check_shown(opened, scope["found"])
+        program, asked, *rest = shlex.split(shell)
+        assert (program, asked) == ("costmodel", verb)
+        done = here(capsys, asked, *rest, "--json")
+        assert done.code == 0
+        assert str(opened.number("peak")) in done.out
+
+
+def test_the_budget_is_held_against_the_peak(browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2)
+    peak = opened.number("peak")
+    opened.page.fill("#budget", f"{peak} B")
+    opened.settle()
+    assert opened.text("#card-fits .value") == "fits"
+    opened.page.fill("#budget", f"{peak - 1} B")
+    opened.settle()
+    assert opened.text("#card-fits .value") == "does not fit"
+    opened.page.fill("#budget", "much")
+    opened.settle()
+    assert opened.text("#card-fits .value") == "–"
+
+
+@pytest.mark.parametrize("width", [340, 390, 700, 1000, 1600])
+def test_nothing_is_wider_than_the_window(width: int, browser: Any, gpt2: Path) -> None:
+    opened = Opened(browser, gpt2, viewport={"width": width, "height": 800})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_light_and_dark_have_readable_text(browser: Any, mlp: Path) -> None:
+    for scheme in ("light", "dark"):
+        opened = Opened(browser, mlp, color_scheme=scheme)
+        for selector in ("body", ".lead", "#card-fits .value", "#formula .letter"):
+            assert opened.page.evaluate(CONTRAST, selector) >= 4.5, (scheme, selector)
+
+
+CONTRAST = """(selector) => {
+  const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[0-9.]+/g).map(Number).map(channel);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ink = light(getComputedStyle(document.querySelector(selector)).color);
+  const paper = light(getComputedStyle(document.body).backgroundColor);
+  return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+}"""
+
+
+def test_a_move_is_drawn_within_a_frame_or_two(browser: Any, gpt2: Path) -> None:
+    """The quickest of many: others wait for a machine that does other things."""
+    opened = Opened(browser, gpt2)
+    code = """() => {
+      const times = [];
+      for (let batch = 1; batch <= 40; batch += 1) {
+        const began = performance.now();
+        state.values.batch = batch;
+        update();
+        document.body.offsetHeight;
+        times.push(performance.now() - began);
+      }
+      return Math.min(...times);
+    }"""
+    assert opened.page.evaluate(code) <= FRAME
+
+
+def test_several_models_have_a_switch(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = made(tmp_path_factory, "mlp-mnist", "mlp-lenet-300-100", precision="fp32", mode="inference")
+    opened = Opened(browser, path)
+    opened.page.select_option("#model", label="mlp-lenet-300-100")
+    opened.settle()
+    assert opened.number("params") == cm.predict("mlp-lenet-300-100").params
+    opened.wait_for_link("lenet")
+    again = Opened(browser, path, opened.page.evaluate("location.hash"))
+    assert again.number("params") == cm.predict("mlp-lenet-300-100").params

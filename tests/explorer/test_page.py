@@ -1,0 +1,206 @@
+"""A page gives what `predict` says wherever it gives anything, and nothing of a model can break out of its data."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import costmodel as cm
+from costmodel.display.units import show_bytes, show_count, show_flops
+from costmodel.explorer.page import LARGEST
+from tests.command import here
+from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
+from tests.profiles import examples
+
+MODELS = ("gpt2-small", "resnet50", "mlp-mnist", "llama-3.1-8b", "mixtral-8x7b")
+FEW: dict[str, Any] = {"precision": ["fp32", "bf16-autocast"], "checkpoint": ["none", "block"], "mode": "train"}
+"""Choices of a page that is made soon."""
+SMALL = cm.MLP(sizes=(8, 16, 16, 4))
+
+
+@cache
+def page_of(model: str) -> cm.explorer.page.Explorer:
+    return cm.explore(model, **FEW)
+
+
+def settings_drawn(engine: Engine, count: int) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    return drawn(engine.data["models"][0], count)
+
+
+def compare(name: str, html: str, count: int) -> Counter[str]:
+    """Hold a page to `predict` at settings drawn at random; how often there was which outcome."""
+    engine, model = Engine(html), cm.load(name)
+    outcomes: Counter[str] = Counter()
+    for sizes, choices in settings_drawn(engine, count):
+        found = engine.at(sizes, choices)
+        try:
+            p = predicted(model, engine.data["models"][0], sizes, choices)
+        except cm.CostModelError:
+            assert found.get("why") in ("refused", "unknown"), (sizes, choices)
+            outcomes["refused"] += 1
+            continue
+        assert "why" not in found, (sizes, choices, found)
+        check_equal(found, p)
+        outcomes["equal"] += 1
+    return outcomes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_page_says_what_predict_says(name: str) -> None:
+    page = page_of(name)
+    assert page.bytes < LARGEST
+    outcomes = compare(name, page.html, examples(40).max_examples)
+    assert outcomes["equal"] > outcomes["refused"]
+
+
+def test_the_formulas_of_a_small_page_are_exact() -> None:
+    engine = Engine(cm.explore(SMALL, precision=["fp32", "bf16-autocast"], checkpoint="none").html)
+    for sizes, choices in settings_drawn(engine, 40):
+        check_equal(engine.at(sizes, choices), predicted(SMALL, engine.data["models"][0], sizes, choices))
+
+
+def test_numbers_beyond_doubles_are_exact() -> None:
+    wide = 10**9
+    engine = Engine(cm.explore(SMALL, precision="fp32", mode="train", checkpoint="none", batch=[1, wide]).html)
+    found = engine.at({"batch": wide, "0:0": 8, "1:2": 64, "3:3": 4}, {"optimizer": 0})
+    total = int(found["quantities"]["memory.activations"]["value"])
+    assert total == cm.predict(cm.MLP(sizes=(8, 64, 64, 4)), batch=wide).memory.activations
+
+
+@pytest.mark.parametrize("show", [("showBytes", show_bytes), ("showFlops", show_flops), ("showCount", show_count)])
+def test_numbers_are_written_as_everywhere_else(show: Any) -> None:
+    script, python = show
+    engine = Engine(small_page())
+    near = [base**power * part // 16 + step for base in (1000, 1024) for power in range(7) for part in range(1, 40)
+            for step in (-1, 0, 1)]  # fmt: skip
+    for number in [0, 1, 999, *(n for n in near if n >= 0)]:
+        assert engine.eval(f"{script}({number}n)") == python(number)
+
+
+@cache
+def small_page() -> str:
+    return cm.explore(SMALL, precision="fp32", mode="inference").html
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2-small", "resnet50", "mixtral-8x7b"])
+def test_seconds_on_machines_are_those_of_predict(name: str) -> None:
+    """Up to what a floating-point power and another order of sums may change."""
+    engine, model = Engine(page_of(name).html), cm.load(name)
+    data = engine.data["models"][0]
+    compared = 0
+    for sizes, choices in drawn(data, 12, seed=2):
+        if "why" in engine.at(sizes, choices):
+            continue
+        p = predicted(model, data, sizes, choices)
+        for number, machine in enumerate(engine.data["machines"]):
+            found, time = engine.on(number, sizes, choices), p.on(machine["name"])
+            for at, value in (
+                ("seconds", time.seconds),
+                ("mfu", time.mfu),
+                ("samplesPerSecond", time.samples_per_second),
+            ):
+                assert found[at] == pytest.approx(value, rel=1e-9)
+            assert found["least"] == pytest.approx(p.on(machine["name"], tier="ceiling").seconds, rel=1e-9)
+            for phase, expected in zip(found["phases"], time.phases, strict=True):
+                assert phase["device"] == pytest.approx(expected.device_seconds, rel=1e-9)
+                assert phase["host"] == pytest.approx(expected.host_seconds, rel=1e-9)
+                assert phase["launches"] == expected.launches
+            compared += 1
+    assert compared > 20
+
+
+def test_sizes_outside_the_page_have_no_answer() -> None:
+    engine = Engine(small_page())
+    first = engine.data["models"][0]["sizes"][0]
+    start = {size["name"]: size["value"] for size in engine.data["models"][0]["sizes"]}
+    for wrong in (first["stops"][-1] + 1, 0, -3, 1.5, None):
+        assert engine.at({**start, first["name"]: wrong}, {})["why"] == "range"
+
+
+def test_what_a_model_refuses_the_page_refuses() -> None:
+    page = cm.explore("gpt2-small", batch=[2, 4], precision="fp32", attention="eager", optimizer="sgd", mode="train",
+                      checkpoint="none")  # fmt: skip
+    engine = Engine(page.html)
+    start = {size["name"]: size["value"] for size in engine.data["models"][0]["sizes"]}
+    assert "quantities" in engine.at(start, {})
+    found = engine.at({**start, "heads": 11}, {})
+    assert found["why"] in ("refused", "unknown")
+    beyond = engine.at({**start, "seq": 2048, "context": 1024}, {})
+    assert beyond["why"] in ("refused", "unknown")
+
+
+HOSTILE = '</script><img src=x onerror="window.hit=1"><!--[[SCRIPT]]${alert(1)}'
+
+
+def test_a_hostile_name_stays_text() -> None:
+    html = cm.explore(SMALL.with_fields({"name": HOSTILE}), precision="fp32", mode="inference").html
+    data, script = parts_of(html)
+    assert data["models"][0]["title"] == HOSTILE
+    assert "onerror" not in script
+    assert html.count("</script>") == 2
+    assert "<img" not in html
+    assert html.count("start();") == 1
+
+
+def test_the_page_takes_nothing_from_anywhere() -> None:
+    html = small_page()
+    assert "default-src 'none'" in html
+    assert "unsafe-" not in html
+    assert "http://" not in html
+    assert "https://" not in html
+    _, script = parts_of(html)
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "fetch(", "XMLHttpRequest", "eval("):
+        assert name not in script
+
+
+def test_several_models_are_one_page() -> None:
+    other = cm.MLP(sizes=(4, 6, 2), name="other")
+    engine = Engine(cm.explore(SMALL, other, precision="fp32", mode="inference").html)
+    assert [model["title"] for model in engine.data["models"]] == ["MLP", "other"]
+    sizes = {size["name"]: size["value"] for size in engine.data["models"][1]["sizes"]}
+    found = engine.at(sizes, {}, model=1)
+    assert int(found["quantities"]["params"]["value"]) == cm.predict(other).params
+
+
+def test_a_setting_of_one_of_several_models_is_left_out_of_the_others() -> None:
+    small = cm.Transformer(vocab=50, context=16, layers=4, width=8, heads=2)
+    asked: dict[str, Any] = {"precision": "fp32", "mode": "inference", "attention": ["eager", "flash"], "on": None}
+    engine = Engine(cm.explore(SMALL, small, **asked).html)
+    assert [[choice["name"] for choice in model["choices"]] for model in engine.data["models"]] == [[], ["attention"]]
+    with pytest.raises(cm.CostModelError, match="attention"):
+        cm.explore(SMALL, **asked)
+
+
+def test_the_shell_writes_a_page_and_says_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "page.html"
+    asked = ("explore", "mlp-mnist", "--out", str(out), "--precision", "fp32", "--mode", "inference")
+    done = here(capsys, *asked)
+    assert done.code == 0
+    assert str(out) in done.out
+    assert "mlp-mnist" in done.out
+    assert Engine(out.read_text()).data["models"][0]["name"] == "mlp-mnist"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such-model",), "unknown model"),
+        (("mlp-mnist", "--batch", "0:4"), "batch"),
+        (("mlp-mnist", "--optimizer", "adamq"), "optimizer"),
+        (("mlp-mnist", "--seq", "5"), "seq"),
+        (("mlp-mnist", "--attention", "flash"), "attention"),
+        (("mlp-mnist", "--out", "/no/such/folder/x.html"), "cannot write"),
+    ],
+)
+def test_a_wrong_question_is_one_line(arguments: Any, said: str, tmp_path: Path, capsys: Any) -> None:
+    out = () if "--out" in arguments else ("--out", str(tmp_path / "x.html"))
+    done = here(capsys, "explore", *arguments, *out)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,99 @@
+"""The corpus, run case by case in a process of its own: `python -m tests.hostile.corpus EVERY [PART]`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.hostile.calls import calls
+from tests.hostile.commands import commands
+from tests.hostile.files import Case, configs, files
+from tests.hostile.ground import Ground, prepare, warm
+from tests.hostile.known import known
+from tests.hostile.saved import lay, saved
+from tests.hostile.trial import Outcome, trial
+
+PARTS: dict[str, Callable[[Ground], Iterator[Case]]] = {
+    "known": known,
+    "files": files,
+    "configs": configs,
+    "commands": commands,
+    "saved": saved,
+    "calls": calls,
+}
+MOST_CPU = 1.0
+"""Seconds of the CPU that a case may take; the least of a few tries, since a busy machine makes all slower."""
+MOST_GROWN = 200_000_000
+"""Bytes beyond the start."""
+TRIES = 3
+LONGEST_LINE = 1_100
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def fault(outcome: Outcome, ground: Ground) -> str:
+    """What is wrong with what a case did; "" if nothing."""
+    if outcome.failure:
+        lines = [line.strip() for line in outcome.failure.splitlines() if "^^" not in line]
+        ours = [line for line in lines if line.startswith("File") and "/costmodel/" in line]
+        return f"a traceback: {lines[-1]} ({ours[-1] if ours else 'nowhere of ours'})"
+    if found := _CONTROLS.search(outcome.out + outcome.err):
+        return f"a control character {found[0]!r} after {found.string[max(0, found.start() - 60) : found.start()]!r}"
+    if harm := ground.unharmed(outcome.out + outcome.err):
+        return harm
+    lines = [line for line in outcome.err.splitlines() if not line.startswith("note: ")]
+    if outcome.code == 2 and not (len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < LONGEST_LINE):
+        return f"an error that is not one line: {outcome.err[:500]!r}"
+    if outcome.grown > MOST_GROWN:
+        return f"{outcome.grown / 1e6:.0f} MB"
+    if outcome.cpu > MOST_CPU:
+        return f"{outcome.cpu:.2f} s"
+    return ""
+
+
+def judged(case: Callable[[], Any], ground: Ground) -> tuple[Outcome, str]:
+    """What a case did, and what is wrong with it: of what takes too long, at the least of a few tries."""
+    outcome = trial(case)
+    wrong = fault(outcome, ground)
+    for _ in range(TRIES - 1):
+        if not re.fullmatch(r"[0-9.]+ s", wrong):
+            break
+        outcome = min(outcome, trial(case), key=lambda tried: tried.cpu)
+        wrong = fault(outcome, ground)
+    return outcome, wrong
+
+
+def main(every: int, part: str = "") -> None:
+    """Run every so manieth case of all parts, or of one, and all that are known.
+
+    Prints as JSON what is wrong, and how many there were.
+    """
+    warm()
+    faults: list[tuple[str, str]] = []
+    counts: Counter[str] = Counter()
+    slowest: list[tuple[float, str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        ground = prepare(Path(folder))
+        trial(lambda: lay(ground))
+        for name, cases in PARTS.items():
+            if part and name != part:
+                continue
+            for number, (label, case) in enumerate(cases(ground)):
+                if number % every and name != "known":
+                    continue
+                outcome, wrong = judged(case, ground)
+                counts[name] += 1
+                slowest.append((round(outcome.cpu, 2), label))
+                if wrong:
+                    faults.append((label, wrong))
+                    print(f"{name}: {label}: {wrong[-600:]}", file=sys.stderr, flush=True)
+    print(json.dumps({"counts": counts, "faults": faults, "slowest": sorted(slowest)[-5:]}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
