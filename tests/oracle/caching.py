@@ -272,7 +272,8 @@ class Traffic(TorchDispatchMode):
             return made
         if not all(x.numel() for x in given):  # experts that no row was sent to read nothing
             given = [x for x in given if storage_of(x) not in self._weights]
-        for x in {storage_of(x): x for x in given}.values():
+        widest = {storage_of(x): x for x in sorted(given, key=seen)}  # a value may be a part of its key
+        for x in widest.values():
             if storage_of(x) not in self._weights:
                 self._moved.append((False, x, seen(x)))
             elif func is torch.ops.aten.embedding.default:
