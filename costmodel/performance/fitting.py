@@ -64,6 +64,20 @@ class Fit(Answer):
         """A row for each step."""
         return self.to_dict()["steps"]
 
+    @property
+    def warnings(self) -> list[str]:
+        """Steps that no run on the machine can have been, which the fit cannot meet."""
+        said = []
+        for step, after in zip(self.steps, self.after, strict=True):
+            least = after.ceiling_seconds
+            if step.seconds < least:
+                policy = step.prediction.settings.policy.name
+                said.append(
+                    f"{step.row} is faster than the datasheet allows in {policy} ({show_seconds(least)}): it ran in "
+                    "another type, as fp32 does in tf32, or on another machine"
+                )
+        return said
+
     def sheet(self) -> Sheet:
         """What was found, and what it does to each step."""
         machine = self.calibration.machine
@@ -79,7 +93,7 @@ class Fit(Answer):
             Table((f"Constants of {machine}", "fitted", "typical"), constants),
             Table(("Measured step", "measured", "before", "after"), rows),
         ]
-        return Sheet([], tables, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants])
+        return Sheet([], tables, warnings=self.warnings, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants])
 
 
 def _off(seconds: float, step: MeasuredStep) -> str:

@@ -166,7 +166,8 @@ class Time(Answer):
             seconds = self.seconds_with(self.constants)
             return Interval(seconds, seconds, seconds, ())
         if not self.anchors:
-            return interval(self.seconds_with, self.machine, known=self.known, at=self.constants)
+            least = self.ceiling_seconds
+            return interval(self.seconds_with, self.machine, least=least, known=self.known, at=self.constants)
         found = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
         faster, slower = (hypot(log(end / found.typical), RERUN) for end in (found.low, found.high))
         return found._replace(low=found.typical * exp(-faster), high=found.typical * exp(slower))
@@ -179,6 +180,13 @@ class Time(Answer):
     def seconds_with(self, constants: Constants) -> float:
         """Of one step, with other constants."""
         return sum(phase.seconds for phase in self._phases(constants, self._of_tasks(constants)))
+
+    @cached_property
+    def ceiling_seconds(self) -> float:
+        """Of one step by the datasheet alone, which no run is faster than."""
+        device, stack, constants = self.machine, self.stack, self.constants
+        tf32, last = self.allow_tf32, self.channels_last
+        return Time(self.prediction, device, stack, "ceiling", constants, allow_tf32=tf32, channels_last=last).seconds
 
     @cached_property
     def seconds(self) -> float:
