@@ -60,5 +60,4 @@ def fit(peak: int, step: Step, memory: Any, reserve: Any = 0) -> Fit:
     line, size = max(step.alive._asdict().items(), key=lambda item: item[1])
     where = f"{step.phase} of {step.layer}" + (f", round {step.rounds}" if step.rounds else "")
     binds = f"most of the peak is {line} ({show_bytes(size)}), in {where}"
-    spared = read_reserve(reserve)
-    return Fit(read_budget(memory), peak, spared, binds)
+    return Fit(read_budget(memory), peak, read_reserve(reserve), binds)

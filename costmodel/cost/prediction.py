@@ -25,6 +25,7 @@ from costmodel.cost.timeline import (
     timeline_of,
 )
 from costmodel.display.answer import Data
+from costmodel.display.units import whole
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.importers.files import settings_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.machine import Machine
 
 
+LEAST_BYTES = 1024
+"""Fewer bytes than this are a budget of `Prediction.fits` only as text: whoever writes 24 means 24 GiB."""
 MOST_REPLAYED = 20_000
 """Moments of a step, round by round, that are replayed."""
 MOST_STANDING = 400_000
@@ -214,10 +217,14 @@ class Prediction(Data):
     def fits(self, memory: str | float, *, reserve: str | int = 0) -> Fit:
         """Whether the peak fits `memory`, such as "24 GiB", with `reserve` left for what is not modelled.
 
-        What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError.
+        What is not modelled: the driver's context, library workspaces, fragmentation. Raises SettingError, also for a
+        number so small that GiB were meant.
         """
         from costmodel.cost.budget import fit
 
+        size = whole(memory)
+        if size is not None and 0 < size < LEAST_BYTES:
+            raise SettingError(f"memory={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
         return fit(self.memory.peak, self.timeline.peak_step, memory, reserve)
 
     def on(

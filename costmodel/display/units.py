@@ -150,18 +150,12 @@ class Budget:
     reading: str
 
 
-LEAST_NUMBER = 1024
-"""Fewer bytes than this are a budget only as text: whoever writes 24 means 24 GiB."""
-
-
 def read_budget(memory: Any, what: str = "memory") -> Budget:
     """Bytes from a whole number, or from text such as "24 GiB" (binary), "24 GB" (decimal) or "24 bytes"; "24G" is GB.
 
-    Raises SettingError for anything else, for what is not positive, and for a number so small that GiB were meant.
+    Raises SettingError for anything else, and for what is not positive.
     """
     size = whole(memory)
-    if size is not None and 0 < size < LEAST_NUMBER:
-        raise SettingError(f"{what}={shown(memory)} would be {size:,} bytes: use text such as '{size} GiB'")
     if size is not None:
         reading = f"{size:,} bytes" if abs(size) < 2**63 else ""
     elif isinstance(memory, float):

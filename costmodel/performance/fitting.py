@@ -93,7 +93,9 @@ class Fit(Answer):
             Table((f"Constants of {machine}", "fitted", "typical"), constants),
             Table(("Measured step", "measured", "before", "after"), rows),
         ]
-        return Sheet([], tables, warnings=self.warnings, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants])
+        return Sheet(
+            [], tables, warnings=self.warnings, notes=[f"{name}: {UNITS[name]}" for name in self.calibration.constants]
+        )
 
 
 def _off(seconds: float, step: MeasuredStep) -> str:

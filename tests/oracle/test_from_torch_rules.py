@@ -24,6 +24,7 @@ from .tracker import Tracker
 pytestmark = pytest.mark.oracle
 
 COMPOSED = """
+_embedding_bag _weight_norm_interface affine_grid_generator grid_sampler_3d
 __and__ __lshift__ __or__ __rshift__ __xor__ _to_copy abs addcdiv addcmul addmm all amax amin any asin atan baddbmm
 bernoulli binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not
 bitwise_or bitwise_xor broadcast_to clamp clamp_max clamp_min clip constant copy cos cosh cross_entropy_loss cumprod
