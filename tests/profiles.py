@@ -37,3 +37,8 @@ def examples(number: int) -> settings:
     Modules of tests are imported once the profile is chosen, so that `explore` draws more of these too.
     """
     return settings(max_examples=number * settings().max_examples // PER_TEST)
+
+
+def drawn(number: int) -> int:
+    """How many a test draws by itself where `examples` would draw so many of a strategy."""
+    return examples(number).max_examples

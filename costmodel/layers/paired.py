@@ -24,11 +24,10 @@ class PairedFunction(NamedTuple):
 
 PAIRED = {
     "atan2": PairedFunction(1, 4, 1, 2),
-    "hypot": PairedFunction(4, 0, 2, 2, result=True),
     "logaddexp": PairedFunction(4, 0, 4, 4),
     "xlogy": PairedFunction(4, 0, 4, 2),
 }
-"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
+"""Functions of a and b: the angle of (b, a), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
 
 
 @layer

@@ -150,7 +150,7 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     grid = cm.sweep(SMALL, batch=[1, 2, 4, 64], checkpoint=["none", "block"], seq=[8, 32])
     front = cm.pareto(grid, "memory.peak", most="batch", plot=tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(PNG)
-    found, held = _cells(grid)
+    found, held = _cells(grid, ["memory.peak", "batch"])
     frame: Any = found.dropna(subset=["memory.peak"])
     (axes,) = axes_of(picture(frame, front, held, ["memory.peak", "batch"], ("batch",)))
     every, best = axes.lines
@@ -167,7 +167,7 @@ def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
     grid = cm.sweep(
         "gpt2-small", batch=[1, 2, 4, 8, 16, 32], seq=[512, 1024], quantities=["memory.peak", "flops.total"]
     )
-    front, (frame, held) = cm.pareto(grid, "memory.peak", "flops.total"), _cells(grid)
+    front, (frame, held) = cm.pareto(grid, "memory.peak", "flops.total"), _cells(grid, ["memory.peak", "flops.total"])
     figure = picture(frame, front, held, ["memory.peak", "flops.total"], ())
     (axes,) = axes_of(figure)
     figure.draw_without_rendering()
@@ -195,7 +195,7 @@ def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
     assert json.loads(fresh.out) == json.loads(again.out) == front.to_dict("records")
     assert "sgd" in here(capsys, "pareto", saved, "memory.peak", "--most", "batch").out
     refused(here(capsys, "pareto", saved, "memory.peak", "flops.total", "--batch", "3"), "holds a sweep already")
-    refused(here(capsys, "pareto", str(tmp_path / "no.parquet"), "memory.peak", "params"), "there is no such file")
+    refused(here(capsys, "pareto", str(tmp_path / "no.parquet"), "memory.peak", "params"), "No such file")
     refused(
         here(capsys, "pareto", "mlp-mnist", "memory.peek", "params", "--batch", "1,2"), "did you mean 'memory.peak'"
     )

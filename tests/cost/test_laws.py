@@ -195,6 +195,7 @@ BASE = {
     "residual_dropout": 0.1,
 }
 LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.size": 2, "latent.width": 5}
+EACH = {"classes": 3, "classes.told_by": "each"}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"vocab": 51}),
     ({}, {"context": 9}),
@@ -280,6 +281,19 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"head.spare_bias": True}),
     ({}, {"mlp_dropout": 0.1}),
     ({}, {"mixed_dropout": 0.0}),
+    ({}, {"first_norm": False}),
+    ({"layers": 4}, {"shared_blocks": True}),
+    ({"pooler": "tanh", "classes": 3}, {"pooler.bias": False}),
+    ({"pooler": "tanh", "classes": 3}, {"pooler.norm": True}),
+    ({"embedding_width": 12}, {"embedding_factored": True}),
+    ({"positions": "relative"}, {"relative_shared": False}),
+    ({"classes": 3}, {"classes.bias": False}),
+    ({"classes": 3}, {"classes.told_by": "last"}),
+    (EACH, {"classes.transform": "tanh"}),
+    (EACH | {"classes.transform": "gelu"}, {"classes.transform_bias": False}),
+    (EACH | {"classes.transform": "gelu"}, {"classes.transform_norm": True}),
+    ({"head.transform": "gelu"}, {"head.transform_bias": False}),
+    ({}, {"layer_scale": True}),
 ]
 
 

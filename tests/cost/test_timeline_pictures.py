@@ -42,7 +42,7 @@ def highest(steps: Iterable[Step]) -> dict[tuple[str, ...], int]:
 def test_unfolding_takes_every_round_to_the_same_heights(question: tuple[Any, dict[str, Any]]) -> None:
     model, chosen = question
     found = predict(model, **chosen).timeline
-    steps = list(found.unfolded())
+    steps = list(found.unrolled())
     assert len(steps) == found.happenings
     assert highest(steps) == highest(found.steps)
 
@@ -55,8 +55,8 @@ def test_unfolding_equals_unrolling_step_by_step(mode: str) -> None:
     other.bare = ("hidden",)
     unrolled = Prediction(model, setting, trace(model, setting, other)).timeline
     found = Prediction(model, setting).timeline
-    assert found.folds
-    assert [step.alive for step in found.unfolded()] == [step.alive for step in unrolled.steps]
+    assert found.loops
+    assert [step.alive for step in found.unrolled()] == [step.alive for step in unrolled.steps]
 
 
 @pytest.mark.parametrize("settings", [{}, {"checkpoint": "block"}, {"mode": "inference"}, {"loss": None}])
@@ -102,7 +102,7 @@ class TestDrawn:
         lines = [text.get_text().split("  ")[0] for text in reversed(legend.get_texts())]
         tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes.collections[: len(lines)]]
         unit, _ = binary_unit(found.peak)
-        steps = list(found.unfolded())
+        steps = list(found.unrolled())
         stacked = [max(sum(getattr(s.alive, line) for line in lines[: n + 1]) for s in steps) for n in range(len(tops))]
         assert [top * unit for top in tops] == pytest.approx(stacked)
 
