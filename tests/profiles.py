@@ -39,6 +39,6 @@ def examples(number: int) -> settings:
     return settings(max_examples=number * settings().max_examples // PER_TEST)
 
 
-def drawn(number: int) -> int:
+def how_many(number: int) -> int:
     """How many a test draws by itself where `examples` would draw so many of a strategy."""
     return examples(number).max_examples

@@ -13,7 +13,7 @@ from costmodel.display.units import show_bytes, show_count, show_flops
 from costmodel.explorer.page import LARGEST
 from tests.command import here
 from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
-from tests.profiles import drawn
+from tests.profiles import how_many
 
 MODELS = ("gpt2-small", "resnet50", "mlp-mnist", "llama-3.1-8b", "mixtral-8x7b")
 FEW: dict[str, Any] = {"precision": ["fp32", "bf16-autocast"], "checkpoint": ["none", "block"], "mode": "train"}
@@ -53,7 +53,7 @@ def compare(name: str, html: str, count: int) -> Counter[str]:
 def test_the_page_says_what_predict_says(name: str) -> None:
     page = page_of(name)
     assert page.bytes < LARGEST
-    outcomes = compare(name, page.html, drawn(40))
+    outcomes = compare(name, page.html, how_many(40))
     assert outcomes["equal"] > outcomes["refused"]
 
 
