@@ -27,7 +27,7 @@ class Chance:
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
-    def kept(self, p: float, *shape: int) -> Tensor:
+    def saved(self, p: float, *shape: int) -> Tensor:
         """What of a shape is not dropped."""
         return torch.from_numpy(self.random.random(shape) >= p)
 
