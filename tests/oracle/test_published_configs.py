@@ -214,7 +214,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         config["architectures"] = [draw(st.sampled_from([kind.headed[0], kind.headless[0]]))]
     if "num_labels" in fields:
         config["architectures"] = [draw(st.sampled_from(list(FAMILIES[family].ends)))]
-        config |= {"num_labels": draw(st.integers(2, 4)), "pad_token_id": draw(st.integers(0, 2))}
+        classes = 2 if "QuestionAnswering" in config["architectures"][0] else draw(st.integers(2, 4))  # start and end
+        config |= {"num_labels": classes, "pad_token_id": draw(st.integers(0, 2))}
     if family in T5S:  # which the package always ties
         needed["tie_word_embeddings"] = st.just(True)
     if "n_group" in fields:
