@@ -41,8 +41,9 @@ class Plan(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
-    itself, its output first if that is new. kept: what it keeps, and on which line. gradients: the
-    operands to give one to, and whether it is the incoming one. output: size. passes: whether the gradient only passes
+    itself, its output first if that is new. saved: what it keeps, and on which line. trained: weights that get a
+    gradient, as the call lists them. gradients: the operands to give one to in the order in which they come, and whether
+    it is the incoming one. output: size. passes: whether the gradient only passes
     through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
     forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
     replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is
@@ -54,6 +55,7 @@ class Plan(NamedTuple):
     reads: list[Storage]
     makes: list[tuple[Storage, int]]
     saved: list[tuple[Storage, int]]
+    trained: list[Tensor]
     gradients: list[tuple[Tensor, bool]]
     output: int
     forward_scratch: int
@@ -279,6 +281,8 @@ class Forward:
                 allocation = places[storage]
                 saved.append(allocation)
                 allocation.line = line
+            for weight in plan.trained:
+                self._slot(weight)
             targets = [(self._slot(x), shared) for x, shared in plan.gradients]
             self.visits.append(Visit(call.name, self._rounds, plan, slot, targets, saved))
 
@@ -372,6 +376,7 @@ def plan_of(call: Call) -> Plan:
         list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],
         [(storage, _KEPT[storage.origin]) for storage in call.saved if storage.origin in _KEPT],
+        [weight for weight in call.weights.values() if any(x is weight for x, _ in gradients)],
         gradients,
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,

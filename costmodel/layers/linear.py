@@ -59,12 +59,18 @@ class Linear(Layer):
         return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size; the bias sums the rows."""
+        """Two products of the forward one's size; the bias sums the rows.
+
+        In the order in which autograd adds them to what is there already: with a bias the operation is ``addmm``, whose
+        gradients come back in the order of its arguments, of which rows and weight are still views to be turned back.
+        """
         same = LayerFlops(2 * call.x.size * self.features, 0)
-        yield Gradient(call.x, same)
-        yield Gradient(call.weights["weight"], same)
+        x, weight = Gradient(call.x, same), Gradient(call.weights["weight"], same)
         if self.bias:
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
+            yield from (weight, x)
+        else:
+            yield from (x, weight)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product that adds the bias to its result, after a copy of rows that memory order does not hold."""

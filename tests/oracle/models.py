@@ -442,6 +442,17 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     return (up + 1) * (gate * act(gate * 1.702))
 
 
+class Factor(nn.Module):
+    """A trained factor for each feature, a module of its own as in those who have one."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
 class Block(nn.Module):
     """One block; of a decoder that attends to a memory too if it `crosses`, with norms first."""
 
@@ -451,7 +462,7 @@ class Block(nn.Module):
         self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.factor = Factor(spec.width) if spec.layer_scale else nn.Identity()
         self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
@@ -462,18 +473,16 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
-        self.mlp_factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.mlp_factor = Factor(spec.width) if spec.layer_scale else nn.Identity()
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
-            x = scaled(self.dropout(x), self.spec.residual_scale)
-            return x if self.mlp_factor is None else x * self.mlp_factor
+            return self.mlp_factor(scaled(self.dropout(x), self.spec.residual_scale))
 
         def drop_mixed(x: Tensor) -> Tensor:
-            x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
-            return x if self.factor is None else x * self.factor
+            return self.factor(scaled(self.mixed_dropout(x), self.spec.residual_scale))
 
         norm1, norm2 = self.norm1, self.norm2
         bias = bias if self.relative is None else self.relative()
