@@ -234,8 +234,10 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
     if family == "llama4_text":  # which runs every expert on every token
         experts = draw(st.integers(1, 3))
         needed |= {"num_experts_per_tok": st.just(experts), "num_local_experts": st.just(experts)}
-    if family == "falcon":
-        needed |= {"new_decoder_architecture": st.booleans(), "parallel_attn": st.just(True)}
+    if family == "falcon":  # whose older blocks have one key head or as many as queries
+        new = draw(st.booleans())
+        needed |= {"new_decoder_architecture": st.just(new), "parallel_attn": st.just(True)}
+        needed |= {} if new else {"num_kv_heads": st.just(heads)}
     kinds = st.sampled_from(["full_attention", "sliding_attention"])
     optional = {
         "num_decoder_layers": st.integers(1, 3),
@@ -275,6 +277,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
     if family == "cohere2":
         optional.pop("head_dim")
+    if family == "phi":  # whose norms of heads have width / heads features, whatever a head has
+        needed["qk_layernorm"] = st.just(normed := draw(st.booleans()))
+        optional.pop("head_dim") if normed else None
     if family == "stablelm" or draw(st.booleans()):
         optional.pop("layer_types"), optional.pop("head_dim", None)
     elif "layer_types" in fields:
