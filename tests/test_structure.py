@@ -179,14 +179,14 @@ def test_a_kind_that_leaves_a_cost_out_is_refused_by_name() -> None:
         class Forgetful(Unary):
             source = "none"
 
-    stated = {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")}
+    stated = {name: getattr(Identity, name) for name in ("forward", "backward", "saved")}
     with pytest.raises(TypeError, match="Sourceless names no source"):
         layer(type("Sourceless", (Unary,), stated))
     assert not {"forgetful", "sourceless"} & KINDS.keys()
 
 
 def test_a_second_kind_of_one_name_is_refused() -> None:
-    body = {name: Identity.__dict__[name] for name in ("forward", "backward", "saved")}
+    body = {name: getattr(Identity, name) for name in ("forward", "backward", "saved")}
     with pytest.raises(TypeError, match="two layer kinds are called identity"):
         layer(type("Identity", (Unary,), {**body, "source": "again"}))
     assert KINDS["identity"] is Identity

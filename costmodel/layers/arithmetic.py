@@ -244,11 +244,8 @@ class Dropout(Unary):
             yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
 
 
-@layer
-class Identity(Unary):
-    """y = x."""
-
-    source = "y = x (torch.nn.Identity)"
+class Passed(Unary):
+    """Abstract: y = x."""
 
     def output(self, call: Call) -> Tensor:
         """The input itself."""
@@ -268,7 +265,14 @@ class Identity(Unary):
 
 
 @layer
-class Unread(Unary):
+class Identity(Passed):
+    """y = x."""
+
+    source = "y = x (torch.nn.Identity)"
+
+
+@layer
+class Unread(Passed):
     """y = x, beside a vector of `features` weights that nothing reads: no gradient comes to it."""
 
     source = "a torch.nn.Parameter that forward leaves alone: autograd gives it no gradient, optimizers no state"
@@ -279,22 +283,6 @@ class Unread(Unary):
     def weights(self, call: Call) -> Weights:
         """The vector."""
         return {"weight": (self.features,)}
-
-    def output(self, call: Call) -> Tensor:
-        """The input itself."""
-        return call.x.view(call.x.shape, call.x.strides)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic."""
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 @layer

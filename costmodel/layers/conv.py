@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
@@ -41,7 +40,7 @@ def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
         yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 
 
-class Convolution(Spatial):
+class Convolving(Layer):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
     transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,
@@ -49,46 +48,20 @@ class Convolution(Spatial):
     each other: `groups` times too many.
     """
 
-    channels: int
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
     groups: int
     bias: bool
-    transposed: ClassVar[bool]
-
-    @abstractmethod
-    def multiply_adds(self, call: Call) -> int:
-        """Of the forward pass."""
-
-    @abstractmethod
-    def weight_shape(self, call: Call) -> Shape:
-        """Shape of the weight."""
-
-    def check(self, call: Call) -> None:
-        """An image whose channels, and this layer's, fall into equal groups."""
-        super().check(call)
-        for channels, whose in ((call.x.shape[1], "input"), (self.channels, "output")):
-            if channels % self.groups:
-                raise call.fail(f"groups {self.groups} does not divide {channels} {whose} channels")
-
-    def span(self) -> Shape:
-        """Extent of a window, with the gaps of dilation: d(k − 1) + 1 (height, width)."""
-        (kh, kw), (dh, dw) = pair(self.kernel), pair(self.dilation)
-        return dh * (kh - 1) + 1, dw * (kw - 1) + 1
-
-    def weights(self, call: Call) -> Weights:
-        """One per pair of channels and place in the window; a bias per channel."""
-        weights = {"weight": self.weight_shape(call)}
-        return weights | {"bias": (self.channels,)} if self.bias else weights
+    transposed: bool
 
     def buffers(self, call: Call) -> Buffers:
         """None."""
         return {}
 
+    def multiply_adds(self, call: Call) -> int:
+        """Each output, or in the transpose each input, meets its window and the channels of its group."""
+        return (call.x.size if self.transposed else call.y.size) * product(call.weights["weight"].shape[1:])
+
     def forward(self, call: Call) -> LayerFlops:
-        """See the kind; the bias is an addition per element."""
+        """See the class; the bias is an addition per element."""
         return LayerFlops(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -112,6 +85,37 @@ class Convolution(Spatial):
         """Input and weight, whichever of the gradients is needed."""
         yield call.x
         yield call.weights["weight"]
+
+
+class Convolution(Convolving, Spatial):
+    """Abstract: a convolution over images."""
+
+    channels: int
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    @abstractmethod
+    def weight_shape(self, call: Call) -> Shape:
+        """Shape of the weight."""
+
+    def check(self, call: Call) -> None:
+        """An image whose channels, and this layer's, fall into equal groups."""
+        super().check(call)
+        for channels, whose in ((call.x.shape[1], "input"), (self.channels, "output")):
+            if channels % self.groups:
+                raise call.fail(f"groups {self.groups} does not divide {channels} {whose} channels")
+
+    def span(self) -> Shape:
+        """Extent of a window, with the gaps of dilation: d(k − 1) + 1 (height, width)."""
+        (kh, kw), (dh, dw) = pair(self.kernel), pair(self.dilation)
+        return dh * (kh - 1) + 1, dw * (kw - 1) + 1
+
+    def weights(self, call: Call) -> Weights:
+        """One per pair of channels and place in the window; a bias per channel."""
+        weights = {"weight": self.weight_shape(call)}
+        return weights | {"bias": (self.channels,)} if self.bias else weights
 
 
 @layer
@@ -147,11 +151,6 @@ class Conv(Convolution):
         b, _, *size = call.x.shape
         windows = zip(size, self.span(), pair(self.stride), pair(self.padding), strict=True)
         return (b, self.channels, *(slide(*axis) for axis in windows))
-
-    def multiply_adds(self, call: Call) -> int:
-        """Each output is a sum over its window and the input channels of its group."""
-        kh, kw = pair(self.kernel)
-        return call.y.size * exact_div(call.x.shape[1], self.groups) * (kh * kw)
 
 
 @layer
@@ -195,14 +194,9 @@ class ConvTranspose(Convolution):
         axes = zip(size, self.span(), pair(self.stride), pair(self.padding), pair(self.output_padding), strict=True)
         return (b, self.channels, *(s * n + (span - s - 2 * p + extra) for n, span, s, p, extra in axes))
 
-    def multiply_adds(self, call: Call) -> int:
-        """Each input meets its window and the output channels of its group."""
-        kh, kw = pair(self.kernel)
-        return call.x.size * exact_div(self.channels, self.groups) * (kh * kw)
-
 
 @layer
-class Convolve(Layer):
+class Convolve(Convolving):
     """A convolution over any number of axes, or its transpose. `shape`: of the output; `weight`: of the weight."""
 
     source = "cross-correlation (torch.nn.Conv1d, Conv3d, ConvTranspose1d; Dumoulin & Visin 2016, rel. 14 and 15)"
@@ -222,43 +216,9 @@ class Convolve(Layer):
         """One per pair of channels and place in the window; a bias per channel."""
         return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape:
         """See the class."""
         return self.shape
-
-    def _flops(self, call: Call) -> int:
-        """Each output, or in the transpose each input, meets its window and the channels of its group."""
-        return 2 * (call.x.size if self.transposed else call.y.size) * product(self.weight[1:])
-
-    def forward(self, call: Call) -> LayerFlops:
-        """See the class; the bias is an addition per element."""
-        return LayerFlops(self._flops(call), call.y.size if self.bias else 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two contractions of the forward one's size; the bias sums over positions."""
-        flops = self._flops(call)
-        yield Gradient(call.x, LayerFlops(flops, 0))
-        yield Gradient(call.weights["weight"], LayerFlops(flops, 0, counted=self.groups * flops))
-        if self.bias:
-            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The convolution, and one that adds the bias."""
-        return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One for each gradient."""
-        _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
-        return backward_products(call, "convolution", of_x, of_weight)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and weight, whichever of the gradients is needed."""
-        yield call.x
-        yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
         """None, as for images."""

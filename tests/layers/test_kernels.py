@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,8 @@ def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataOb
         assert gradient.shape == operand.shape
         gradients[place] = gradient.values
         spent.append((place, taken(p.tally)))
-    assert spent == list(stated(call))
+    by_place = itemgetter(0)
+    assert sorted(spent, key=by_place) == sorted(stated(call), key=by_place)
     assert_is_gradient(kernel, p, g, gradients, seed)
 
 
