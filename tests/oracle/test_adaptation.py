@@ -101,6 +101,8 @@ def test_adapters(spec: Transformer, batch: int, seq: int, rank: int, targets: s
                 owner, name = (block.attention, "output") if "." in target else (block.mlp, target)
                 noise = models.Dropout(dropout, "gpu") if dropout else None
                 setattr(owner, name, Adapted(getattr(owner, name), rank, noise))
+        for block in model.blocks[1:] if spec.shared_blocks else ():
+            models.share(model.blocks[0], block)
     paper, trainable = on_paper(spec, batch, seq, lora=Lora(rank, tuple(targets), dropout))
     assert paper == cost(spec, model, batch, seq)
     assert trainable == sum(w.numel() for w in model.parameters() if w.requires_grad)
