@@ -250,6 +250,8 @@ class Attention(nn.Module):
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
+        own = spec.by_distance and not spec.relative_shared and not crosses
+        self.relative = Relative(spec, seq) if own else None
         self.sink = Sink(spec.heads) if spec.sinks else None
         self.dropout = Dropout(spec.attention_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
@@ -263,6 +265,7 @@ class Attention(nn.Module):
             q, k, v = self.latent(x, (self.cos, self.sin) if self.turns else None)
         else:
             q, k, v = self.heads_of(x, x if memory is None else memory)
+        bias = bias if self.relative is None else self.relative()
         mixed = self.composed(q, k, v, bias) if self.kernel == "eager" else self.fused(q, k, v, bias)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
         return self.output(mixed)
@@ -442,16 +445,26 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     return (up + 1) * (gate * act(gate * 1.702))
 
 
+class LayerScale(nn.Module):
+    """A trained factor of each feature."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
 class Block(nn.Module):
     """One block; of a decoder that attends to a memory too if it `crosses`, with norms first."""
 
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
         self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
@@ -462,21 +475,18 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
-        self.mlp_factor = nn.Parameter(torch.empty(spec.width)) if spec.layer_scale else None
+        self.mlp_factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         def drop(x: Tensor) -> Tensor:
-            x = scaled(self.dropout(x), self.spec.residual_scale)
-            return x if self.mlp_factor is None else x * self.mlp_factor
+            return self.mlp_factor(scaled(self.dropout(x), self.spec.residual_scale))
 
         def drop_mixed(x: Tensor) -> Tensor:
-            x = scaled(self.mixed_dropout(x), self.spec.residual_scale)
-            return x if self.factor is None else x * self.factor
+            return self.factor(scaled(self.mixed_dropout(x), self.spec.residual_scale))
 
         norm1, norm2 = self.norm1, self.norm2
-        bias = bias if self.relative is None else self.relative()
         if self.spec.parallel:
             normed = norm1(x)
             mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))

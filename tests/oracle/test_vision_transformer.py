@@ -34,7 +34,7 @@ class ViT(nn.Module):
         self.embedding_norm = nn.LayerNorm(d) if spec.embedding_norm else nn.Identity()
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
         self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
-        self.mask_token = models.Unread(d) if spec.mask_token else None
+        self.mask_token = models.Unread(d) if spec.mask_token else nn.Identity()
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
@@ -48,7 +48,7 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
-        x = self.dropout(self.embedding_norm(self.positions(self.tokens(x))))
+        x = self.dropout(self.embedding_norm(self.positions(self.mask_token(self.tokens(x)))))
         for block in self.blocks:
             x = block(x)
         x = self.norm(x if self.spec.last_norm == "all" else x[:, :1])
