@@ -56,7 +56,7 @@ def test_a_function_without_a_program_is_refused_by_name(kind: Pointwise, named:
     run = Run(training=False, device="gpu")
     kind(run.tensor((2, 3)))
     [call] = run.root.calls()
-    with pytest.raises(cm.CostModelError, match=f"no NumPy kernel {named}: it has one of square and of pow"):
+    with pytest.raises(cm.CostModelError, match=f"no NumPy kernel {named}: there is one of square and of pow"):
         layer_programs(call)
 
 

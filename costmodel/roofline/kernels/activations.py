@@ -347,7 +347,6 @@ def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights[name], t.multiply(total, slope, out=slope)
 
 
-
 PRODUCTS = "NumPy's power is slow: a cube is two products"
 
 
@@ -358,7 +357,7 @@ def _is_cube(s: KernelCall) -> bool:
         return function == "pow"
     power = f" with exponent {exponent}" if function == "pow" else ""
     raise CostModelError(
-        f"layer kind pointwise has no NumPy kernel of {function}{power}: it has one of square and of pow with exponent 3"
+        f"kind pointwise has no NumPy kernel of {function}{power}: there is one of square and of pow with exponent 3"
     )
 
 
