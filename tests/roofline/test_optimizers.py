@@ -45,7 +45,7 @@ SEED = st.integers(0, 99)
 def stepped(
     name: str, weight: np.ndarray, gradients: list[np.ndarray], start: float | None = None, first: int = 1
 ) -> dict[str, np.ndarray]:
-    """The weight after a step for each gradient, from the `first` step on, and its states; these may begin as `start`."""
+    """The weight after a step for each gradient, from the `first` on, and its states; these may begin as `start`."""
     memory = Memory()
     held: dict[str, np.ndarray] = {"weight": weight}
     for number, gradient in enumerate(gradients, start=first):
