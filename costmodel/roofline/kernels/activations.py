@@ -349,11 +349,14 @@ def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
 
 PRODUCTS = "NumPy's power is slow: a cube is two products"
 
+POINTWISE = ("square", "pow")
+"""Functions of the kind `pointwise` that have a kernel; a power only as a cube."""
+
 
 def _is_cube(s: KernelCall) -> bool:
     """Whether it is x³, not x². Raises CostModelError for other functions, and for a power that is not known."""
     function, exponent = s.kind.function, s.kind.exponent
-    if function == "square" or (function, exponent) == ("pow", 3):
+    if function in POINTWISE and (function != "pow" or exponent == 3):
         return function == "pow"
     power = f" with exponent {exponent}" if function == "pow" else ""
     raise CostModelError(
