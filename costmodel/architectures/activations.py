@@ -16,7 +16,7 @@ from costmodel.layers.xielu import Xielu
 def gelu_composed(x: Tensor) -> Tensor:
     """x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))), an operator for each operation (OpenAI 2019, GPT-2, ``gelu``)."""
     half = Scale(0.5)(x, name="half")
-    cube = Scale(0.044715)(Pointwise("pow")(x, name="cube"), name="scale_cube")
+    cube = Scale(0.044715)(Pointwise("pow", exponent=3)(x, name="cube"), name="scale_cube")
     inner = Scale(math.sqrt(2 / math.pi))(Add()(x, cube, name="add_cube"), name="scale_inner")
     return Multiply()(half, Shift(1.0)(Tanh()(inner)), name="gelu")
 

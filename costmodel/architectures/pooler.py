@@ -19,8 +19,7 @@ def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]
     if model.classes is not None and model.classes.told_by != "first":
         return _scored(model, model.classes, x)
     if model.pooler is not None:
-        x = pooled(model.pooler, x)
-        x = normed(model, x, "pooler_norm") if model.pooler.norm else x
+        x = pooled(model, model.pooler, x)
     if model.classes is not None:
         x = sorted_by(x, model.classes.count, dropout=model.classes.dropout, bias=model.classes.bias)
     return x.view((x.shape[0], x.shape[-1]), None)
@@ -42,14 +41,14 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
     return tuple(part.view((b, t), (t * c, c)) for part in parts)
 
 
-def pooled(pooler: Pooler, x: Tensor) -> Tensor:
-    """(batch, T, width) → (batch, 1, features): a linear layer over the first token, and its activation."""
+def pooled(model: TransformerSpec, pooler: Pooler, x: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, 1, features): a linear layer over the first token, its activation, and a norm."""
     first = Slice(1, axis=1)(x, name="first_token")
     with x.run.scope("pooler"):
         features = x.shape[-1] if pooler.width is None else pooler.width
-        return activation(pooler.activation)(
-            Linear(features, bias=pooler.bias)(dropped(first, pooler.dropout, "dropout"))
-        )
+        x = Linear(features, bias=pooler.bias)(dropped(first, pooler.dropout, "dropout"))
+        x = activation(pooler.activation)(x)
+    return normed(model, x, "pooler_norm") if pooler.norm else x
 
 
 def sorted_by(

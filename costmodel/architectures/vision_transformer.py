@@ -150,7 +150,7 @@ class VisionTransformer(Architecture):
         if self.last_norm == "first":
             x = normed(encoder, Slice(1, axis=1)(x, name="first_token"), "final_norm")
         if self.pooler is not None:
-            x = pooled(self.pooler, x)
+            x = pooled(encoder, self.pooler, x)
         elif self.classes is None:
             return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
         if self.classes is None:

@@ -70,13 +70,17 @@ FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
 
 @layer
 class Pointwise(Unary):
-    """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead."""
+    """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead.
+
+    exponent: c of `pow`, where it is known; no cost depends on it.
+    """
 
     source = "torch's functions of one tensor; what backward needs is from its table of derivatives"
     in_lists = False
 
     function: str
     in_place: bool = False
+    exponent: int | None = None
 
     @property
     def cast_as(self) -> str:

@@ -14,6 +14,7 @@ from costmodel.cost.prediction import Prediction
 from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported
+from costmodel.roofline.kernels.optimizers import STARTS
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
@@ -127,7 +128,7 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
         memory.hold(ref, _buffer(name, ref, prediction.model))
     for states in network.states.values():
         for name, ref in states.items():
-            memory.hold(ref, _state(name, ref))
+            memory.hold(ref, STARTS.get(name, 0.0))
     return memory
 
 
@@ -169,11 +170,6 @@ def _classes(name: str, prediction: Prediction) -> int:
     calls = prediction.run.root.calls()
     reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
     return int(getattr(reader.kind, "entries", getattr(reader.kind, "features", reader.x.shape[1:2][-1])))
-
-
-def _state(name: str, ref: Ref) -> Any:
-    """States start from zero; Shampoo's inverse roots from one each."""
-    return 0.0 if name != "inverse_roots" else 1.0
 
 
 def _buffer(name: str, ref: Ref, model: Architecture) -> Any:

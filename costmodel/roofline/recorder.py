@@ -211,6 +211,8 @@ class Recorder:
         gradients[operand] = gradient if before is None else self.tape.add(before, gradient)
 
 
+RUN_LOSSES = ("cross_entropy", "mean_squared_error")
+"""Losses that have a NumPy kernel."""
 MOST_LAYERS = 20_000
 """A program of more layers, repeats unrolled, is refused."""
 
@@ -311,6 +313,9 @@ def check_runs(prediction: Prediction) -> None:
             raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":
         raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
+    loss = prediction.model.default_loss if settings.loss == "default" else settings.loss
+    if settings.training and loss not in (*RUN_LOSSES, None):
+        raise SettingError(f"loss={loss!r} is not run in NumPy: use one of {', '.join(map(repr, RUN_LOSSES))}")
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
         raise SettingError(

@@ -177,19 +177,25 @@ FROM_RESULT = {
 
 
 class Pointwise(Kernel):
+    """Those of PyTorch's functions that an activation of several layers has ship a kernel; a cube's is beside."""
+
     table = tuple(DEFINITIONS)
 
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=2, max_size=3)))
         in_place = self.row in FROM_RESULT and draw(st.booleans())
         return Case(
-            self.layer(function=self.row, in_place=in_place), [Operand(shape, within=DEFINITIONS[self.row].within)]
+            self.layer(function=self.row, in_place=in_place, exponent=3 if self.row == "pow" else None),
+            [Operand(shape, within=DEFINITIONS[self.row].within)],
         )
 
     def forward(self, p: Pass) -> Array:
-        return DEFINITIONS[self.row].y(p.x)
+        return super().forward(p) if self.row == "square" else DEFINITIONS[self.row].y(p.x)
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if self.row == "square":
+            yield from super().backward(p, g)
+            return
         if p.kind.in_place:
             yield p.x, FROM_RESULT[self.row](g, p.y)
             return

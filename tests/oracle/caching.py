@@ -73,7 +73,7 @@ class Attention(models.Attention):
     def forward(self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         b, t, _ = x.shape
         held = list(self.made_of(x))
-        y = self.attended(held, bias)
+        y = self.attended(held, bias if self.relative is None else self.relative())
         if self.absorbed:
             y = self.latent.values(y)
         y = y.transpose(1, 2).reshape(b, t, -1)

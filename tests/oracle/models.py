@@ -250,6 +250,8 @@ class Attention(nn.Module):
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
+        own = spec.by_distance and not spec.relative_shared and not crosses
+        self.relative = Relative(spec, seq) if own else None
         self.sink = Sink(spec.heads) if spec.sinks else None
         self.dropout = Dropout(spec.attention_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
@@ -263,6 +265,7 @@ class Attention(nn.Module):
             q, k, v = self.latent(x, (self.cos, self.sin) if self.turns else None)
         else:
             q, k, v = self.heads_of(x, x if memory is None else memory)
+        bias = bias if self.relative is None else self.relative()
         mixed = self.composed(q, k, v, bias) if self.kernel == "eager" else self.fused(q, k, v, bias)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
         return self.output(mixed)
@@ -442,8 +445,8 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     return (up + 1) * (gate * act(gate * 1.702))
 
 
-class Factor(nn.Module):
-    """A trained factor for each feature, a module of its own as in those who have one."""
+class LayerScale(nn.Module):
+    """A trained factor of each feature."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -459,10 +462,9 @@ class Block(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        self.relative = Relative(spec, seq) if spec.by_distance and not spec.relative_shared else None
         hidden = spec.mlp_width or 4 * spec.width
         self.attention = Attention(spec, seq, kernel, device, number)
-        self.factor = Factor(spec.width) if spec.layer_scale else nn.Identity()
+        self.factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
         self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
@@ -473,7 +475,7 @@ class Block(nn.Module):
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
         self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
         self.dropout = Dropout(spec.residual_dropout, device)
-        self.mlp_factor = Factor(spec.width) if spec.layer_scale else nn.Identity()
+        self.mlp_factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
@@ -485,7 +487,6 @@ class Block(nn.Module):
             return self.factor(scaled(self.mixed_dropout(x), self.spec.residual_scale))
 
         norm1, norm2 = self.norm1, self.norm2
-        bias = bias if self.relative is None else self.relative()
         if self.spec.parallel:
             normed = norm1(x)
             mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))

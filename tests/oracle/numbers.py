@@ -92,11 +92,19 @@ def rms_norm(self: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, (self.features,), self.weight, EPSILON)
 
 
+def xielu(self: Any, x: Tensor) -> Tensor:
+    """Huang & Schlag 2024, eq. 3 and 4, as ``XIELUActivation`` in transformers has it."""
+    positive, negative, beta = F.softplus(self.positive), 0.5 + F.softplus(self.negative), 0.5
+    below = torch.expm1(x.clamp(max=-1e-6)) - x
+    return torch.where(x > 0, positive * x * x, negative * below) + beta * x
+
+
 @contextmanager
 def with_numbers() -> Iterator[None]:
     """Modules that are made and run within have the numbers that NumPy's run has."""
     with (
         patch.object(models.RMSNorm, "forward", rms_norm),
+        patch.object(models.Xielu, "forward", xielu),
         patch.object(models, "HeadNorms", HeadNorms),
         patch.object(models, "ExpertLinear", ExpertLinear),
         patch.object(models.Experts, "sent", in_turn),
@@ -110,7 +118,7 @@ def fill_tables(module: nn.Module) -> None:
         if isinstance(part, models.Body):
             for number, block in enumerate(part.blocks):
                 _fill(block.attention, number)
-            for relative in (part.relative, *(block.relative for block in part.blocks)):
+            for relative in (part.relative, *(block.attention.relative for block in part.blocks)):
                 if relative is not None:
                     table, count = relative.relative_buckets, relative.biases.num_embeddings
                     table.copy_(buckets(*table.shape, count, part.blocks[0].spec.causal))

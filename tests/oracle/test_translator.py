@@ -73,7 +73,7 @@ class Ear(nn.Module):
 HEADS = st.fixed_dictionaries(
     {
         **dict.fromkeys(("input_scale", "logit_scale", "logit_cap"), FACTOR),
-        **{name: st.booleans() for name in ("bias", "spare_bias")},
+        **{name: st.booleans() for name in ("bias", "spare_bias", "transform_bias")},
         "transform": st.sampled_from([None, *models.NAMES]),
     }
 )

@@ -34,13 +34,14 @@ class ViT(nn.Module):
         self.embedding_norm = nn.LayerNorm(d) if spec.embedding_norm else nn.Identity()
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
         self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
-        self.mask_token = models.Unread(d) if spec.mask_token else None
+        self.mask_token = models.Unread(d) if spec.mask_token else nn.Identity()
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
         self.norm = nn.LayerNorm(d)
         features = spec.value("pooler.width") or d
         self.act = models.activated(spec.pooler.activation) if spec.pooler else None
-        self.pooler = nn.Linear(d, features) if spec.pooler else None
+        self.pooler = nn.Linear(d, features, bias=spec.pooler.bias) if spec.pooler else None
+        self.pooler_norm = nn.LayerNorm(features) if spec.value("pooler.norm") else nn.Identity()
         self.pooler_dropout = models.Dropout(spec.value("pooler.dropout") or 0.0, device)
         self.classes = nn.Linear(features if spec.pooler else d, spec.classes or 1, bias=spec.class_bias)
         self.classes = self.classes if spec.classes else None
@@ -48,7 +49,7 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
-        x = self.dropout(self.embedding_norm(self.positions(self.tokens(x))))
+        x = self.dropout(self.embedding_norm(self.positions(self.mask_token(self.tokens(x)))))
         for block in self.blocks:
             x = block(x)
         x = self.norm(x if self.spec.last_norm == "all" else x[:, :1])
@@ -56,7 +57,7 @@ class ViT(nn.Module):
             return x.view(-1, x.shape[-1])
         y = x[:, 0]
         if self.pooler is not None and self.act is not None:
-            y = self.act(self.pooler(self.pooler_dropout(y)))
+            y = self.pooler_norm(self.act(self.pooler(self.pooler_dropout(y))))
         y = y if self.classes is None else self.classes(y)
         return y if self.other is None else (y + self.other(x[:, 1])) / 2
 
@@ -68,7 +69,8 @@ def vision_transformers(draw: st.DrawFn) -> VisionTransformer:
     distilled = tokens == 2 and classes is not None and draw(st.booleans())
     chance = st.sampled_from([0.0, 0.1])
     widths, names = st.none() | st.integers(1, 9), st.sampled_from(["tanh", "gelu"])
-    pooler = None if distilled else draw(st.none() | st.builds(Pooler, activation=names, width=widths, dropout=chance))
+    poolers = st.builds(Pooler, activation=names, width=widths, dropout=chance, bias=st.booleans(), norm=st.booleans())
+    pooler = None if distilled else draw(st.none() | poolers)
     return VisionTransformer(
         input=(draw(st.integers(1, 3)), draw(st.integers(3, 7)), draw(st.integers(3, 7))),
         patch=patch,

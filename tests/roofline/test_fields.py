@@ -33,9 +33,18 @@ LATENT = {"latent": 3, "positions": "rotary", "rotary": 2, "head_size": 4, "fuse
 ROTARY = {"positions": "rotary", "head_size": 6}
 POOLER = {"classes": 3, "pooler": "relu"}
 SOUND = {"mel_bins": 3, "places": 4}
+TOKENS = {"classes": 3, "classes.told_by": "each"}
 NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
+    (MLP, "norm_affine"): {"norm": "layernorm"},
     (Transformer, "window.pattern"): {"window": 2},
     (Transformer, "relative_buckets"): {"positions": "relative"},
+    (Transformer, "relative_shared"): {"positions": "relative"},
+    (Transformer, "embedding_factored"): {"embedding_width": 5},
+    (Transformer, "head.transform_bias"): {"head.transform": "tanh"},
+    (Transformer, "classes"): {},
+    (Transformer, "classes.transform"): TOKENS,
+    (Transformer, "classes.transform_bias"): {**TOKENS, "classes.transform": "tanh"},
+    (Transformer, "classes.transform_norm"): {**TOKENS, "classes.transform": "tanh"},
     (Transformer, "key_bias"): {"fused_qkv": False},
     (Transformer, "shared_norm"): {"parallel": True},
     (Transformer, "experts"): {},
@@ -49,11 +58,13 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
         "experts.chosen_groups": 1,
     },
     (Transformer, "pooler"): {"classes": 3},
-    (Transformer, "classes.dropout"): {"classes": 3},
     (VisionTransformer, "distilled"): {"tokens": 2},
     (VisionTransformer, "pooler"): {},
+    (VisionTransformer, "last_norm"): {"classes": None},
     (EncoderDecoder, "sound"): {"positions": "learned"},
     (EncoderDecoder, "context"): {"positions": "learned"},
+    (EncoderDecoder, "position_rows"): {"positions": "learned"},
+    (EncoderDecoder, "head.transform_bias"): {"head.transform": "tanh"},
     (EncoderDecoder, "key_bias"): {"qkv_bias": True},
 }
 """What a field needs beside it."""
@@ -62,6 +73,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "latent": LATENT,
     "experts": EXPERTS,
     "pooler": POOLER,
+    "classes": {"classes": 3},
     "sound": {"sound": SOUND, "positions": "learned"},
 }
 """What the fields of a part need beside them, unless they need something else."""
@@ -74,6 +86,7 @@ OTHER = {
     (Transformer, "position_rows"): 7,
     (EncoderDecoder, "vocab"): 12,
     (EncoderDecoder, "context"): 7,
+    (EncoderDecoder, "position_rows"): 7,
     (EncoderDecoder, "sound"): SOUND,
     (EncoderDecoder, "head"): {"logit_scale": 0.3},
 }
@@ -116,7 +129,9 @@ def differ(first: Execution, model: Architecture) -> bool:
         second = ran(model, weights=first.weights, inputs=first.inputs)
     except (ShapeError, UnknownNameError):
         return True
-    return first.weights.keys() != second.weights.keys() or any(
+    if first.weights.keys() != second.weights.keys() or len(first.outputs) != len(second.outputs):
+        return True
+    return any(
         x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-5)
         for x, y in zip(first.outputs, second.outputs, strict=True)
     )

@@ -5,6 +5,8 @@ All others are held against their kinds' formulas in ``tests/test_kernels.py``.
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel import architectures
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
+from costmodel.layers.function import Pointwise
 from costmodel.layers.loss import Loss
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.attention import keys_of
@@ -31,19 +35,47 @@ from tests.profiles import examples
 
 EXAMPLES = examples(12)
 PROGRAMS = load_all()
-BESIDE = sorted(name for name, kernel in PROGRAMS.items() if kernel.beside)
+ROWS = {"pointwise": "pointwise pow"}
+"""Of kinds that a table tells apart, the function whose kernel is beside."""
+BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.beside)
 UNDETERMINED = {
-    *("pointwise", "power", "extreme", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
+    *("power", "extreme", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
     *("parameter", "part", "copied", "joined", "chosen", "placed", "made", "unknown"),
     *("convolve", "padded", "columns", "resized", "add_quotient", "accumulated", "combined", "cumprod"),
+    *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""
+IMPORTED = {"bilinear", "distances", "elman", "gru", "lstm", "paired", "weight_norm", "within"}
+"""Kinds that say what they compute, and that only models imported from PyTorch have, which are not run in NumPy."""
 SEED = st.integers(0, 99)
+
+OF_REFUSED_LOSSES = {"compared", "softmax_along"}
+"""Kinds of losses that are refused by name."""
 
 
 def test_every_kind_that_says_what_it_computes_has_a_program() -> None:
-    assert load_kinds().keys() - PROGRAMS.keys() == UNDETERMINED
+    assert load_kinds().keys() - PROGRAMS.keys() == UNDETERMINED | IMPORTED
     assert PROGRAMS.keys() <= load_kinds().keys()
+
+
+def test_no_architecture_has_a_kind_without_a_program() -> None:
+    without = {kind: name for name, kind in load_kinds().items() if name not in PROGRAMS}
+    assert [name for kind, name in without.items() if kind.in_lists] == []
+    modules = [import_module(f"{architectures.__name__}.{m.name}") for m in iter_modules(architectures.__path__)]
+    assert len(modules) > 10
+    made = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
+    assert {name for kind, name in without.items() if kind in made} == OF_REFUSED_LOSSES
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"), [(Pointwise("exp"), "of exp"), (Pointwise("pow", exponent=4), "of pow with exponent 4")]
+)
+def test_a_function_without_a_program_is_refused_by_name(kind: Pointwise, named: str) -> None:
+    run = Run(training=False, device="gpu")
+    kind(run.tensor((2, 3)))
+    [call] = run.root.calls()
+    with pytest.raises(cm.CostModelError, match=f"no NumPy kernel {named}: there is one of square and of pow"):
+        layer_programs(call)
 
 
 def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: int) -> tuple[Kernel, Call, Pass]:
@@ -72,7 +104,7 @@ def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> N
     assert made.shape == expected.shape == tuple(map(int, call.y.shape))
     if name == "matmul" and p.visible:  # what is hidden is computed too, and masked later
         expected = p.inputs[0].values @ p.inputs[1].values
-    elif "forward" in PROGRAMS[name].beside:
+    elif "forward" in PROGRAMS[kernel.name].beside:
         assert spent.contractions == stated_work.contractions
     else:
         assert spent == stated_work
@@ -97,7 +129,7 @@ def test_backward(name: str, data: st.DataObject, needed: bool, seed: int) -> No
         found[place] = gradient.values
         spent.append((place, taken(p.tally)))
     wanted = list(stated(call))
-    if "backward" in PROGRAMS[name].beside:
+    if "backward" in PROGRAMS[kernel.name].beside:
         spent, wanted = ([(place, work.contractions) for place, work in pairs] for pairs in (spent, wanted))
     assert spent == wanted
     if not random_differs(call):
@@ -161,6 +193,7 @@ ASKED: list[tuple[Any, dict[str, Any]]] = [
     (WIDE, {"batch": 2}),
     (GPT, {"batch": 2, "attention_pairs": "visible"}),
     (GPT, {"batch": 2, "attention": "flash", "loss_chunks": 2}),
+    (GPT.with_fields({"activation": "gelu_composed"}), {"batch": 2}),
     (EXPERTS, {"batch": 2}),
     (GROUPED, {"batch": 2}),
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.roofline.execution import execute
-from costmodel.roofline.kernels.optimizers import STEPS, Update, states_of
+from costmodel.roofline.kernels.optimizers import STARTS, STEPS, Update, states_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import program_of
 from costmodel.roofline.tape import Tape
@@ -30,22 +30,31 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
     "amsgrad": ("AdamW", {"amsgrad": True}),
     "nadam": ("NAdam", {}),
+    "adamax": ("Adamax", {}),
+    "radam": ("RAdam", {}),
+    "adadelta": ("Adadelta", {}),
+    "rprop": ("Rprop", {}),
+    "asgd": ("ASGD", {}),
+    "rmsprop-centered-plain": ("RMSprop", {"centered": True}),
     "adafactor": ("Adafactor", {}),
 }
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 SEED = st.integers(0, 99)
 
 
-def stepped(name: str, weight: np.ndarray, gradients: list[np.ndarray], start: float = 0.0) -> dict[str, np.ndarray]:
-    """The weight after a step for each gradient, and its states; these begin as `start`."""
+def stepped(
+    name: str, weight: np.ndarray, gradients: list[np.ndarray], start: float | None = None, first: int = 1
+) -> dict[str, np.ndarray]:
+    """The weight after a step for each gradient, from the `first` on, and its states; these may begin as `start`."""
     memory = Memory()
     held: dict[str, np.ndarray] = {"weight": weight}
-    for number, gradient in enumerate(gradients, start=1):
+    for number, gradient in enumerate(gradients, start=first):
         tape = Tape("float64")
         w, g = tape.array(weight.shape, "weight"), tape.array(weight.shape, "input")
         states = states_of(tape, OPTIMIZERS[name], w)
         for state, ref in states.items():
-            memory.hold(ref, held.get(state, np.full(ref.shape, start)))
+            begun = STARTS.get(state, 0.0) if start is None else start
+            memory.hold(ref, held.get(state, np.full(ref.shape, begun)))
         memory.hold(w, held["weight"])
         memory.hold(g, gradient)
         STEPS[name](tape, Update(w, g, states, number))
@@ -56,26 +65,54 @@ def stepped(name: str, weight: np.ndarray, gradients: list[np.ndarray], start: f
 
 def drawn(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
     random = np.random.default_rng(seed)
-    return random.normal(size=shape), [random.normal(size=shape) for _ in range(3)]
+    return random.normal(size=shape), [random.normal(size=shape) for _ in range(7)]
+
+
+def step_in_torch(optimizer: Any, parameter: Any, gradients: list[np.ndarray]) -> None:
+    """A step for each gradient, the optimizer's own scalars in double precision."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", sorted(REAL))
 @differential
 @given(SHAPES, SEED)
-def test_three_steps_equal_those_of_torch(name: str, shape: tuple[int, ...], seed: int) -> None:
+def test_steps_equal_those_of_torch(name: str, shape: tuple[int, ...], seed: int) -> None:
+    """Enough of them for RAdam to rectify the last."""
     torch = pytest.importorskip("torch")
     weight, gradients = drawn(seed, shape)
     parameter = torch.nn.Parameter(torch.from_numpy(weight.copy()))
     real, options = REAL[name]
     optimizer = getattr(torch.optim, real)([parameter], **options)
-    torch.set_default_dtype(torch.float64)  # of the optimizer's own scalars
-    for gradient in gradients:
-        parameter.grad = torch.from_numpy(gradient)
-        optimizer.step()
-    torch.set_default_dtype(torch.float32)
+    step_in_torch(optimizer, parameter, gradients)
     found = stepped(name, weight, gradients)["weight"]
     np.testing.assert_allclose(found, parameter.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.oracle
+@given(SEED, st.integers(1_000_001, 1_000_005))
+def test_asgd_begins_its_mean_after_a_million_steps(seed: int, first: int) -> None:
+    torch = pytest.importorskip("torch")
+    weight, gradients = drawn(seed, (3,))
+    parameter = torch.nn.Parameter(torch.from_numpy(weight.copy()))
+    optimizer, done = torch.optim.ASGD([parameter]), first - 1
+    state = {
+        "step": done,
+        "eta": 1e-2 / (1 + 1e-4 * 1e-2 * done) ** 0.75,
+        "mu": 1 / max(1, done - 1e6),
+        "ax": np.zeros(3),
+    }
+    optimizer.state[parameter] = {name: torch.tensor(value, dtype=torch.float64) for name, value in state.items()}
+    step_in_torch(optimizer, parameter, gradients)
+    found = stepped("asgd", weight, gradients, first=first)
+    np.testing.assert_allclose(found["weight"], parameter.detach().numpy(), rtol=1e-9)
+    np.testing.assert_allclose(found["ax"], optimizer.state[parameter]["ax"].numpy(), rtol=1e-9)
 
 
 def test_every_optimizer_has_a_step_or_is_refused_by_name() -> None:
@@ -115,7 +152,7 @@ def test_muon_moves_along_all_directions_alike(rows: int, columns: int, seed: in
 @given(SHAPES, SEED)
 def test_shampoo_gathers_a_gram_matrix_an_axis_and_turns_by_its_roots(shape: tuple[int, ...], seed: int) -> None:
     weight, [gradient, *_] = drawn(seed, shape)
-    found = stepped("shampoo", weight, [gradient])
+    found = stepped("shampoo", weight, [gradient], start=0.0)
     grams = [np.tensordot(gradient, gradient, (rest, rest)) for rest in map(list, rests(len(shape)))]
     np.testing.assert_allclose(found["preconditioners"], np.concatenate([g.reshape(-1) for g in grams]), atol=1e-12)
     np.testing.assert_allclose(found["weight"], weight)  # no root, no way to go

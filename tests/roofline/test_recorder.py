@@ -21,6 +21,7 @@ MLP = cm.MLP(sizes=[6, 8, 8, 8, 3], dropout=0.5)
     [
         ({"checkpoint": "block", "mode": "train"}, "checkpoint='block' is not run in NumPy: use checkpoint='none'"),
         ({"accumulate": 2, "mode": "train"}, "accumulate=2 is not run in NumPy: use accumulate=1"),
+        ({"loss": "kl_divergence", "mode": "train"}, "loss='kl_divergence' is not run in NumPy: use one of 'cross_ent"),
         ({"attention": "flash"}, "attention='flash' is not run in NumPy: use attention='eager'"),
         ({"precision": "bf16"}, "precision 'bf16' is not run in NumPy: use 'fp32', or dtype='float64'"),
         ({"dtype": "float16"}, "unknown dtype 'float16': did you mean 'float64' or 'float32'?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from costmodel.errors import CostModelError
 from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, spread
 from costmodel.roofline.reference import Ref
 from costmodel.roofline.tape import Tape
@@ -346,6 +347,39 @@ def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights[name], t.multiply(total, slope, out=slope)
 
 
+PRODUCTS = "NumPy's power is slow: a cube is two products"
+
+POINTWISE = ("square", "pow")
+"""Functions of the kind `pointwise` that have a kernel; a power only as a cube."""
+
+
+def _is_cube(s: KernelCall) -> bool:
+    """Whether it is x³, not x². Raises CostModelError for other functions, and for a power that is not known."""
+    function, exponent = s.kind.function, s.kind.exponent
+    if function in POINTWISE and (function != "pow" or exponent == 3):
+        return function == "pow"
+    power = f" with exponent {exponent}" if function == "pow" else ""
+    raise CostModelError(
+        f"kind pointwise has no NumPy kernel of {function}{power}: there is one of square and of pow with exponent 3"
+    )
+
+
+def pointwise(t: Tape, s: KernelCall) -> Ref:
+    """x² or x³."""
+    cube, y = _is_cube(s), t.multiply(s.x, s.x)
+    return t.multiply(y, s.x, out=y) if cube else y
+
+
+def pointwise_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """g·2x or g·3x²."""
+    cube = _is_cube(s)
+    dx = t.multiply(s.x, s.x) if cube else t.multiply(s.x, 2.0)
+    if cube:
+        t.multiply(dx, 3.0, out=dx)
+    yield s.x, t.multiply(g, dx, out=dx)
+
+
+kernel("pointwise", pointwise, pointwise_gradients, beside={"forward": PRODUCTS})
 kernel("xielu", xielu, xielu_gradients)
 kernel("relu", relu, relu_gradients)
 kernel("parametric_relu", prelu, prelu_gradients)

@@ -135,6 +135,72 @@ def nadam(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(mean, root, out=root), 2e-3 * shares[-1] / (1 - product * shares[-1]))
 
 
+def adamax(t: Tape, u: Update) -> None:
+    """w ← w − η·m̂/u with u ← max(0.999 u, |g| + ε)."""
+    mean, largest = u.states["exp_avg"], u.states["exp_inf"]
+    follow(t, mean, u.gradient, 0.1)
+    t.multiply(largest, 0.999, out=largest)
+    size = t.absolute(u.gradient)
+    t.add(size, 1e-8, out=size)
+    t.maximum(largest, size, out=largest)
+    descend(t, u.weight, t.divide(mean, largest, out=size), 2e-3 / (1 - 0.9**u.step))
+
+
+def radam(t: Tape, u: Update) -> None:
+    """Adam with its rate rectified by r, once ρ, how many squares its mean stands for, is beyond 5; before that m̂."""
+    mean, squares = moments(t, u)
+    correction, most = 1 - 0.999**u.step, 2 / (1 - 0.999) - 1
+    length, rate = most - 2 * u.step * 0.999**u.step / correction, 1e-3 / (1 - 0.9**u.step)
+    if length <= 5:
+        descend(t, u.weight, mean, rate)
+        return
+    share = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+    root = root_of(t, squares, 1, 1e-8)
+    descend(t, u.weight, t.divide(mean, root, out=root), rate * math.sqrt(share * correction))
+
+
+def adadelta(t: Tape, u: Update) -> None:
+    """w ← w − Δ, Δ = √(d + ε)/√(v + ε)·g; v and d: running means of g² and of Δ²."""
+    squares, moved = u.states["square_avg"], u.states["acc_delta"]
+    follow_squares(t, squares, u.gradient, 0.1)
+    root, step = t.add(squares, 1e-6), t.add(moved, 1e-6)
+    t.sqrt(root, out=root)
+    t.sqrt(step, out=step)
+    t.divide(step, root, out=step)
+    t.multiply(step, u.gradient, out=step)
+    follow_squares(t, moved, step, 0.1)
+    t.subtract(u.weight, step, out=u.weight)
+
+
+def rprop(t: Tape, u: Update) -> None:
+    """w ← w − s·sign g, s growing where g keeps its sign; where that turns, s shrinks and w stays."""
+    before, size = u.states["prev"], u.states["step_size"]
+    agreed = t.multiply(u.gradient, before)
+    turned, kept = t.less(agreed, 0.0), t.greater(agreed, 0.0)
+    factor = t.full(size.shape, 1.0)
+    t.copyto(factor, 1.2, where=kept)
+    t.copyto(factor, 0.5, where=turned)
+    t.multiply(size, factor, out=size)
+    t.maximum(size, 1e-6, out=size)
+    t.minimum(size, 50.0, out=size)
+    t.copyto(before, u.gradient)
+    t.copyto(before, 0.0, where=turned)
+    direction = t.sign(before, out=factor)
+    t.subtract(u.weight, t.multiply(direction, size, out=direction), out=u.weight)
+
+
+def asgd(t: Tape, u: Update) -> None:
+    """w ← (1 − λη)·w − ηg at a falling rate η; a mean of w, which begins after a million steps and is w until then."""
+    rate, average = 1e-2 / (1 + 1e-4 * 1e-2 * (u.step - 1)) ** 0.75, u.states["ax"]
+    t.multiply(u.weight, 1 - 1e-4 * rate, out=u.weight)
+    descend(t, u.weight, u.gradient, rate)
+    share = 1 / max(1, u.step - 1 - 1e6)
+    if share == 1:
+        t.copyto(average, u.weight)
+    else:
+        follow(t, average, u.weight, share)
+
+
 def _mean_square(t: Tape, x: Ref, axes: tuple[int, ...]) -> Ref:
     return t.mean(t.multiply(x, x), axes)
 
@@ -255,6 +321,12 @@ STEPS: dict[str, Step] = {
     "adamw": adamw,
     "amsgrad": amsgrad,
     "nadam": nadam,
+    "adamax": adamax,
+    "radam": radam,
+    "adadelta": adadelta,
+    "rprop": rprop,
+    "asgd": asgd,
+    "rmsprop-centered-plain": rmsprop,
     "adafactor": adafactor,
     "lion": lion,
     "lamb": lamb,
@@ -262,6 +334,10 @@ STEPS: dict[str, Step] = {
     "shampoo": shampoo,
 }
 """The step of each optimizer, by name."""
+
+
+STARTS = {"inverse_roots": 1.0, "step_size": 1e-2}
+"""What every number of a state starts from, where that is not zero."""
 
 
 def states_of(t: Tape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]:
