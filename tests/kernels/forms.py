@@ -44,6 +44,13 @@ class Paired(Kernel):
             lambda g, s, a, b, y: -(s * a),
             lambda a, b: np.angle(b + 1j * a),
         ),
+        "hypot": Function(
+            lambda a, b: np.sqrt(a * a + b * b),
+            nothing,
+            lambda g, s, a, b, y: g * a / y,
+            lambda g, s, a, b, y: g * b / y,
+            np.hypot,
+        ),
         "logaddexp": Function(
             lambda a, b: np.log(np.exp(a) + np.exp(b)),
             nothing,

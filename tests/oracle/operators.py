@@ -1180,7 +1180,7 @@ def recurrent_cell(draw: Draw, op: Operator) -> Case:
 # Functions of two tensors, forms, windows, places
 
 
-@case("atan2", "logaddexp", "xlogy")
+@case("atan2", "hypot", "logaddexp", "xlogy")
 def paired(draw: Draw, op: Operator) -> Case:
     return Case(op, broadcasting(draw, 2))
 
