@@ -248,13 +248,13 @@ class AffineGrid(Moving):
         return self.shape
 
     def workspace(self, call: Call) -> Workspace:
-        """The plain grid: batch, pixels, n + 1.
+        """The plain grid in backward: batch, pixels, n + 1. Forward's goes before the operator returns.
 
         While it is made there are the numbers along one of its axes, unless `aligned` to corners in three versions.
         """
         grid = product(self.shape[:-1]) * call.x.shape[-1]
         line = (1 if self.aligned else 3) * reduce(maximum, self.shape[1:-1])
-        return Workspace(grid, grid + maximum(line, call.x.size) - call.x.size)
+        return Workspace(0, grid + maximum(line, call.x.size) - call.x.size)
 
     def _work(self, call: Call) -> int:
         return 2 * product(self.shape) * call.x.shape[-1]

@@ -64,8 +64,12 @@ FUNCTIONS = {
     "tril": Function(1, 1, "nothing"),
     "triu": Function(1, 1, "nothing"),
     "threshold": Function(2, 2, "input"),
+    "zero": Function(0, 0, "nothing"),
 }
-"""Functions of one tensor by name, a subexpression counted once. `exponential` is cˣ, `pow` xᶜ, `add` x + c."""
+"""Functions of one tensor by name, a subexpression counted once.
+
+`exponential` is cˣ, `pow` xᶜ, `add` x + c, `zero` stands for numbers that have nothing to do with x.
+"""
 
 
 FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}

@@ -7,7 +7,17 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Weightless, Workspace, layer, takes, takes_rank
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Gradient,
+    LayerFlops,
+    Unary,
+    Weightless,
+    Workspace,
+    layer,
+    takes,
+    takes_rank,
+)
 from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.dtypes import size_bytes

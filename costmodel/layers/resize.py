@@ -148,8 +148,8 @@ class Padded(Moving):
     circular: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+        """New memory; a circular rim's in row-major order."""
+        return arranged(call, self.shape) if len(self.shape) == 4 and not self.circular else self.shape
 
     def workspace(self, call: Call) -> Workspace:
         """A circular rim's gradient is added to a copy of g without it, as one of the whole size: three with the sum.

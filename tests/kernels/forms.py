@@ -395,6 +395,7 @@ class GridSample(Kernel):
         if p.kind.nearest:
             np.add.at(dx, p.saved["where"], last)
             yield p.x, dx
+            yield p.inputs[1], zeros(p.inputs[1].shape, p.tally)
             return
         for where, weight, *_ in p.saved["corners"]:
             np.add.at(dx, where, last * weight[..., None])
