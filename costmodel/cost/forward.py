@@ -272,7 +272,8 @@ class Forward:
         self._slots[y] = slot
         if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
-        self.output = places.get(y.storage, self._given)
+        if call.inputs or plan.makes:  # not a weight that nothing reads, which stands after the result
+            self.output = places.get(y.storage, self._given)
         if self._detached or call.held or (y.requires_grad and not call.differentiated):
             self._follow(call)
         if call.differentiated and not plan.same:
@@ -380,7 +381,7 @@ def plan_of(call: Call) -> Plan:
         gradients,
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
-        size_bytes(workspace.backward, y.dtype) if workspace.backward else 0,
+        (size_bytes(workspace.backward, y.dtype) if workspace.backward else 0) + workspace.backward_bytes,
         passes,
         passes and decided(y.size) == decided(call.x.size),
         y.storage.origin == "cast" and (y.requires_grad or not call.run.training),

@@ -281,10 +281,14 @@ class Gradient(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Elements of working memory that a call needs for itself, beside its operands, results and gradients."""
+    """Elements of working memory that a call needs for itself, beside its operands, results and gradients.
+
+    backward_bytes: more in backward, of what is not in the result's data type, such as masks and indices [bytes].
+    """
 
     forward: int
     backward: int
+    backward_bytes: int = 0
 
 
 class AbstractLayer(ABC):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, layer, takes
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, is_contiguous, transposed
+from costmodel.layers.base import Gradient, LayerFlops, Workspace, layer, takes
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
-from costmodel.symbolic.sizes import product
+from costmodel.symbolic.sizes import maximum, product
 from costmodel.training.dtypes import size_bytes
 
 
@@ -213,6 +214,20 @@ class Distances(Moving):
                 yield Gradient(x, LayerFlops(0, both + (1 + negated) * self._terms(call)))
             both = 0
 
+    def workspace(self, call: Call) -> Workspace:
+        """For b's gradient g and y are copied with rows and columns exchanged, unless that is a view.
+
+        By a product PyTorch works out both gradients: g/y, and for each side the product, the sum of g/y, x times that,
+        and the difference.
+        """
+        (a, b), y = call.inputs, call.y
+        if self.by_product:
+            sides = sum(3 * x.size + x.rows for x in (a, b))
+            return Workspace(0, y.size + sides - sum(x.size for x in (a, b) if x.requires_grad))
+        turned = transposed(y, len(y.shape) - 2, len(y.shape) - 1)
+        copied = b.requires_grad and not is_contiguous(turned.shape, turned.strides)
+        return Workspace(0, 2 * y.size if copied else 0)
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Both sets and the distances."""
         yield from call.inputs
@@ -226,10 +241,20 @@ class AffineGrid(Moving):
     source = "Jaderberg et al. 2015, eq. 1 (torch.nn.functional.affine_grid); a product with places of a plain grid"
 
     shape: tuple[int, ...]
+    aligned: bool = False
 
     def output(self, call: Call) -> Shape:
         """New memory."""
         return self.shape
+
+    def workspace(self, call: Call) -> Workspace:
+        """The plain grid in backward: batch, pixels, n + 1. Forward's goes before the operator returns.
+
+        While it is made there are the numbers along one of its axes, unless `aligned` to corners in three versions.
+        """
+        grid = product(self.shape[:-1]) * call.x.shape[-1]
+        line = (1 if self.aligned else 3) * reduce(maximum, self.shape[1:-1])
+        return Workspace(0, grid + maximum(line, call.x.size) - call.x.size)
 
     def _work(self, call: Call) -> int:
         return 2 * product(self.shape) * call.x.shape[-1]

@@ -6,62 +6,70 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
+from costmodel.layers.base import Gradient, LayerFlops, Unary, Workspace, layer
 
 
 class Function(NamedTuple):
-    """Operations per element of a function and of its gradient, and what its backward needs."""
+    """Operations per element of a function and of its gradient, and what its backward needs.
+
+    steps: numbers per element that backward makes on the way to the gradient, and still has when that is there.
+    """
 
     forward: int
     backward: int
     keeps: Literal["input", "output", "both", "nothing"]
+    steps: int = 0
 
 
 FUNCTIONS = {
-    "abs": Function(1, 2, "input"),
+    "abs": Function(1, 2, "input", 1),
     "add": Function(1, 0, "nothing"),
-    "asin": Function(1, 5, "input"),
-    "atan": Function(1, 3, "input"),
+    "asin": Function(1, 5, "input", 4),
+    "atan": Function(1, 3, "input", 2),
     "ceil": Function(1, 0, "nothing"),
     "celu": Function(6, 5, "input"),
-    "cos": Function(1, 3, "input"),
-    "cosh": Function(1, 2, "input"),
+    "cos": Function(1, 3, "input", 2),
+    "cosh": Function(1, 2, "input", 1),
     "elu": Function(5, 5, "input"),
-    "erf": Function(1, 5, "input"),
-    "exp2": Function(1, 2, "output"),
+    "erf": Function(1, 5, "input", 4),
+    "exp2": Function(1, 2, "output", 1),
     "exp": Function(1, 1, "output"),
-    "expm1": Function(2, 2, "output"),
+    "expm1": Function(2, 2, "output", 1),
     "floor": Function(1, 0, "nothing"),
     "hardshrink": Function(3, 3, "input"),
     "hardtanh": Function(2, 3, "input"),
     "leaky_relu": Function(3, 3, "input"),
     "log": Function(1, 1, "input"),
-    "log1p": Function(2, 2, "input"),
-    "log10": Function(1, 2, "input"),
-    "log2": Function(1, 2, "input"),
+    "log1p": Function(2, 2, "input", 1),
+    "log10": Function(1, 2, "input", 1),
+    "log2": Function(1, 2, "input", 1),
     "log_sigmoid": Function(5, 5, "input"),
     "mish": Function(5, 11, "input"),
     "nan_to_num": Function(4, 2, "input"),
     "neg": Function(1, 1, "nothing"),
-    "pow": Function(1, 3, "input"),
-    "reciprocal": Function(1, 3, "output"),
-    "exponential": Function(1, 2, "both"),
+    "pow": Function(1, 3, "input", 2),
+    "reciprocal": Function(1, 3, "output", 2),
+    "exponential": Function(1, 2, "both", 1),
     "round": Function(1, 0, "nothing"),
-    "rsqrt": Function(2, 4, "output"),
+    "rsqrt": Function(2, 4, "output", 2),
     "selu": Function(6, 5, "input"),
     "sign": Function(1, 0, "nothing"),
-    "sin": Function(1, 2, "input"),
-    "sinh": Function(1, 2, "input"),
+    "sin": Function(1, 2, "input", 1),
+    "sinh": Function(1, 2, "input", 1),
     "softshrink": Function(3, 3, "input"),
     "softplus": Function(5, 5, "input"),
-    "sqrt": Function(1, 2, "output"),
-    "square": Function(1, 2, "input"),
-    "tan": Function(1, 3, "output"),
+    "sqrt": Function(1, 2, "output", 1),
+    "square": Function(1, 2, "input", 2),
+    "tan": Function(1, 3, "output", 2),
     "tril": Function(1, 1, "nothing"),
     "triu": Function(1, 1, "nothing"),
     "threshold": Function(2, 2, "input"),
+    "zero": Function(0, 0, "nothing"),
 }
-"""Functions of one tensor by name, a subexpression counted once. `exponential` is cˣ, `pow` xᶜ, `add` x + c."""
+"""Functions of one tensor by name, a subexpression counted once.
+
+`exponential` is cˣ, `pow` xᶜ, `add` x + c, `zero` stands for numbers that have nothing to do with x.
+"""
 
 
 FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
@@ -97,8 +105,12 @@ class Pointwise(Unary):
         yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
 
     def workspace(self, call: Call) -> Workspace:
-        """Of a power xᶜ backward makes xᶜ⁻¹ and c·xᶜ⁻¹ before the product with the incoming gradient."""
-        return Workspace(0, 2 * call.x.size) if self.function in ("pow", "square") else NO_WORKSPACE
+        """The steps of a gradient that PyTorch composes, such as xᶜ⁻¹ and c·xᶜ⁻¹ of a power xᶜ.
+
+        Numbers that are none are found by three masks: |x| is not infinite, x is itself, and both.
+        """
+        mask_bytes = 3 * call.x.size if self.function == "nan_to_num" else 0
+        return Workspace(0, FUNCTIONS[self.function].steps * call.x.size, mask_bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""

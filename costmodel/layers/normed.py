@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, layer, takes
+from costmodel.layers.base import Gradient, LayerFlops, Workspace, layer, takes
 from costmodel.layers.shape import Moving
 
 
@@ -35,6 +35,10 @@ class WeightNorm(Moving):
             if x.requires_grad:
                 yield Gradient(x, LayerFlops(0, both + work))
                 both = 0
+
+    def workspace(self, call: Call) -> Workspace:
+        """PyTorch makes both gradients, needed or not."""
+        return Workspace(0, sum(x.size for x in call.inputs if not x.requires_grad))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Both, and the norms."""

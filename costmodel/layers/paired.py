@@ -13,21 +13,27 @@ from costmodel.layers.kernels import backward_each, forward_pass
 
 
 class PairedFunction(NamedTuple):
-    """Operations per element: forward; backward for both, and for each alone. `result`: y is kept beside a and b."""
+    """Operations per element: forward; backward for both, and for each alone.
+
+    steps: tensors of y's size that backward makes for a gradient before that gradient itself, one at a time.
+    own: a gradient is of its own operand and the result, else of both operands.
+    """
 
     forward: int
     both: int
     first: int
     second: int
-    result: bool = False
+    steps: int
+    own: bool = False
 
 
 PAIRED = {
-    "atan2": PairedFunction(1, 4, 1, 2),
-    "logaddexp": PairedFunction(4, 0, 4, 4),
-    "xlogy": PairedFunction(4, 0, 4, 2),
+    "atan2": PairedFunction(1, 4, 1, 2, 3),
+    "hypot": PairedFunction(4, 0, 2, 2, 1, own=True),
+    "logaddexp": PairedFunction(4, 0, 4, 4, 3),
+    "xlogy": PairedFunction(4, 0, 4, 2, 1),
 }
-"""Functions of a and b: the angle of (b, a), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
+"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
 
 
 @layer
@@ -44,21 +50,34 @@ class Paired(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """See `PAIRED`; a broadcast operand sums."""
-        _, both, *alone, _ = PAIRED[self.function]
+        _, both, *alone, _, _ = PAIRED[self.function]
         for x, work in zip(call.inputs, alone, strict=True):
             if x.requires_grad:
                 yield Gradient(x, LayerFlops(0, (both + work + (not x.has(call.y.shape))) * call.y.size))
                 both = 0
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both, and the result if so."""
-        yield from call.inputs
-        if PAIRED[self.function].result:
+        """Both; or of those that need a gradient each for its own, and the result."""
+        own = PAIRED[self.function].own
+        yield from (x for x in call.inputs if x.requires_grad or not own)
+        if own:
             yield call.y
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """Gradients are of y's size until both are there: then a broadcast operand's is summed.
+
+        The last is made beside the first and its own steps. Of an angle backward makes 1/(a² + b²) and that with zeros
+        where nothing is divided, then for each gradient a product beside it, and −a, all of which stay until the end.
+        Of a·log b masks tell where a is 0, where b is not positive, and where both hold.
+        """
+        (a, b), n = call.inputs, call.y.size
+        needed = sum(x.requires_grad for x in call.inputs)
+        made, mask_bytes = (needed + PAIRED[self.function].steps) * n, 0
+        if self.function == "atan2":
+            made = (2 + 2 * needed) * n + (a.size if b.requires_grad else 0)
+        if self.function == "xlogy" and a.requires_grad:
+            mask_bytes = a.size + b.size + n
+        return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
 
 
 @layer

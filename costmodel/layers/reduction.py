@@ -7,8 +7,20 @@ from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Weightless, Workspace, layer, takes
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Gradient,
+    LayerFlops,
+    Unary,
+    Weightless,
+    Workspace,
+    layer,
+    takes,
+    takes_rank,
+)
 from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.symbolic.sizes import minimum
+from costmodel.training.dtypes import size_bytes
 
 Keeps = Literal["input", "output"]
 
@@ -82,6 +94,49 @@ class Reduce(Weightless):
     def workspace(self, call: Call) -> Workspace:
         """None."""
         return NO_WORKSPACE
+
+
+@layer
+class Trace(Weightless):
+    """The sum of a matrix's diagonal."""
+
+    source = "torch.trace; dx is g on the diagonal of zeros"
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Takes a matrix."""
+        takes_rank(call, 2, "rows, columns")
+
+    def output(self, call: Call) -> Shape:
+        """A scalar."""
+        return ()
+
+    def _terms(self, call: Call) -> int:
+        return minimum(*call.x.shape)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A sum of its terms."""
+        return LayerFlops(0, self._terms(call) - 1)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """No arithmetic."""
+        yield Gradient(call.x, LayerFlops(0, 0))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel."""
+        return forward_pass(call, "reduction")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Zeros, the places of the diagonal, and a copy with g there."""
+        return backward_pass(call, launches=3)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
+
+    def workspace(self, call: Call) -> Workspace:
+        """Backward fills a copy of zeros, at places in whole numbers."""
+        return Workspace(0, call.x.size, size_bytes(self._terms(call), "int64"))
 
 
 @layer
@@ -167,6 +222,14 @@ class LogCumsumExp(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A negation, two exponentials, two products and an addition per element."""
         yield Gradient(call.x, LayerFlops(0, 6 * call.x.size))
+
+    def workspace(self, call: Call) -> Workspace:
+        """Backward makes logarithms of what is positive of the gradient and of what is negative, and −∞ to fill both.
+
+        While the second of the two sums runs from the other end there are also the first, and of the second the
+        difference from y, turned round, its sum, and that turned back (``logcumsumexp_backward``).
+        """
+        return Workspace(0, 7 * call.x.size + 1)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and result."""

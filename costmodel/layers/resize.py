@@ -7,7 +7,7 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
 from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
@@ -136,16 +136,27 @@ class Pad(Moves):
 
 @layer
 class Padded(Moving):
-    """The same numbers with a rim, of one constant or of the input's own numbers; `keeps`: those, and the input."""
+    """The same numbers with a rim, of one constant or of the input's own numbers; `keeps`: those, and the input.
+
+    circular: the rim is of the other side's numbers, put there one side after another.
+    """
 
     source = "torch.nn.functional.pad; dx is a part of g, or sums what came from each number"
 
     shape: tuple[int, ...]
     keeps: bool = False
+    circular: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+        """New memory; a circular rim's in row-major order."""
+        return arranged(call, self.shape) if len(self.shape) == 4 and not self.circular else self.shape
+
+    def workspace(self, call: Call) -> Workspace:
+        """A circular rim's gradient is added to a copy of g without it, as one of the whole size: three with the sum.
+
+        By then g is free, if nobody else holds it.
+        """
+        return Workspace(0, 2 * call.y.size - call.x.size) if self.circular else NO_WORKSPACE
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """An addition per element where numbers are seen several times."""

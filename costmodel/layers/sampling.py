@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, layer, takes
+from costmodel.layers.base import Gradient, LayerFlops, Workspace, layer, takes
 from costmodel.layers.shape import Moving
 
 
@@ -79,12 +79,18 @@ class GridSample(Moving):
         """A product and an addition for each neighbour, to the image and to the places.
 
         g·x of each neighbour is added up over channels; a place then weighs it along all other axes, and scales it.
+        Places that choose the nearest get zeros.
         """
         near = 2**self._axes
         yield Gradient(call.x, LayerFlops(0, (1 if self.nearest else 2 * near) * call.y.size))
-        if not self.nearest:
-            of_place = self._axes * (self._axes * near + 1)
-            yield Gradient(call.inputs[1], LayerFlops(0, 2 * near * call.y.size + of_place * self._places(call)))
+        of_place = self._axes * (self._axes * near + 1)
+        work = 0 if self.nearest else 2 * near * call.y.size + of_place * self._places(call)
+        yield Gradient(call.inputs[1], LayerFlops(0, work))
+
+    def workspace(self, call: Call) -> Workspace:
+        """PyTorch makes the gradient of the places, needed or not."""
+        places = call.inputs[1]
+        return Workspace(0, 0 if places.requires_grad else places.size)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The image and the places."""

@@ -44,6 +44,13 @@ class Paired(Kernel):
             lambda g, s, a, b, y: -(s * a),
             lambda a, b: np.angle(b + 1j * a),
         ),
+        "hypot": Function(
+            lambda a, b: np.sqrt(a * a + b * b),
+            nothing,
+            lambda g, s, a, b, y: g * a / y,
+            lambda g, s, a, b, y: g * b / y,
+            np.hypot,
+        ),
         "logaddexp": Function(
             lambda a, b: np.log(np.exp(a) + np.exp(b)),
             nothing,
@@ -388,6 +395,7 @@ class GridSample(Kernel):
         if p.kind.nearest:
             np.add.at(dx, p.saved["where"], last)
             yield p.x, dx
+            yield p.inputs[1], zeros(p.inputs[1].shape, p.tally)
             return
         for where, weight, *_ in p.saved["corners"]:
             np.add.at(dx, where, last * weight[..., None])

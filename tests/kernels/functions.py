@@ -159,6 +159,7 @@ DEFINITIONS = {
     "threshold": Definition(
         lambda x: np.where(x > HIGH, x, SLOPE), lambda g, x, y: g * (x > HIGH), lambda x: x if x > HIGH else SLOPE
     ),
+    "zero": Definition(lambda x: zeros(x.shape, x.tally), _nothing, lambda x: 0),
     "tril": Definition(
         lambda x: np.where(_lower(x), x, 0), lambda g, x, y: np.where(_lower(g), g, 0), lambda x: x
     ),

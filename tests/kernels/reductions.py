@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from costmodel.layers.reduction import REDUCTIONS
-from tests.kernels.counting import Array
+from tests.kernels.counting import Array, zeros
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
 
 Axes = tuple[int, ...]
@@ -122,6 +122,23 @@ class Reduce(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
         return np.reshape(DEFINITIONS[self.row].expected(x, self.axes(p)), p.y.shape)
+
+
+class Trace(Kernel):
+    def case(self, draw: Draw) -> Case:
+        return Case(self.layer(), [Operand(draw(st.tuples(sizes, sizes)))])
+
+    def forward(self, p: Pass) -> Array:
+        places = np.arange(min(p.x.shape))
+        return np.add.reduce(p.x[places, places])
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        dx, places = zeros(p.x.shape, p.tally), np.arange(min(p.x.shape))
+        dx[places, places] = g
+        yield p.x, dx
+
+    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+        return np.trace(x)
 
 
 class SoftmaxAlong(Kernel):

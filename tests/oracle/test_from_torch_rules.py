@@ -68,6 +68,7 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
 def beyond_the_tracker(model: Any, module: Called) -> dict[str, int]:
     """Bytes by which each phase's peak on paper is above what a tracker sees of the same."""
     inputs, on_paper = module.inputs, stated(cm.predict(model, device="cpu", optimizer="sgd"))
+    module.zero_grad()
     with Tracker([*inputs, *module.parameters()]) as tracker:
         (y,) = module(*inputs)
         gradient = torch.empty_like(y)

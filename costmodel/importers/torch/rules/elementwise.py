@@ -94,7 +94,13 @@ def _from_result(op: OpCall) -> Pointwise | None:
     return Pointwise(op.step.op, in_place=True) if in_place else None
 
 
-@rule(*(name for name in FUNCTIONS if name not in ("add", "pow", "exponential", "elu", "leaky_relu", *ACTIVATIONS)))
+@rule(
+    *(
+        name
+        for name in FUNCTIONS
+        if name not in ("add", "pow", "exponential", "elu", "leaky_relu", "zero", *ACTIVATIONS)
+    )
+)
 def function(op: OpCall) -> Tensor:
     """A function of one tensor."""
     x, name = op.tensor("self"), op.step.op
@@ -274,6 +280,9 @@ LOGIC = (
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 
+TAKEN_OVER = frozenset({"bernoulli", "exponential", "fill", "normal", "uniform", "zero"})
+"""What puts other numbers in the place of a tensor's: autograd hands on a gradient of zeros."""
+
 
 @rule(*RANGES)
 def range_(op: OpCall) -> Tensor:
@@ -281,6 +290,9 @@ def range_(op: OpCall) -> Tensor:
     if not op.is_tensor("self"):
         return op.layer(Made(op.shape, op.role))
     x = op.tensor("self")
+    if x.requires_grad and op.step.op in TAKEN_OVER:
+        y = op.layer(Pointwise("zero"), x)
+        return y.view(y.shape, None) if op.step.op == "bernoulli" else y
     y = op.layer(Made(op.shape, op.role), x)
     alike = not op.step.op.startswith(("new_", "bernoulli")) and x.has(op.shape)
     return y.view(y.shape, dense_strides(x.shape, x.strides)) if alike else y
@@ -292,4 +304,7 @@ def logic(op: OpCall) -> Tensor:
     inputs = [op.tensor(name) for name in ("self", "other", "input") if op.is_tensor(name)]
     if any(x.requires_grad for x in inputs) and op.role == "activation":
         raise op.fail("of numbers that need gradients has no rule")
-    return made(op, *inputs)
+    y = made(op, *inputs)
+    if op.step.op == "diff" and not (op.has("prepend") or op.has("append")):  # of two slices, in their order
+        return y.view(y.shape, dense_strides(y.shape, inputs[0].strides))
+    return y

@@ -11,7 +11,7 @@ from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmu
 from costmodel.layers.indexing import Chosen, Made
 from costmodel.layers.normed import WeightNorm
 from costmodel.layers.paired import PAIRED, Paired
-from costmodel.layers.reduction import LogCumsumExp, Reduce
+from costmodel.layers.reduction import LogCumsumExp, Trace
 from costmodel.layers.resize import Padded
 from costmodel.layers.sampling import GridSample, WindowMean
 from costmodel.layers.shape import Copied
@@ -60,10 +60,7 @@ def diag_embed(op: OpCall) -> Tensor:
 @rule("trace")
 def trace(op: OpCall) -> Tensor:
     """The sum of a diagonal."""
-    x = op.tensor("self")
-    rows, columns = strides_of(x)
-    size = min(x.shape, key=value_of)
-    return op.layer(Reduce("sum", ()), op.part(x, (size,), (rows + columns,)))
+    return op.layer(Trace(), op.tensor("self"))
 
 
 @rule("rot90")
@@ -143,7 +140,7 @@ def grid_sample(op: OpCall) -> Tensor:
 @rule("affine_grid_generator")
 def affine_grid(op: OpCall) -> Tensor:
     """A product with the places of a plain grid."""
-    return op.layer(AffineGrid(op.shape), op.tensor("theta"))
+    return op.layer(AffineGrid(op.shape, op.value("align_corners", False)), op.tensor("theta"))
 
 
 @rule("_trilinear")

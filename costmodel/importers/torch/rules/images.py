@@ -60,7 +60,7 @@ def pad(op: OpCall) -> Tensor:
     """A rim of one number, or of the image's own."""
     mode = "constant" if op.step.op == "constant_pad_nd" else op.value("mode", op.step.op.split("_")[0])
     saved = mode.startswith(("reflect", "replic"))
-    return op.layer(Padded(op.shape, saved), op.tensor("self"))
+    return op.layer(Padded(op.shape, saved, circular=mode == "circular"), op.tensor("self"))
 
 
 @rule(
