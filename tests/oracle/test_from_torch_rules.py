@@ -34,7 +34,7 @@ these hold for a moment is not on paper, so that the peak of backward is not to 
 """
 
 MOST_BEYOND = 12
-"""Tensors of the largest size there is: by so many at most is a peak of `COMPOSED` off (of ``cumprod_backward`` ten)."""
+"""Tensors of the largest size there is: by so many at most a peak of `COMPOSED` is off (of ``cumprod`` by ten)."""
 
 
 MADE_OF = {"square": "pow", "relu6": "hardtanh"}
