@@ -93,9 +93,12 @@ class Multiply(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """The products that a broadcast operand sums."""
-        summed = [x for x in call.inputs if x.requires_grad and not x.has(call.y.shape)]
-        return Workspace(0, sum(call.y.size for _ in summed))
+        """Both products are there before those of a broadcast operand are summed, one operand after another."""
+        needed = [x for x in call.inputs if x.requires_grad]
+        first = next((x for x in needed if not x.has(call.y.shape)), None)
+        if first is None:
+            return NO_WORKSPACE
+        return Workspace(0, len(needed) * call.y.size + first.size - sum(x.size for x in needed))
 
 
 @layer
@@ -304,8 +307,10 @@ class Divide(Elementwise):
             yield call.inputs[0]
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """For b's gradient a/b, that over b, and −g, before a's is made; a product that a broadcast a sums."""
+        a, b = call.inputs
+        made = 4 * call.y.size if b.requires_grad else call.y.size + (0 if a.has(call.y.shape) else a.size)
+        return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad))
 
 
 @layer
@@ -393,8 +398,9 @@ class Extreme(Elementwise):
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """g/2, for where both are equal, and two masks: where they are, and where the other one is beyond."""
+        needed = [x for x in call.inputs if x.requires_grad]
+        return Workspace(0, (len(needed) + 1) * call.y.size - sum(x.size for x in needed), 2 * call.y.size)
 
 
 @layer
@@ -414,8 +420,9 @@ class Subtract(Elementwise):
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """−g, if a broadcast b sums it."""
+        b = call.inputs[1]
+        return Workspace(0, call.y.size if b.requires_grad and not b.has(call.y.shape) else 0)
 
 
 @layer

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
-    NO_WORKSPACE,
     Gradient,
     LayerFlops,
     Unary,
@@ -92,8 +91,15 @@ class Reduce(Weightless):
             yield call.x if keeps == "input" else call.y
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """What backward makes on the way.
+
+        Of extremes a mask of where they are, how many, and g divided by that; x − y and eˣ⁻ʸ; x − μ, μ and the factor
+        before it, of a deviation also g divided by it.
+        """
+        x, y = call.x.size, call.y.size
+        if self.function in ("amax", "amin"):
+            return Workspace(0, y, x + size_bytes(y, "int64"))
+        return Workspace(0, {"logsumexp": 2 * x, "var": x + 2 * y, "std": x + 3 * y}.get(self.function, 0))
 
 
 @layer

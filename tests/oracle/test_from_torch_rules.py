@@ -24,23 +24,17 @@ from .tracker import Tracker
 pytestmark = pytest.mark.oracle
 
 COMPOSED = """
-_embedding_bag _weight_norm_interface affine_grid_generator grid_sampler_3d logaddexp nll_loss_forward trace
-xlogy
-__and__ __lshift__ __or__ __rshift__ __xor__ _to_copy abs addcdiv addcmul addmm all amax amin any asin atan baddbmm
-bernoulli binary_cross_entropy binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not
-bitwise_or bitwise_xor broadcast_to clamp clamp_max clamp_min clip constant copy cos cosh cross_entropy_loss cumprod
-cumsum diff div divide einsum embedding eq erf exp2 expand expand_as expm1 fill floor_divide fmod gather ge ger gt
-gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
-index index_add index_copy index_fill index_put index_select instance_norm isfinite isin isinf isnan isneginf kl_div
-l1_loss le lerp linalg_vector_norm log10 log1p log2 logical_and logical_not logical_or logical_xor logsumexp lt
-masked_fill max maximum min minimum mish nan_to_num ne nll_loss nll_loss2d nll_loss_nd norm normal one_hot outer pow
-prelu prod reciprocal remainder repeat rms_norm rsqrt rsub scaled_dot_product_attention scatter scatter_add
-scatter_reduce sin sinh sqrt square std sub subtract sum take_along_dim tan tile to true_divide type_as unfold
-uniform var where zero
+addcdiv addcmul addmm baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to clamp clamp_max
+clamp_min clip constant copy cross_entropy_loss cumprod cumsum einsum expand gather gru gru_cell index index_put
+index_select kl_div l1_loss lerp linalg_vector_norm lstm masked_fill max min mish norm pow prelu prod repeat rms_norm
+rnn_relu rnn_tanh scatter_reduce sum take_along_dim tile to type_as unfold where
 """
-"""Operators whose gradient PyTorch composes of several kernels, or sums by them, where on paper it is one: what these
-hold for a moment is not on paper, so that the peak of backward is not to the byte.
+"""Operators whose gradient PyTorch composes of several operators, or adds up by them, where on paper it is one: what
+these hold for a moment is not on paper, so that the peak of backward is not to the byte, but within `MOST_BEYOND`.
 """
+
+MOST_BEYOND = 12
+"""Tensors of the largest size there is: by so many at most a peak of `COMPOSED` is off (of ``cumprod`` by ten)."""
 
 
 MADE_OF = {"square": "pow", "relu6": "hardtanh"}
@@ -62,7 +56,9 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
     if then == "kept" and len(module.weights) == 1:
         beyond = beyond_the_tracker(model, module)
         assert beyond["forward"] <= 0  # Python has names for more than what is used again
-        assert name in COMPOSED.split() or beyond.get("backward", 0) == 0
+        largest = max(x.nbytes for x in (*module.inputs, *module.parameters()))
+        most = MOST_BEYOND * largest if name in COMPOSED.split() else 0
+        assert abs(beyond.get("backward", 0)) <= most
 
 
 def beyond_the_tracker(model: Any, module: Called) -> dict[str, int]:
