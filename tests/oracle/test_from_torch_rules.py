@@ -37,7 +37,7 @@ MOST_BEYOND = 12
 """Tensors of the largest size there is: by so many at most a peak of `COMPOSED` is off (of ``cumprod`` by ten)."""
 
 
-MADE_OF = {"square": "pow", "relu6": "hardtanh"}
+MADE_OF = {"square": "pow", "relu6": "hardtanh", "selu": "elu"}
 """Operators that PyTorch writes in place as another one, which is then captured."""
 
 
