@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,8 @@ from costmodel.layers.shape import Reshape, Slice, TransposeLast
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""
+# With both bounds in the type: beside those of `Size`, bounds of the field would be left out.
+FewTokens = Annotated[int, Field(strict=True, ge=1, le=8)]
 
 
 class VisionTransformer(Architecture):
@@ -74,7 +76,7 @@ class VisionTransformer(Architecture):
     last_norm: Literal["all", "first"] = Field(
         default="all", description="norm after the last block, of all tokens or of the first, which alone is handed on"
     )
-    tokens: Size = Field(default=1, le=8, description="trained tokens before the patches")
+    tokens: FewTokens = Field(default=1, description="trained tokens before the patches")
     mask_token: bool = Field(default=False, description="a trained token among the weights, which nothing reads")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
     class_bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
