@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from costmodel.architectures.feedforward import activated, mlp, scaled
 from costmodel.architectures.spec import Experts, TransformerSpec
 from costmodel.graph.tensor import Tensor
@@ -48,6 +46,8 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
 
 def capacity(experts: Experts, tokens: int) -> int:
     """Rows that each expert computes: its even share of the tokens' choices, times the capacity factor, rounded up."""
+    from fractions import Fraction
+
     factor = Fraction(str(experts.capacity_factor))
     return ceil_div(factor.numerator * experts.per_token * tokens, factor.denominator * experts.count)
 
@@ -59,6 +59,8 @@ def busy(experts: Experts) -> int | None:
     """
     if experts.capacity_factor is not None or experts.imbalance == 1:
         return None
+    from fractions import Fraction
+
     factor = Fraction(str(experts.imbalance))
     return ceil_div(factor.denominator * experts.count, factor.numerator)
 

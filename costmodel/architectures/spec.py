@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from math import ceil, floor, lcm
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -453,6 +452,8 @@ class TransformerSpec(Architecture):
         return 1 if self.value("rotary.size") is None else self.rotated + (self.latent is not None)
 
     def _allowed_of_experts(self, name: str) -> Allowed:
+        from fractions import Fraction
+
         experts = Experts(count=2) if self.experts is None else self.experts
         k, groups, saved = experts.per_token, experts.groups or 1, experts.chosen_groups or 1
         busiest = Fraction(str(experts.imbalance))

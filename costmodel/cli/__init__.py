@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 NARROWEST = 40
 """Columns that a terminal is taken to have at least."""
 LONGEST_ERROR = 1_000
-_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROLS = "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 """What moves a terminal's cursor, or turns its text round, written as JSON does; names from files may have it."""
-_COLOURS = re.compile("\x1b\\[(?:0|1|2|1;31)m")
+_COLOURS = "\x1b\\[(?:0|1|2|1;31)m"
 """The colours and weights that answers have on a terminal."""
 COMPLETION = "_COSTMODEL_COMPLETE"
 """Set by a shell that completes a command line; ``bash_source`` and the like ask for the script that does so."""
@@ -78,12 +77,19 @@ def _answered(arguments: Sequence[str]) -> int:
     except CostModelError as error:
         return _fail(str(error), 2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    own = _COLOURS if page.colours else re.compile("(?!)")
-    words, colours = own.split(text), [*own.findall(text), ""]
-    plain = (_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", part) for part in words)
-    text = "".join(part for pair in zip(plain, colours, strict=True) for part in pair)
+    words, colours = [text], [""]
+    if page.colours:
+        words, colours = re.split(_COLOURS, text), [*re.findall(_COLOURS, text), ""]
+    text = "".join(part for pair in zip(map(_shown, words), colours, strict=True) for part in pair)
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
     return code
+
+
+def _shown(text: str) -> str:
+    """Text without what moves a cursor."""
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
+    return re.sub(_CONTROLS, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _page() -> Page:
@@ -91,7 +97,11 @@ def _page() -> Page:
     from costmodel.display.table import Page
 
     terminal = sys.stdout.isatty()
-    columns = shutil.get_terminal_size().columns if terminal or os.environ.get("COLUMNS", "").isdecimal() else None
+    columns = None
+    if terminal or os.environ.get("COLUMNS", "").isdecimal():
+        import shutil
+
+        columns = shutil.get_terminal_size().columns
     dumb = "NO_COLOR" in os.environ or os.environ.get("TERM", "dumb") == "dumb"
     return Page(max(columns, NARROWEST) if columns else None, terminal and not dumb)
 

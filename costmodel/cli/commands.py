@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -58,6 +57,8 @@ class Verb(click.Command):
         answer, code = found if type(found) is tuple else (found, 0)
         if not as_json:
             return str(answer), code
+        import json
+
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         return json.dumps(answer.to_dict(), indent=2, ensure_ascii=ascii_only), code
 

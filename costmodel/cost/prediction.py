@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -290,6 +289,8 @@ class Prediction(Data):
 
         Raises CostModelError if the data describes no prediction, or if its numbers are not what its model costs.
         """
+        import json
+
         from costmodel.importers.files import as_json, build
 
         if not isinstance(data, dict) or not isinstance(data.get("settings"), dict) or "model" not in data:
@@ -307,6 +308,8 @@ class Prediction(Data):
     @classmethod
     def from_json(cls, text: str) -> Prediction:
         """The prediction that `to_json` wrote. Raises CostModelError."""
+        import json
+
         try:
             data = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:

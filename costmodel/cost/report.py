@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from costmodel.cost.rows import Row, rows_of
@@ -132,6 +131,8 @@ def text(p: Prediction, depth: int | None = None, shapes: bool = False) -> str:
 
 def html(p: Prediction) -> str:
     """The same for a notebook. Everything is escaped; colours are the page's own, so that it reads in dark mode."""
+    from html import escape
+
     drawn = "".join(table.html() for table in tables(p))
     notes = "".join(f"<p>{escape(note)}</p>" for note in footnotes(p))
     said = "".join(f"<li><b>{escape(topic)}</b>: {escape(sentence)}</li>" for topic, sentence in conventions(p))

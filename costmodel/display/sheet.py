@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from costmodel.display.table import Marked, Table, narrowed, styled, wrapped
@@ -26,6 +25,8 @@ class Sheet(NamedTuple):
 
     def html(self) -> str:
         """The same for a notebook or a page; everything is escaped, colours are the page's own."""
+        from html import escape
+
         lines = [escape(line) for line in self.head]
         head = "<br>".join([*(f"<b>{line}</b>" for line in lines[:1]), *lines[1:]])
         warned = "".join(f"<p><b>warning:</b> {escape(warning)}</p>" for warning in self.warnings)

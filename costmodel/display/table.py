@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from html import escape
 from textwrap import fill
 from typing import Literal, NamedTuple
 
@@ -159,6 +158,8 @@ class Table(NamedTuple):
         return "  ".join(padded).rstrip()
 
     def _row(self, tag: str, cells: Cells, *, bold: bool) -> str:
+        from html import escape
+
         weight = "bold" if bold else "normal"
         shown = "".join(
             f'<{tag} style="{_CELL};font-weight:{weight};text-align:{"left" if column in self.words else "right"}'

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from math import inf
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SettingError, shown
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
@@ -136,10 +138,10 @@ _TIMES: dict[str, Callable[[Any], str]] = {
 }
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
-_NUMBER = re.compile(r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*")
+_NUMBER = r"\s*[0-9.,_]+(?:[eE]\+?[0-9]+)?\s*"
 NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?"
 """What is read as a number, such as 24, 24.5 or 1.5e9."""
-_SIZE = re.compile(rf"\s*({NUMBER})\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*", re.IGNORECASE)
+_SIZE = rf"(?i)\s*({NUMBER})\s*(?:([kmgtp])(i?)b?|b|bytes?)\s*"
 
 
 @dataclass(frozen=True)
@@ -161,13 +163,15 @@ def read_budget(memory: Any, what: str = "memory") -> Budget:
     elif isinstance(memory, float):
         raise SettingError(f"{what}={memory} is not a whole number of bytes: round it, or use text such as '24 GiB'")
     else:
-        found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
-        if found is None and isinstance(memory, str) and _NUMBER.fullmatch(memory):
+        found = re.fullmatch(_SIZE, memory) if isinstance(memory, str) else None
+        if found is None and isinstance(memory, str) and re.fullmatch(_NUMBER, memory):
             raise SettingError(f"{what}={shown(memory)} has no unit: use text such as '24 GiB', '24 GB' or '24 bytes'")
         if found is None:
             raise SettingError(
                 f"{what}={shown(memory)} is not an amount of memory: use text such as '24 GiB' or '24 GB'"
             )
+        from fractions import Fraction
+
         number, prefix, binary = found.groups(default="")
         size = int(Fraction(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
         letter = prefix.upper() if binary or prefix.lower() != "k" else "k"
@@ -197,16 +201,16 @@ def whole(number: Any) -> int | None:
 
 
 _MEASURES = {
-    "FLOP/s": (re.compile(r"FLOP/s|FLOPS|OP/s|OPS", re.IGNORECASE), "312 TFLOP/s", "an arithmetic rate"),
-    "B/s": (re.compile(r"B/s|Bps|[Bb]ytes?/s"), "3.35 TB/s", "a bandwidth"),
-    "bit/s": (re.compile(r"[Bb]its?/s|bps"), "400 Gbit/s", "a bandwidth"),
-    "Hz": (re.compile(r"Hz", re.IGNORECASE), "1.41 GHz", "a frequency"),
-    "W": (re.compile(r"W|watts?", re.IGNORECASE), "400 W", "a power"),
-    "s": (re.compile(r"s|seconds?", re.IGNORECASE), "5 µs", "a time"),
+    "FLOP/s": (r"(?i)FLOP/s|FLOPS|OP/s|OPS", "312 TFLOP/s", "an arithmetic rate"),
+    "B/s": (r"B/s|Bps|[Bb]ytes?/s", "3.35 TB/s", "a bandwidth"),
+    "bit/s": (r"[Bb]its?/s|bps", "400 Gbit/s", "a bandwidth"),
+    "Hz": (r"(?i)Hz", "1.41 GHz", "a frequency"),
+    "W": (r"(?i)W|watts?", "400 W", "a power"),
+    "s": (r"(?i)s|seconds?", "5 µs", "a time"),
 }
 """How each unit is spelt after its prefix, an example, and what it measures."""
 _SMALL = {"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3}
-_AMOUNT = re.compile(rf"\s*({NUMBER})\s*(\D.*?)?\s*")
+_AMOUNT = rf"\s*({NUMBER})\s*(\D.*?)?\s*"
 
 
 def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
@@ -222,7 +226,7 @@ def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> floa
         if not (number > 0 or (zero and number == 0)):
             raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
         return number
-    found = _AMOUNT.fullmatch(value) if isinstance(value, str) and len(value) < 80 else None
+    found = re.fullmatch(_AMOUNT, value) if isinstance(value, str) and len(value) < 80 else None
     if found is None:
         raise SettingError(f"{what}={shown(value)} is not {measure}: use text such as '{example}'")
     if found[2] is None:
@@ -230,6 +234,8 @@ def read_amount(value: Any, what: str, unit: str, *, zero: bool = False) -> floa
     scale = _scale(found[2], unit)
     if scale is None:
         raise SettingError(f"{what}={shown(value)} is not {measure}{_instead(found[1], found[2], unit, example)}")
+    from fractions import Fraction
+
     number = float(Fraction(found[1]) * scale)
     if not number and not zero:
         raise SettingError(f"{what}={shown(value)} is not {measure} above 0: use one such as '{example}'")
@@ -245,7 +251,9 @@ def _as_float(value: float) -> float:
 
 def _scale(spelt: str, unit: str) -> Fraction | None:
     """What one of a unit with its prefix is, such as "TB/s" or "TiB/s"; None for another unit."""
-    if _MEASURES[unit][0].fullmatch(spelt):
+    from fractions import Fraction
+
+    if re.fullmatch(_MEASURES[unit][0], spelt):
         return Fraction(1)
     prefix, rest = spelt[0], spelt[1:]
     if unit == "s":
@@ -254,7 +262,7 @@ def _scale(spelt: str, unit: str) -> Fraction | None:
         power, base = _POWERS.get(prefix.lower()), 1000
         if unit == "B/s" and rest[:1] == "i":
             base, rest = 1024, rest[1:]
-    if power is not None and _MEASURES[unit][0].fullmatch(rest):
+    if power is not None and re.fullmatch(_MEASURES[unit][0], rest):
         return Fraction(base) ** power
     bits = _scale(spelt, "bit/s") if unit == "B/s" else None
     return bits / 8 if bits is not None else None

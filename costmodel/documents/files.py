@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.errors import CostModelError, SpecError
@@ -17,9 +15,11 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # A wheel has the specs in the package; a checkout and an editable install have them beside it.
-SPECS = next((path for path in (PACKAGE / "specs", PACKAGE.parent / "specs") if path.is_dir()), PACKAGE / "specs")
+_HOMES = [os.path.join(home, "specs") for home in (PACKAGE, os.path.dirname(PACKAGE))]
+SPECS = next(filter(os.path.isdir, _HOMES), _HOMES[0])
+"""The folder of the ready models."""
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_BYTES = 2**20
@@ -69,6 +69,8 @@ def text_of(path: str | os.PathLike[str], where: str, what: str = "model") -> st
     """
     text = _text(path, where, what)
     if os.fsdecode(path).lower().endswith(".json") and text.strip():
+        import json
+
         try:
             json.loads(text)
         except json.JSONDecodeError as error:

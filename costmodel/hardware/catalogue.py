@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from costmodel.display.sheet import Sheet
@@ -14,7 +15,7 @@ from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SpecError, UnknownNameError, shown
 from costmodel.hardware.machine import Machine
 
-MACHINES = SPECS / "machines"
+MACHINES = Path(SPECS) / "machines"
 
 _FILLERS = frozenset(
     {

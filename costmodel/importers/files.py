@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -86,6 +85,8 @@ def build_document(document: Document) -> Architecture:
 
 def as_json(data: Any, what: str) -> Any:
     """Plain data as JSON gives it back, with lists for tuples. Raises CostModelError if it is not `what`, nor JSON."""
+    import json
+
     try:
         return json.loads(json.dumps(data))
     except (TypeError, ValueError, RecursionError) as error:
@@ -117,7 +118,7 @@ def _says_something(cls: type) -> bool:
 
 def to_yaml(model: Architecture) -> str:
     """`describe` as YAML text, which `read` takes."""
-    from costmodel.documents.document import dump
+    from costmodel.documents.yaml_reader import dump
 
     return dump(describe(model))
 

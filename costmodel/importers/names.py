@@ -55,12 +55,13 @@ OTHER_NAMES: Final = {
 """What repositories and other libraries call a ready model, where no rule leads from that name to ours."""
 
 # Words that tell a tuned or repackaged release from the model it was made of; none of them changes an architecture.
-TUNED = re.compile(r"-(hf|base|instruct|chat|it|sft|dpo|pt|deduped|bf16|fp16|unsloth|\d{4}|in1k|224)(?=-|$)")
+TUNED = r"-(hf|base|instruct|chat|it|sft|dpo|pt|deduped|bf16|fp16|unsloth|\d{4}|in1k|224)(?=-|$)"
+_SPACING = str.maketrans("", "", "-_ ")
 
 
 def plain(name: str) -> str:
     """A name without what people write in several ways: case, "-", "_" and spaces."""
-    return re.sub(r"[-_ ]", "", name.lower())
+    return name.lower().translate(_SPACING)
 
 
 def ready_name(name: str, ready: Mapping[str, str]) -> str | None:
@@ -84,4 +85,4 @@ def released_name(name: str) -> str:
 
 def untuned(name: str) -> str:
     """A released name without the words of tuned releases; without the recipe too, as in ``resnet50.a1-in1k``."""
-    return TUNED.sub("", re.sub(r"\.[a-z]\w*-in1k$", "", name))
+    return re.sub(TUNED, "", re.sub(r"\.[a-z]\w*-in1k$", "", name))

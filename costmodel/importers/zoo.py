@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from functools import cache, cached_property
 from math import inf
 
@@ -16,7 +15,7 @@ from costmodel.importers.names import plain, ready_name, released_name, untuned
 from costmodel.training.frozen import Frozen, frozen
 from costmodel.training.settings import Settings
 
-HUB_ID = re.compile(r"(?P<owner>[\w.-]+)/[\w.-]+(?<!\.yaml)(?<!\.yml)(?<!\.json)")
+HUB_ID = r"(?P<owner>[\w.-]+)/[\w.-]+(?<!\.yaml)(?<!\.yml)(?<!\.json)"
 """An owner and a name, as model hubs write them."""
 
 
@@ -139,18 +138,21 @@ def _ready(name: str) -> Architecture:
 
 @cache
 def _spec(name: str) -> Architecture:
-    return read(SPECS / f"{name}.yaml")
+    return read(os.path.join(SPECS, f"{name}.yaml"))
 
 
 @cache
 def _names() -> dict[str, str]:
     """Names by their plain form."""
-    return {plain(path.stem): path.stem for path in sorted(SPECS.glob("*.yaml"), key=lambda path: path.stem)}
+    names = sorted(name.removesuffix(".yaml") for name in os.listdir(SPECS) if name.endswith(".yaml"))
+    return {plain(name): name for name in names}
 
 
 def _from_path(path: str | os.PathLike[str]) -> Architecture:
     if not os.path.lexists(path):
-        hub_id = HUB_ID.fullmatch(os.fsdecode(path))
+        from difflib import get_close_matches  # only errors need it
+
+        hub_id = re.fullmatch(HUB_ID, os.fsdecode(path))
         if hub_id and not os.path.isdir(hub_id["owner"]) and (found := ready_name(hub_id[0], _names())):
             return _spec(found)
         stem = plain(untuned(released_name(os.path.splitext(os.fsdecode(path))[0] if not hub_id else hub_id[0])))

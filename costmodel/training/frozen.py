@@ -1,18 +1,41 @@
-"""Frozen dataclasses whose methods are written once: generating them anew for each class slows a cold start."""
+"""Frozen dataclasses whose methods are written once, and whose ``__init__`` is generated when one is first made.
+
+Generating methods for each of the classes that are imported, of which a question makes a few, slows a cold start.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from _thread import RLock
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 C = TypeVar("C", bound=type)
 
 
+class _Signature:
+    """That of the generated ``__init__``, for editors and ``help``."""
+
+    def __get__(self, instance: object, owner: type[Frozen]) -> Any:
+        from inspect import signature
+
+        if instance is not None or not hasattr(owner, "__dataclass_fields__"):
+            raise AttributeError("__signature__")
+        own = signature(owner.__init__)
+        return own.replace(parameters=[*own.parameters.values()][1:])
+
+
 class Frozen:
     """Base for what `frozen` decorates: fields are set once, equal fields make equal objects."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    __signature__: ClassVar[Any] = _Signature()
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Generate the ``__init__`` of the class, and call that."""
+        if not hasattr(type(self), "__dataclass_fields__"):
+            raise TypeError(f"{type(self).__name__} is abstract")
+        self.__init__(*values, **named)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__ or name not in self.__dataclass_fields__:
@@ -37,7 +60,33 @@ class Frozen:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+class _Pending:
+    """Fields of a class that is no dataclass yet: it is made one when they are asked for."""
+
+    def __init__(self, cls: type, kw_only: bool) -> None:
+        self.cls = cls
+        self.kw_only = kw_only
+
+    def __get__(self, instance: object, owner: type) -> dict[str, Any]:
+        with _LOCK:
+            if vars(self.cls)["__dataclass_fields__"] is self:
+                if "__init__" in vars(self.cls):
+                    del self.cls.__init__
+                dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=self.kw_only)(self.cls)
+        return vars(self.cls)["__dataclass_fields__"]
+
+
+_LOCK = RLock()
+
+
 @dataclass_transform(frozen_default=True)
 def frozen(*, kw_only: bool = False) -> Callable[[C], C]:
     """Make a subclass of `Frozen` a dataclass, of which only ``__init__`` is generated."""
-    return dataclasses.dataclass(eq=False, repr=False, match_args=False, kw_only=kw_only)
+
+    def mark(cls: C) -> C:
+        type.__setattr__(cls, "__dataclass_fields__", _Pending(cls, kw_only))
+        if cls.__init__ is not Frozen.__init__:  # that of a base, which has other fields
+            cls.__init__ = Frozen.__init__
+        return cls
+
+    return mark

@@ -338,7 +338,7 @@ def test_a_wrong_search_is_refused(asked: dict[str, object], said: str) -> None:
 
 def test_models_lists_every_spec_once() -> None:
     assert sorted(NAMES) == NAMES
-    assert set(NAMES) == {path.stem for path in SPECS.glob("*.yaml")}
+    assert set(NAMES) == {path.stem for path in Path(SPECS).glob("*.yaml")}
 
 
 @pytest.mark.parametrize("name", ["gpt2-small", "GPT2-Small", "gpt2_small", "GPT2 small", "gpt2small"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,7 +108,9 @@ def test_the_order_in_memory_is_pytorchs(first: list[Any], item: Any) -> None:
 
 # The zoo.
 
-ZOO = [path.stem for path in sorted(SPECS.glob("*.yaml")) if path.read_text("utf-8").startswith("architecture: cnn")]
+ZOO = [
+    path.stem for path in sorted(Path(SPECS).glob("*.yaml")) if path.read_text("utf-8").startswith("architecture: cnn")
+]
 ELSEWHERE = {"lenet-5", "mobilenet_v1", "unet"}
 """Not in torchvision."""
 VARIANTS: dict[str, dict[str, Any]] = {"googlenet": {"aux_logits": False, "init_weights": False}}
