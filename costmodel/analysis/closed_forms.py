@@ -19,9 +19,9 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import ALL, QUANTITIES, TIMED
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
-from costmodel.symbolic.guards import Condition, Decisions, Noting
+from costmodel.symbolic.guards import Condition, Decisions, expression
 from costmodel.symbolic.polynomial import Polynomial
-from costmodel.symbolic.sizes import value_of
+from costmodel.symbolic.sizes import SymInt, value_of
 
 if TYPE_CHECKING:
     from costmodel.performance.grids import LetteredTime
@@ -175,7 +175,7 @@ class ClosedForms:
                 prediction.value(quantity)  # where there is none it says why
         return LetteredTime(prediction.time)
 
-    def _lettered(self, sizes: dict[str, int], letters: Mapping[str, Noting]) -> Architecture:
+    def _lettered(self, sizes: dict[str, int], letters: Mapping[str, SymInt]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
         try:
             sized = varied(self.model, self.changed | sizes)
@@ -232,7 +232,7 @@ def _follow(tree: Branch | Leaf | None, point: Mapping[str, int]) -> Leaf | None
 
 def _checked(value: int, point: Mapping[str, int]) -> Polynomial:
     """The formula of a quantity; it gives what was traced."""
-    formula = value.expression if isinstance(value, Noting) else Polynomial.of(value)
+    formula = expression(value)
     if formula.value(point) != value_of(value):
         raise ArithmeticError(f"a formula gives {formula.value(point)}, not {value_of(value)}")
     return formula

@@ -19,7 +19,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, unknown
-from costmodel.symbolic.sizes import expression
+from costmodel.symbolic.guards import expression
 from costmodel.symbolic.symbols import CeilDiv
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -123,7 +123,7 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     if not value:
         raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
     point: dict[Any, int] = {_symbol(d.symbol): d.value for d in definitions_of(prediction)}
-    formula = _smooth(sympy.sympify(expression(prediction.lettered.value(quantity))), point)
+    formula = _smooth(expression(prediction.lettered.value(quantity)).sympy(), point)
     ranked = []
     for definition in definitions_of(prediction):
         slope = _fraction(sympy.diff(formula, _symbol(definition.symbol)).subs(point))

@@ -18,7 +18,7 @@ from costmodel.display.table import wrapped
 from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
-from costmodel.symbolic.sizes import Letter, expression
+from costmodel.symbolic.guards import expression, symint
 
 _EXTENTS = sympy.symbols("B T P H W", integer=True, positive=True)
 """Sizes of a batch: formulas read best with them in front."""
@@ -29,7 +29,7 @@ def repeats_of(block: Block) -> list[sympy.Symbol]:
     found: dict[sympy.Symbol, None] = {}
     for entry in block.entries:
         if isinstance(entry, Block):
-            found.update(dict.fromkeys(sympy.sympify(expression(entry.count)).free_symbols))
+            found.update(dict.fromkeys(expression(entry.count).sympy().free_symbols))
             found.update(dict.fromkeys(repeats_of(entry)))
     return list(found)
 
@@ -220,7 +220,7 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
     for lettered in (prediction.typical, prediction.lettered):
-        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root))
+        formula = readable(expression(lettered.value(quantity)).sympy(), repeats_of(lettered.run.root))
         shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
         numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
         if _worked_out(formula, numbers) == value:
@@ -280,17 +280,17 @@ def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
     have size 1 and to be treated as such.
     """
     model, extent = prediction.model, prediction.batch_shape
-    changes: dict[str, Any] = {"batch": _letter("B", max(extent.batch, 2) if typical else extent.batch)}
+    changes: dict[str, Any] = {"batch": symint("B", max(extent.batch, 2) if typical else extent.batch)}
     if extent.seq is not None and prediction.settings.mode != "decode":
-        changes["seq"] = _letter("T", max(extent.seq, 2) if typical else extent.seq)
+        changes["seq"] = symint("T", max(extent.seq, 2) if typical else extent.seq)
     if prediction.settings.past is not None:
-        changes["past"] = _letter("P", prediction.settings.past)
+        changes["past"] = symint("P", prediction.settings.past)
     if extent.target is not None and prediction.settings.target_seq is not None:
-        changes["target_seq"] = _letter("T_t", max(extent.target, 2) if typical else extent.target)
+        changes["target_seq"] = symint("T_t", max(extent.target, 2) if typical else extent.target)
     if extent.image is not None:
         sides = (_at_least_64(side) if typical else side for side in extent.image)
-        changes["image"] = tuple(_letter(name, side) for name, side in zip("HW", sides, strict=True))
-    lettered = model.with_sizes({field: _letter(d.symbol, d.value) for field, d in model.size_fields().items()})
+        changes["image"] = tuple(symint(name, side) for name, side in zip("HW", sides, strict=True))
+    lettered = model.with_sizes({field: symint(d.symbol, d.value) for field, d in model.size_fields().items()})
     return Prediction(lettered, replace(prediction.settings, **changes))
 
 
@@ -302,10 +302,6 @@ def _at_least_64(side: int) -> int:
 
 def _symbol(definition: Definition) -> sympy.Symbol:
     return sympy.Symbol(definition.symbol, integer=True, positive=True)
-
-
-def _letter(symbol: str, value: int) -> Letter:
-    return Letter(value, sympy.Symbol(symbol, integer=True, positive=True))
 
 
 def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run
-from costmodel.symbolic.sizes import Letter, largest, undominated
+from costmodel.symbolic.sizes import SymInt, largest, undominated
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
@@ -297,7 +297,7 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:4], cache)
     changes = lifetimes.changes()
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
-    if any(isinstance(size, Letter) and size.everywhere for size in sizes):
+    if any(isinstance(size, SymInt) and size.everywhere for size in sizes):
         variants = lifetimes.every_level(changes)
         levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
     else:

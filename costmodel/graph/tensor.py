@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel
-from costmodel.symbolic.sizes import Letter, decided, product
+from costmodel.symbolic.sizes import SymInt, decided, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def broadcast(a: Shape, b: Shape, what: str) -> Shape:
 def _joint(m: int, n: int) -> int:
     """The size of an axis that is `m` and `n`, one of which may be broadcast; a letter says more than its value."""
     if m == n:
-        return m if isinstance(m, Letter) else n
+        return m if isinstance(m, SymInt) else n
     return n if m == 1 else m
 
 

@@ -9,7 +9,7 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.performance.clock import law_of
 from costmodel.performance.laws import Device
 from costmodel.performance.work import PHASES, Phase, Task
-from costmodel.symbolic.guards import Noting
+from costmodel.symbolic.guards import expression
 from costmodel.symbolic.polynomial import Polynomial
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class LetteredTime:
         self.stack = time.stack
         self.allow_tf32 = time.allow_tf32
         self.channels_last = time.channels_last
-        self.samples = _formula(time.prediction.batch_shape.batch * time.prediction.settings.accumulate)
+        self.samples = expression(time.prediction.batch_shape.batch * time.prediction.settings.accumulate)
         seq = time.prediction.batch_shape.seq
-        self.seq = None if seq is None else _formula(seq)
+        self.seq = None if seq is None else expression(seq)
         alike: dict[Any, LetteredTask] = {}
         for task in time.work.tasks:
             made = _lettered(task)
@@ -102,11 +102,7 @@ class LetteredTime:
 
 def _lettered(task: Task) -> LetteredTask:
     kernel = task.kernel
-    numbers = tuple(map(_formula, (kernel.flops, kernel.read, kernel.written, kernel.launches)))
-    sizes = () if kernel.sizes is None else tuple(map(_formula, kernel.sizes))
+    numbers = tuple(map(expression, (kernel.flops, kernel.read, kernel.written, kernel.launches)))
+    sizes = () if kernel.sizes is None else tuple(map(expression, kernel.sizes))
     plain = kernel._replace(flops=0, read=0, written=0, launches=1, sizes=None)
-    return LetteredTask(task.phase, plain, numbers, sizes, _formula(task.times), task.again)
-
-
-def _formula(size: int) -> Polynomial:
-    return size.expression if isinstance(size, Noting) else Polynomial.of(size)
+    return LetteredTask(task.phase, plain, numbers, sizes, expression(task.times), task.again)

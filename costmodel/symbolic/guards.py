@@ -1,7 +1,8 @@
-"""Letters that note every decision taken on them: what a trace made of them then comes with where it holds.
+"""Sizes with formulas, and the decisions that are taken on them: a trace of them comes with where it holds.
 
-A trace is right for all sizes at which every comparison comes out as it did. So each comparison of a `Noting` letter is
-written down as a condition on a polynomial; whatever else looks at its value is noted as "is exactly this".
+A trace is right for all sizes at which every comparison comes out as it did. So each comparison of a letter is written
+down as a condition on a polynomial; whatever else looks at its value is noted as "is exactly this". Who only wants the
+formula that holds here, to explain a number, has nothing written down.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from costmodel.symbolic.polynomial import (
     never_below,
     remainder,
 )
-from costmodel.symbolic.sizes import Letter, value_of
+from costmodel.symbolic.sizes import SymInt, value_of
 
 Relation = Literal["zero", "positive", "value"]
 
@@ -56,9 +57,9 @@ class Decisions:
     def __init__(self) -> None:
         self.outcomes: dict[Condition, int] = {}
 
-    def letter(self, name: str, value: int) -> Noting:
+    def letter(self, name: str, value: int) -> SymInt:
         """A size by name."""
-        return Noting(value, Polynomial.letter(name), self)
+        return _SymInt(value, Polynomial.letter(name), self)
 
     def note(self, relation: Relation, of: Polynomial, outcome: int) -> int:
         """Write a decision down unless it is the same at all sizes; returns its outcome."""
@@ -74,30 +75,34 @@ class Decisions:
         return outcome
 
 
-class Noting(Letter if TYPE_CHECKING else object):
-    """A letter whose expression is a `Polynomial`, and which notes what is decided on it.
+class _SymInt(SymInt if TYPE_CHECKING else object):
+    """The only kind of `SymInt`. decisions: where what is decided on it is written down, if anywhere.
 
     It says that it is an int, and is none: the interpreter reads the value of an int without asking, as the bound of a
     slice, an index, the end of a range or a key. Any other object it asks for it, by ``__index__`` and ``__hash__``.
     """
 
-    __slots__ = ("decisions", "expression", "value")
+    __slots__ = ("decisions", "everywhere", "expression", "value")
 
     value: int
     expression: Polynomial
-    decisions: Decisions
-    everywhere = True
+    decisions: Decisions | None
+    everywhere: bool
 
     if not TYPE_CHECKING:
-        __class__ = property(lambda self: Letter)
+        __class__ = property(lambda self: SymInt)
 
-    def __new__(cls, value: int, expression: Polynomial, decisions: Decisions) -> Noting:
-        """An int `value` that is `expression`; decisions are noted in `decisions`."""
+    def __new__(cls, value: int, expression: Polynomial, decisions: Decisions | None) -> _SymInt:
+        """An int `value` that is `expression`."""
         letter = object.__new__(cls)
         letter.value = value
         letter.expression = expression
         letter.decisions = decisions
+        letter.everywhere = decisions is not None
         return letter
+
+    def __reduce__(self) -> Any:
+        return _SymInt, (self.value, self.expression, self.decisions)
 
     def __str__(self) -> str:
         return str(self.value)
@@ -107,40 +112,44 @@ class Noting(Letter if TYPE_CHECKING else object):
     def __format__(self, spec: str) -> str:
         return format(self.value, spec)
 
-    def _made(self, value: int, expression: Polynomial) -> Noting:
-        return Noting(value, expression, self.decisions)
+    def _made(self, value: int, expression: Polynomial) -> _SymInt:
+        return _SymInt(value, expression, self.decisions)
 
-    def __neg__(self) -> Noting:
+    def __neg__(self) -> _SymInt:
         return self._made(-self.value, -self.expression)
 
-    def __pos__(self) -> Noting:
+    def __pos__(self) -> _SymInt:
         return self
 
-    def __floordiv__(self, other: int) -> Noting:
-        return self._made(self.value // value_of(other), _floor(self.expression, _polynomial(other)))
+    def __floordiv__(self, other: int) -> _SymInt:
+        return self._made(self.value // value_of(other), _floor(self.expression, expression(other)))
 
-    def __rfloordiv__(self, other: int) -> Noting:
-        return self._made(value_of(other) // self.value, _floor(_polynomial(other), self.expression))
+    def __rfloordiv__(self, other: int) -> _SymInt:
+        return self._made(value_of(other) // self.value, _floor(expression(other), self.expression))
 
-    def __mod__(self, other: int) -> Noting:
-        return self._made(self.value % value_of(other), remainder(self.expression, _polynomial(other)))
+    def __mod__(self, other: int) -> _SymInt:
+        return self._made(self.value % value_of(other), remainder(self.expression, expression(other)))
 
-    def __rmod__(self, other: int) -> Noting:
-        return self._made(value_of(other) % self.value, remainder(_polynomial(other), self.expression))
+    def __rmod__(self, other: int) -> _SymInt:
+        return self._made(value_of(other) % self.value, remainder(expression(other), self.expression))
 
-    def __divmod__(self, other: int) -> tuple[Noting, Noting]:
+    def __divmod__(self, other: int) -> tuple[_SymInt, _SymInt]:
         return self // other, self % other
 
     def __rdivmod__(self, other: int) -> tuple[int, int]:
         return other // self, other % self
 
     def __bool__(self) -> bool:
-        return not self.decisions.note("zero", self.expression, self.value == 0)
+        zero = self.value == 0
+        return not (zero if self.decisions is None else self.decisions.note("zero", self.expression, zero))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int):
             return NotImplemented
-        return bool(self.decisions.note("zero", self.expression - _polynomial(other), self.value == value_of(other)))
+        equal = self.value == value_of(other)
+        if self.decisions is None:
+            return equal
+        return bool(self.decisions.note("zero", self.expression - expression(other), equal))
 
     def __ne__(self, other: object) -> bool:
         return NotImplemented if not isinstance(other, int) else not self == other
@@ -148,14 +157,18 @@ class Noting(Letter if TYPE_CHECKING else object):
     def __gt__(self, other: Any) -> bool:
         if not isinstance(other, int):
             return self.fixed() > other
-        outcome = self.value > value_of(other)
-        return bool(self.decisions.note("positive", self.expression - _polynomial(other), outcome))
+        above = self.value > value_of(other)
+        if self.decisions is None:
+            return above
+        return bool(self.decisions.note("positive", self.expression - expression(other), above))
 
     def __lt__(self, other: Any) -> bool:
         if not isinstance(other, int):
             return self.fixed() < other
-        outcome = self.value < value_of(other)
-        return bool(self.decisions.note("positive", _polynomial(other) - self.expression, outcome))
+        below = self.value < value_of(other)
+        if self.decisions is None:
+            return below
+        return bool(self.decisions.note("positive", expression(other) - self.expression, below))
 
     def __ge__(self, other: Any) -> bool:
         return not self < other
@@ -165,34 +178,34 @@ class Noting(Letter if TYPE_CHECKING else object):
 
     def fixed(self) -> int:
         """The value; notes that it is this."""
-        return self.decisions.note("value", self.expression, self.value)
+        return self.value if self.decisions is None else self.decisions.note("value", self.expression, self.value)
 
-    def exact_div(self, divisor: int, *, reflected: bool = False) -> Noting:
+    def exact_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
         """See `sizes.exact_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
         if value_of(n) % value_of(d):
             raise ArithmeticError(f"{n} is not a multiple of {d}")
-        return self._made(value_of(n) // value_of(d), exact_quotient(_polynomial(n), _polynomial(d)))
+        return self._made(value_of(n) // value_of(d), exact_quotient(expression(n), expression(d)))
 
-    def ceil_div(self, divisor: int, *, reflected: bool = False) -> Noting:
+    def ceil_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
         """See `sizes.ceil_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
-        return self._made(-(-value_of(n) // value_of(d)), ceil_quotient(_polynomial(n), _polynomial(d)))
+        return self._made(-(-value_of(n) // value_of(d)), ceil_quotient(expression(n), expression(d)))
 
-    def extreme(self, op: Literal["min", "max"], other: int) -> Noting:
+    def extreme(self, op: Literal["min", "max"], other: int) -> _SymInt:
         """See `sizes.minimum` and `sizes.maximum`."""
         pick = min if op == "min" else max
-        return self._made(pick(self.value, value_of(other)), extreme(op, (self.expression, _polynomial(other))))
+        return self._made(pick(self.value, value_of(other)), extreme(op, (self.expression, expression(other))))
 
-    def largest(self, sizes: Sequence[int]) -> Noting:
+    def largest(self, sizes: Sequence[int]) -> _SymInt:
         """See `sizes.largest`."""
-        return self._made(max(map(value_of, sizes)), extreme("max", map(_polynomial, sizes)))
+        return self._made(max(map(value_of, sizes)), extreme("max", map(expression, sizes)))
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
         """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
         kept: dict[int, Polynomial] = {}
         for place in sorted(range(len(sizes)), key=lambda place: -value_of(sizes[place])):
-            candidate = _polynomial(sizes[place])
+            candidate = expression(sizes[place])
             if not any(never_below(other, candidate) for other in kept.values()):
                 kept[place] = candidate
         return sorted(kept)
@@ -214,35 +227,41 @@ def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
     return ceil_quotient(n - d + 1, d) if found is None else found
 
 
-def _polynomial(size: int) -> Polynomial:
-    return size.expression if isinstance(size, Noting) else Polynomial.of(int(size))
+def symint(name: str, value: int) -> SymInt:
+    """A size by name, whose decisions are not written down: formulas made of it hold here."""
+    return _SymInt(value, Polynomial.letter(name), None)
+
+
+def expression(size: int) -> Polynomial:
+    """The formula of a size; a plain int is its own."""
+    return size.expression if isinstance(size, SymInt) else Polynomial.of(int(size))
 
 
 def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def forward(self: Noting, other: Any) -> Any:
+    def forward(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(self.value, value_of(other)), op(self.expression, _polynomial(other)))
+        return self._made(op(self.value, value_of(other)), op(self.expression, expression(other)))
 
-    def reflected(self: Noting, other: Any) -> Any:
+    def reflected(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(value_of(other), self.value), op(_polynomial(other), self.expression))
+        return self._made(op(value_of(other), self.value), op(expression(other), self.expression))
 
     return forward, reflected
 
 
 for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul)):
     _forward, _reflected = _arithmetic(_op)
-    setattr(Noting, f"__{_name}__", _forward)
-    setattr(Noting, f"__r{_name}__", _reflected)
+    setattr(_SymInt, f"__{_name}__", _forward)
+    setattr(_SymInt, f"__r{_name}__", _reflected)
 
 
 def _fixing(op: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def forward(self: Noting, *others: Any) -> Any:
+    def forward(self: _SymInt, *others: Any) -> Any:
         return op(self.fixed(), *others)
 
-    def reflected(self: Noting, other: Any) -> Any:
+    def reflected(self: _SymInt, other: Any) -> Any:
         return op(other, self.fixed())
 
     return forward, reflected
@@ -252,11 +271,11 @@ for _name, _op in (
     *(("int", int), ("index", int), ("hash", hash), ("float", float), ("complex", complex), ("trunc", math.trunc)),
     *(("floor", math.floor), ("ceil", math.ceil), ("round", round), ("abs", abs), ("invert", operator.invert)),
 ):
-    setattr(Noting, f"__{_name}__", _fixing(_op)[0])
+    setattr(_SymInt, f"__{_name}__", _fixing(_op)[0])
 for _name, _op in (
     *(("pow", pow), ("truediv", operator.truediv), ("lshift", operator.lshift), ("rshift", operator.rshift)),
     *(("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)),
 ):
     _forward, _reflected = _fixing(_op)
-    setattr(Noting, f"__{_name}__", _forward)
-    setattr(Noting, f"__r{_name}__", _reflected)
+    setattr(_SymInt, f"__{_name}__", _forward)
+    setattr(_SymInt, f"__r{_name}__", _reflected)

@@ -305,9 +305,16 @@ def exact_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
 
 
 def ceil_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
-    """n/d rounded up."""
+    """n/d rounded up. A chain of roundings is one: strides that halve H again and again do so once."""
     found = n.over(d)
-    return Polynomial.atom("ceil", n, d) if found is None else found
+    if found is not None:
+        return found
+    divisor, shift = d.constant, n.terms.get((), 0)
+    rounded = arguments("ceil", n - shift)
+    if divisor and len(rounded) == 2:
+        inner, by = rounded
+        return ceil_quotient(inner + by * shift, by * divisor)
+    return Polynomial.atom("ceil", n, d)
 
 
 def remainder(n: Polynomial, d: Polynomial) -> Polynomial:

@@ -22,7 +22,8 @@ from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
 from costmodel.layers.cast import Cast
-from costmodel.symbolic.sizes import Letter, ceil_div, exact_div, expression, maximum, minimum
+from costmodel.symbolic.guards import expression, symint
+from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.settings import Settings
 from tests.profiles import examples
 from tests.strategies import mlps, questions, transformers
@@ -323,15 +324,21 @@ def test_a_window_masks_and_counts() -> None:
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 5))
 def test_sizes_compute_as_their_expressions_do(a: int, b: int, m: int, n: int) -> None:
-    x, y = sympy.symbols("x y", integer=True, positive=True)
+    x, y = symint("x", a), symint("y", b)
     for size in (
-        (Letter(a, x) + 3) // m // n,
-        ceil_div(ceil_div(Letter(a, x), m) + 2, n),
-        maximum(Letter(a, x) * 2, Letter(b, y)) - minimum(Letter(a, x), Letter(b, y)),
-        exact_div(Letter(a, x) * Letter(b, y) * m, m),
-        7 - Letter(a, x) + 2 * Letter(b, y),
+        (x + 3) // m // n,
+        ceil_div(ceil_div(x, m) + 2, n),
+        maximum(x * 2, y) - minimum(x, y),
+        exact_div(x * y * m, m),
+        7 - x + 2 * y,
     ):
-        assert expression(size).subs({x: a, y: b}) == int(size)
+        assert expression(size).value({"x": a, "y": b}) == int(size)
+        symbols = sympy.symbols("x y", integer=True, positive=True)
+        assert expression(size).sympy().subs(dict(zip(symbols, (a, b), strict=True))) == int(size)
+
+
+def test_a_chain_of_roundings_is_one() -> None:
+    assert str(expression(ceil_div(ceil_div(symint("x", 9), 2) + 1, 2)).sympy()) == "ceiling((x + 2)/4)"
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.booleans())

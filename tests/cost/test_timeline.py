@@ -13,7 +13,7 @@ from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive
-from costmodel.symbolic.sizes import Letter
+from costmodel.symbolic.sizes import SymInt
 from tests.strategies import mlps, questions, transformers
 
 Question = tuple[Any, dict[str, Any]]
@@ -159,5 +159,5 @@ def test_the_timeline_is_plain_data(question: Question) -> None:
 def test_letters_take_the_same_steps() -> None:
     p = predict(Transformer(vocab=11, context=8, layers=5, width=8, heads=2), batch=3)
     lettered = p.lettered
-    assert isinstance(lettered.timeline.peak, Letter)
+    assert isinstance(lettered.timeline.peak, SymInt)
     assert lettered.timeline.steps == p.timeline.steps
