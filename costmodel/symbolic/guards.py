@@ -223,7 +223,7 @@ def _settled(relation: str, of: Polynomial) -> bool:
 
 
 def _floor(n: Polynomial, d: Polynomial) -> Polynomial:
-    found = n.over(d)
+    found = None if d.constant == 1 else n.over(d)  # by 1: what is added to a rounding goes into it
     return ceil_quotient(n - d + 1, d) if found is None else found
 
 

@@ -306,15 +306,13 @@ def exact_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
 
 def ceil_quotient(n: Polynomial, d: Polynomial) -> Polynomial:
     """n/d rounded up. A chain of roundings is one: strides that halve H again and again do so once."""
-    found = n.over(d)
-    if found is not None:
-        return found
     divisor, shift = d.constant, n.terms.get((), 0)
-    rounded = arguments("ceil", n - shift)
-    if divisor and len(rounded) == 2:
+    rounded = arguments("ceil", n - shift) if divisor else ()
+    if divisor and len(rounded) == 2 and (divisor > 1 or shift):
         inner, by = rounded
         return ceil_quotient(inner + by * shift, by * divisor)
-    return Polynomial.atom("ceil", n, d)
+    found = n.over(d)
+    return Polynomial.atom("ceil", n, d) if found is None else found
 
 
 def remainder(n: Polynomial, d: Polynomial) -> Polynomial:
