@@ -219,12 +219,13 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     if quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
-    for lettered in (prediction.typical, prediction.lettered):
+    for batch in ("typical", "lettered"):
+        lettered: Prediction = getattr(prediction, batch)  # each is a trace, and most need one
         formula = readable(expression(lettered.value(quantity)).sympy(), repeats_of(lettered.run.root))
         shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
         numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
         if _worked_out(formula, numbers) == value:
-            note = _note(quantity, prediction, lettered)
+            note = _note(quantity, typical=batch == "typical")
             unit = UNITS[quantity.partition(".")[0]]
             sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
             return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
@@ -238,11 +239,11 @@ def _worked_out(formula: Any, numbers: dict[Any, Any]) -> Any:
     return formula.subs(numbers)
 
 
-def _note(quantity: str, prediction: Prediction, lettered: Prediction) -> str:
+def _note(quantity: str, *, typical: bool) -> str:
     """Where the formula does not hold at all sizes."""
     if quantity in ("memory.peak", "memory.temporaries"):
         return "the highest step of each phase at these sizes; at others another step may be higher"
-    if lettered is not prediction.typical:
+    if not typical:
         return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
     return ""
 
