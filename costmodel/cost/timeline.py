@@ -162,7 +162,7 @@ class Timeline(Answer):
     @cached_property
     def _totals(self) -> list[int]:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
-        return [sum(map(int, level)) for level in self.levels]
+        return [int(a + b + c + d + e) for a, b, c, d, e in self.levels]
 
     def _highest(self, heights: list[int]) -> list[int]:
         """For each phase the first moment that is highest."""
@@ -297,7 +297,7 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:4], cache)
     changes = lifetimes.changes()
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
-    if any(isinstance(size, SymInt) and size.everywhere for size in sizes):
+    if {*map(type, sizes)} != {int} and any(isinstance(size, SymInt) and size.everywhere for size in sizes):
         variants = lifetimes.every_level(changes)
         levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
     else:
