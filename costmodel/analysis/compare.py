@@ -93,7 +93,7 @@ class Comparison(Answer):
 
         Raises CostModelError.
         """
-        from costmodel.display.bars import PASSES, bars
+        from costmodel.display.charts import PASSES, bars
         from costmodel.display.figures import DARK, LIGHT, save
 
         found = self.predictions

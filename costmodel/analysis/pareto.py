@@ -54,10 +54,10 @@ def pareto(
     if plot is not None:
         if front.empty:
             raise SettingError(f"no cell of the sweep has an answer: there is nothing to draw to {shown(str(plot))}")
+        from costmodel.display.charts import pareto_front
         from costmodel.display.figures import save
-        from costmodel.display.scatter import picture
 
-        save(picture(frame, front, axes, names, most), plot)
+        save(pareto_front(frame, front, axes, names, most), plot)
     return front
 
 

@@ -91,8 +91,8 @@ class Solution(Answer):
 
         Raises CostModelError without matplotlib, for another quantity, or if `path` cannot be written.
         """
+        from costmodel.display.charts import stacked
         from costmodel.display.figures import LIGHT, save
-        from costmodel.display.lines import stacked
 
         if self.quantity != "memory.peak":
             raise CostModelError(f"only memory.peak is drawn along {self.varied.name}, not {self.quantity}")

@@ -312,7 +312,7 @@ class Serving(Answer):
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
         """
-        from costmodel.display.curves import Mark, curve
+        from costmodel.display.charts import Mark, curve
         from costmodel.display.figures import save
 
         marks = [

@@ -145,14 +145,14 @@ def test_bad_pictures_are_one_clear_line(tmp_path: Path) -> None:
 
 def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     from costmodel.analysis.pareto import _cells
-    from costmodel.display.scatter import picture
+    from costmodel.display.charts import pareto_front
 
     grid = cm.sweep(SMALL, batch=[1, 2, 4, 64], checkpoint=["none", "block"], seq=[8, 32])
     front = cm.pareto(grid, "memory.peak", most="batch", plot=tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(PNG)
     found, held = _cells(grid, ["memory.peak", "batch"])
     frame: Any = found.dropna(subset=["memory.peak"])
-    (axes,) = axes_of(picture(frame, front, held, ["memory.peak", "batch"], ("batch",)))
+    (axes,) = axes_of(pareto_front(frame, front, held, ["memory.peak", "batch"], ("batch",)))
     every, best = axes.lines
     assert (len(every.get_xdata()), len(best.get_xdata())) == (len(frame), len(front))
     assert list(best.get_ydata()) == list(front["batch"])
@@ -162,13 +162,13 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
 
 def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
     from costmodel.analysis.pareto import _cells
-    from costmodel.display.scatter import picture
+    from costmodel.display.charts import pareto_front
 
     grid = cm.sweep(
         "gpt2-small", batch=[1, 2, 4, 8, 16, 32], seq=[512, 1024], quantities=["memory.peak", "flops.total"]
     )
     front, (frame, held) = cm.pareto(grid, "memory.peak", "flops.total"), _cells(grid, ["memory.peak", "flops.total"])
-    figure = picture(frame, front, held, ["memory.peak", "flops.total"], ())
+    figure = pareto_front(frame, front, held, ["memory.peak", "flops.total"], ())
     (axes,) = axes_of(figure)
     figure.draw_without_rendering()
     assert texts(axes) == ["batch 1, seq 512"]

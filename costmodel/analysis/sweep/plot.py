@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cost.prediction import predict
+from costmodel.display.charts import line, stacked
 from costmodel.display.figures import DARK, LIGHT
 from costmodel.display.heatmaps import Heat, heatmap
-from costmodel.display.lines import line, stacked
 from costmodel.display.units import Budget, read_budget, show_bytes
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.training.settings import SETTING_NAMES
