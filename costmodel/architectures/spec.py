@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil, floor, lcm
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.architectures.base import (
     ActivationName,
@@ -16,27 +16,37 @@ from costmodel.architectures.base import (
     Architecture,
     BatchShape,
     Factor,
+    Pattern,
     Probability,
     Size,
-    as_tuple,
     fitting_divisors,
     nearest_divisor,
 )
-from costmodel.documents.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
+from costmodel.architectures.mixers import ShortConvolution, StateSpace
+from costmodel.documents.description import ABSENT, ALL, Description, PartOf, Reads, part_of
 from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
-MOST_PATTERN = 1_000
-Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
-
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first."""
+    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
+
+    And what there is of sublayers: attention, what else mixes tokens, an MLP.
+    """
 
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+    attends: bool = True
+    mixes: bool = False
+    feeds: bool = True
     normed: bool = True
+
+    @property
+    def plain(self) -> Variant:
+        """The same without what is of sublayers that it does not have."""
+        seen = self if self.attends else self._replace(windowed=True, rotated=True)
+        return seen if self.feeds else seen._replace(routed=False)
 
 
 class Window(Description):
@@ -238,6 +248,14 @@ class TransformerSpec(Architecture):
         "latent.value_head_size": "d_v",
         "experts.dense_layers": "L_0",
         "pooler.width": "d_p",
+        "state_space.width": "d_i",
+        "state_space.state": "n_s",
+        "state_space.head_size": "d_m",
+        "state_space.groups": "g",
+        "state_space.chunk": "Q",
+        "state_space.rank": "r",
+        "state_space.convolution": "k_c",
+        "short_convolution.size": "k_s",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -280,6 +298,16 @@ class TransformerSpec(Architecture):
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
 
+    attention_pattern: Pattern = Field(
+        default=ALL, description="which blocks have attention, over and over (default: those that mix by nothing else)"
+    )
+    state_space: Annotated[PartOf[StateSpace], part_of(StateSpace)] = Field(
+        default=ABSENT, description="a selective state space in place of attention, or beside it (default: none)"
+    )
+    short_convolution: Annotated[PartOf[ShortConvolution], part_of(ShortConvolution)] = Field(
+        default=ABSENT, description="a gated convolution in place of attention, or beside it (default: none)"
+    )
+
     mlp: Literal["plain", "gated", "clamped"] = Field(
         default="plain",
         description="gated: act(x W_g) ⊙ x W_u; clamped: g·act(α g) ⊙ (x W_u + 1), both within a bound",
@@ -288,6 +316,9 @@ class TransformerSpec(Architecture):
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
+    mlp_pattern: Pattern = Field(
+        default=ALL, description="which blocks have an MLP or experts, over and over (default: all)"
+    )
 
     experts: Annotated[PartOf[Experts], part_of(Experts)] = Field(
         default=ABSENT, description="MLPs among which a router chooses (default: one, for all)"
@@ -369,6 +400,7 @@ class TransformerSpec(Architecture):
         if self.pooler is not None and self.classes is not None and self.classes.told_by != "first":
             raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
         self._check_latent()
+        self._check_sublayers()
         if self.relative_buckets is not None and not self.by_distance:
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
         if not self.relative_shared and not self.by_distance:
@@ -394,10 +426,40 @@ class TransformerSpec(Architecture):
             if getattr(self, field) != value:
                 raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
 
+    def _check_sublayers(self) -> None:
+        if self.state_space is not None and self.short_convolution is not None:
+            raise ValueError("state_space and short_convolution are both given: keep one")
+        if not (self.mixer or self.attention_pattern or self.mlp_pattern):
+            return
+        for field, value in (("parallel", False), ("first_norm", True)):
+            if getattr(self, field) != value:
+                raise ValueError(
+                    f"{field}: {str(not value).lower()} needs attention and an MLP in each block, and nothing else: "
+                    "leave out state_space, short_convolution, attention_pattern and mlp_pattern"
+                )
+        if self.mixer and not self.causal:
+            raise ValueError("state_space and short_convolution go from token to token: causal: false has none")
+        pattern = self.pattern
+        if self.shared_blocks and len(set(pattern)) > 1:
+            raise ValueError("shared_blocks needs blocks that are alike")
+        for number, variant in enumerate(pattern):
+            if not (variant.attends or variant.mixes or variant.feeds):
+                raise ValueError(f"block {number} has no attention, nothing else that mixes tokens, and no MLP")
+
+    @property
+    def mixer(self) -> StateSpace | ShortConvolution | None:
+        """What mixes tokens beside attention, or in its place."""
+        return self.short_convolution if self.state_space is None else self.state_space
+
     def size(self, name: str) -> int:
         """See `Architecture.size`."""
         derived = {"kv_heads": self.key_heads, "head_size": self.head_features, "mlp_width": self.hidden}
         derived |= {"rotary.size": self.rotated, "window.size": self.context, "relative_buckets": self.buckets}
+        if (inner := self.state_space) is not None and inner.kind == "mamba2":
+            derived |= {"state_space.head_size": inner.head_features, "state_space.groups": inner.grouped}
+            derived |= {"state_space.chunk": inner.chunked}
+        elif inner is not None:
+            derived |= {"state_space.rank": inner.ranked}
         value = self.value(name)
         return int((derived.get(name) if value is None else value) or 0)
 
@@ -418,7 +480,21 @@ class TransformerSpec(Architecture):
             return self._allowed_split(name)
         if name in ("head_size", "rotary.size"):
             return self._allowed_of_a_head(name)
+        if name.startswith("state_space.") and self.state_space is not None:
+            return self._allowed_of_a_state_space(self.state_space, name)
         return self._allowed_of_experts(name) if name.startswith("experts.") else Allowed()
+
+    def _allowed_of_a_state_space(self, inner: StateSpace, name: str) -> Allowed:
+        if inner.kind == "mamba" or name not in ("state_space.width", "state_space.head_size", "state_space.groups"):
+            return Allowed()
+        if name == "state_space.width":
+            step = inner.head_features * inner.grouped
+            return Allowed(self._from(step), note=f"state_space.width in steps of {step}, by heads and their groups")
+        if name == "state_space.head_size":
+            limit = f"heads, in {inner.grouped} groups, divide the {inner.width:,} features of the state space"
+            return Allowed(fitting_divisors(self, name, inner.width), limit, "heads divide the state space")
+        limit = f"groups divide the {inner.heads:,} heads of the state space"
+        return Allowed(fitting_divisors(self, name, inner.heads), limit, "groups divide heads")
 
     def _allowed_split(self, name: str) -> Allowed:
         whole_turned = self.positions == "rotary" and self.value("rotary.size") is None
@@ -504,7 +580,10 @@ class TransformerSpec(Architecture):
         rotated = (rotary and rotary.pattern) or (True,)
         routed = (False,) if experts is None else experts.pattern or (True,)
         dense = 0 if experts is None else experts.dense_layers or 0
-        made = variants((windowed, rotated, routed), self.layers, dense)
+        mixes = (False,) if self.mixer is None else self.mixer.pattern or (True,)
+        attends = self.attention_pattern or tuple(not mixed for mixed in mixes)
+        feeds = self.mlp_pattern or (True,)
+        made = variants((windowed, rotated, routed, attends, mixes, feeds), self.layers, dense)
         if self.first_norm:
             return made
         every = [made[n % len(made)] for n in range(int(self.layers))]
@@ -541,4 +620,4 @@ def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> lis
             raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-    return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]
+    return [variant._replace(routed=False).plain for variant in made[:dense]] + [v.plain for v in made[dense:]]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
+from costmodel.errors import SpecError
 
-from . import models
+from . import mixers, models
 from .measure import Cost, measure, meta, stated
 from .settings import differential
 
@@ -172,6 +173,24 @@ def latents(draw: st.DrawFn) -> Transformer:
     return Transformer.of(spec.model_dump() | fields)
 
 
+@st.composite
+def mixed(draw: st.DrawFn) -> Transformer:
+    """With other mixers than attention in some blocks, or beside it, and blocks without an MLP."""
+    patterns = st.lists(st.booleans(), max_size=3).map(tuple)
+    other = draw(st.just({}) | mixers.state_spaces() | mixers.SHORT)
+    name = next(iter(other), "").partition(".")[0]
+    fields = {"causal": True, "parallel": False, "shared_norm": False, "first_norm": True, **other}
+    if name:
+        fields[f"{name}.pattern"] = draw(patterns)
+    fields |= {"attention_pattern": draw(patterns), "mlp_pattern": draw(patterns), "shared_blocks": False}
+    spec = draw(transformers())
+    try:
+        return Transformer.of(spec.model_dump() | fields)
+    except SpecError as error:
+        assert "no attention, nothing else" in str(error)  # noqa: PT017
+        return Transformer.of(spec.model_dump() | fields | {"attention_pattern": (), "mlp_pattern": ()})
+
+
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
 FACTOR = st.sampled_from([None, None, 1.0]) | st.floats(0.2, 3)
 BY_DISTANCE: list[dict[str, Any]] = [
@@ -261,6 +280,12 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
         counted = in_pytorch(spec, batch, seq, device, "efficient")
         found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
     assert paper == found
+
+
+@differential
+@given(mixed(), st.integers(1, 3), SEQ, DEVICE)
+def test_other_mixers(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
 @differential

@@ -1,0 +1,109 @@
+"""What mixes tokens beside attention, written plainly in PyTorch around the scans of `transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from . import models
+from .vision import stub_operators
+
+stub_operators()
+pytest.importorskip("transformers")
+from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan  # noqa: E402
+
+
+class Causal(nn.Module):
+    """Each channel by itself over the last tokens, (batch, channels, T)."""
+
+    def __init__(self, channels: int, size: int, bias: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(channels, channels, size, padding=size - 1, groups=channels, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)[..., : x.shape[-1]]
+
+
+class Mamba2(nn.Module):
+    def __init__(self, spec: Any, device: models.Device) -> None:
+        super().__init__()
+        own = self.own = spec.state_space
+        self.heads, self.groups, self.head_size = own.heads, own.grouped, own.head_features
+        self.mixed = own.width + 2 * self.groups * own.state
+        self.inward = nn.Linear(spec.width, own.width + self.mixed + self.heads, bias=own.bias)
+        self.conv, self.act = Causal(self.mixed, own.convolution, own.convolution_bias), models.activated(own.activation)
+        self.decay, self.step, self.skip = (nn.Parameter(torch.empty(self.heads)) for _ in range(3))
+        self.norm = models.RMSNorm(own.width // self.groups, device, affine=False)
+        self.scale = nn.Parameter(torch.empty(own.width)) if own.placed != "none" else None
+        self.outward = nn.Linear(own.width, spec.width, own.bias if own.output_bias is None else own.output_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        rate = -torch.exp(self.decay)
+        gate, mixed, step = self.inward(x).split([self.own.width, self.mixed, self.heads], -1)
+        mixed = self.act(self.conv(mixed.transpose(1, 2))).transpose(1, 2)
+        width = self.groups * self.own.state
+        values, writes, reads = mixed.split([self.own.width, width, width], -1)
+        y = mamba2_chunk_scan(
+            values.view(b, t, self.heads, self.head_size),
+            step,
+            rate,
+            *(part.view(b, t, self.groups, self.own.state) for part in (writes, reads)),
+            chunk_size=self.own.chunked,
+            D=self.skip,
+            dt_bias=self.step,
+            dt_softplus=True,
+        ).reshape(b, t, -1)
+        y = self.normed(y) if self.own.placed == "before" else y
+        y = y * F.silu(gate)
+        return self.outward(self.normed(y) if self.own.placed == "after" else y)
+
+    def normed(self, y: Tensor) -> Tensor:
+        return self.norm(y.view(*y.shape[:2], self.groups, -1)).view(y.shape) * self.scale
+
+
+class ShortConvolution(nn.Module):
+    def __init__(self, spec: Any) -> None:
+        super().__init__()
+        own = spec.short_convolution
+        self.inward = nn.Linear(spec.width, 3 * spec.width, bias=own.bias)
+        self.conv = Causal(spec.width, own.size, own.bias)
+        self.outward = nn.Linear(spec.width, spec.width, bias=own.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, after, y = self.inward(x).transpose(1, 2).chunk(3, 1)
+        return self.outward((after * self.conv(before * y)).transpose(1, 2).contiguous())
+
+
+def mixer(spec: Any, device: models.Device) -> nn.Module:
+    """What mixes tokens beside attention in this model."""
+    return ShortConvolution(spec) if spec.state_space is None else Mamba2(spec, device)
+
+
+@st.composite
+def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
+    groups, each, size = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(2, 4))
+    fields = {
+        "width": groups * each * size,
+        "head_size": size,
+        "groups": groups,
+        "state": draw(st.integers(2, 5)),
+        "chunk": draw(st.integers(2, 6)),
+        "convolution": draw(st.integers(1, 4)),
+        "convolution_bias": draw(st.booleans()),
+        "activation": draw(st.sampled_from(models.NAMES)),
+        "bias": draw(st.booleans()),
+        "output_bias": draw(st.none() | st.booleans()),
+        "norm": draw(st.sampled_from([None, "after", "before", "none"])),
+    }
+    return {f"state_space.{name}": value for name, value in fields.items()}
+
+
+SHORT = st.fixed_dictionaries(
+    {"short_convolution.size": st.integers(1, 4), "short_convolution.bias": st.booleans()}
+)
