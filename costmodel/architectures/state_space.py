@@ -24,6 +24,7 @@ from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate
 from costmodel.layers.resize import Padded
+from costmodel.layers.scan import SelectiveScan
 from costmodel.layers.shape import Copied, Joined, Part, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
 
@@ -31,7 +32,7 @@ from costmodel.symbolic.sizes import ceil_div, exact_div, product
 def state_space(spec: StateSpace, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width)."""
     with x.run.scope("state_space"):
-        return _mamba2(spec, x)
+        return (_mamba2 if spec.kind == "mamba2" else _mamba)(spec, x)
 
 
 def causal(x: Tensor, size: int, *, bias: bool) -> Tensor:
@@ -60,6 +61,47 @@ def _mamba2(spec: StateSpace, x: Tensor) -> Tensor:
         y = _scan(spec, values, steps, writes, reads)
     y = _gated(spec, reshaped(y, (b, t, inner)), gate)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
+
+
+def _mamba(spec: StateSpace, x: Tensor) -> Tensor:
+    b, t, d = x.shape
+    inner, n, rank = spec.width, spec.state, spec.ranked
+    joint = TransposeLast()(Linear(2 * inner, bias=spec.bias)(x, name="in"))
+    y, gate = (Slice(inner, start, axis=1)(joint, name=name) for name, start in (("values", 0), ("gate", inner)))
+    y = activation(spec.activation)(causal(y, spec.convolution, bias=spec.convolution_bias))
+    tokens = TransposeLast()(y, name="tokens")
+    made = Linear(rank + 2 * n, bias=False)(tokens, name="selection")
+    parts = {"steps": (rank, 0), "writes": (n, rank), "reads": (n, rank + n)}
+    steps, writes, reads = (
+        inner_norm(spec, Slice(size, start)(made, name=name), name) for name, (size, start) in parts.items()
+    )
+    rates = parameter(x.run, "decay_log", inner, n)
+    rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
+    steps = Linear(inner, bias=False)(steps, name="step")
+    steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
+    with x.run.part("core"):
+        steps = Add()(steps, column(parameter(x.run, "step_bias", inner)), name="add_step_bias")
+        steps = column(Pointwise("softplus")(steps, name="softplus"))
+        decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
+        decay = Pointwise("exp")(decay, name="decayed")
+        written = Multiply()(steps, writes.view((b, 1, t, n), _with_axis(writes)), name="stepped_writes")
+        written = Multiply()(written, column(y), name="written")
+        scanned = SelectiveScan()(decay, written, reads)
+        skipped = Multiply()(y, column(parameter(x.run, "skip", inner)), name="skipped")
+        y = Add()(scanned, skipped, name="add_skipped")
+    y = TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
+    return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
+
+
+def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
+    """What is made of a token to choose by, with a norm if the state space has one within."""
+    return Rmsnorm()(x, name=f"{name}_norm") if spec.placed == "inner" else x
+
+
+def _with_axis(x: Tensor) -> Shape:
+    """Strides of (b, T, n) with an axis of one after the first."""
+    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return (strides[0], 1, *strides[1:])
 
 
 def _gated(spec: StateSpace, y: Tensor, gate: Tensor) -> Tensor:

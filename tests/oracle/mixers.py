@@ -15,6 +15,7 @@ from .vision import stub_operators
 
 stub_operators()
 pytest.importorskip("transformers")
+from transformers.models.mamba.modeling_mamba import mamba_selective_scan  # noqa: E402
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan  # noqa: E402
 
 
@@ -67,6 +68,41 @@ class Mamba2(nn.Module):
         return self.norm(y.view(*y.shape[:2], self.groups, -1)).view(y.shape) * self.scale
 
 
+class Mamba(nn.Module):
+    def __init__(self, spec: Any, device: models.Device) -> None:
+        super().__init__()
+        own = self.own = spec.state_space
+        self.parts = [own.ranked, own.state, own.state]
+        self.inward = nn.Linear(spec.width, 2 * own.width, bias=own.bias)
+        self.conv = Causal(own.width, own.convolution, own.convolution_bias)
+        self.act = models.activated(own.activation)
+        self.selection = nn.Linear(own.width, sum(self.parts), bias=False)
+        normed = own.placed == "inner"
+        self.norms = nn.ModuleList(models.RMSNorm(n, device) if normed else nn.Identity() for n in self.parts)
+        self.step = nn.Parameter(torch.empty(own.width, own.ranked))
+        self.decay = nn.Parameter(torch.empty(own.width, own.state))
+        self.step_bias, self.skip = (nn.Parameter(torch.empty(own.width)) for _ in range(2))
+        self.outward = nn.Linear(own.width, spec.width, own.bias if own.output_bias is None else own.output_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, gate = self.inward(x).transpose(1, 2).chunk(2, 1)
+        y = self.act(self.conv(y))
+        made = self.selection(y.transpose(1, 2)).split(self.parts, -1)
+        step, writes, reads = (norm(part) for norm, part in zip(self.norms, made, strict=True))
+        y = mamba_selective_scan(
+            y,
+            self.step @ step.transpose(1, 2),
+            -torch.exp(self.decay),
+            writes.transpose(1, 2),
+            reads.transpose(1, 2),
+            D=self.skip,
+            z=gate,
+            delta_bias=self.step_bias,
+            delta_softplus=True,
+        )
+        return self.outward(y.transpose(1, 2))
+
+
 class ShortConvolution(nn.Module):
     def __init__(self, spec: Any) -> None:
         super().__init__()
@@ -82,7 +118,9 @@ class ShortConvolution(nn.Module):
 
 def mixer(spec: Any, device: models.Device) -> nn.Module:
     """What mixes tokens beside attention in this model."""
-    return ShortConvolution(spec) if spec.state_space is None else Mamba2(spec, device)
+    if spec.state_space is None:
+        return ShortConvolution(spec)
+    return (Mamba2 if spec.state_space.kind == "mamba2" else Mamba)(spec, device)
 
 
 @st.composite
@@ -101,6 +139,10 @@ def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
         "output_bias": draw(st.none() | st.booleans()),
         "norm": draw(st.sampled_from([None, "after", "before", "none"])),
     }
+    if draw(st.booleans()):
+        fields |= {"kind": "mamba", "rank": draw(st.none() | st.integers(1, 4))}
+        fields |= dict.fromkeys(("head_size", "groups", "chunk"))
+        fields["norm"] = draw(st.sampled_from([None, "inner", "none"]))
     return {f"state_space.{name}": value for name, value in fields.items()}
 
 

@@ -39,6 +39,7 @@ from costmodel.layers.latent import AbsorbKey, ExpandValue
 from costmodel.layers.linear import Linear, Matmul, Product
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
+from costmodel.layers.scan import SelectiveScan
 from costmodel.layers.shape import (
     Concat,
     Flatten,
@@ -149,6 +150,22 @@ def product_(draw: st.DrawFn, device: Device) -> Case:
     *rows, k = draw(any_shape(2, 3))
     n = draw(st.integers(1, 4))
     return Case(Product(), (draw(single.given((*rows, k))), draw(single.given((k, n)))), torch.matmul)
+
+
+@row
+def selective_scan(draw: st.DrawFn, device: Device) -> Case:
+    b, channels, t, n = draw(sizes(4))
+    a, u = (draw(single.given((b, channels, t, n), contiguous=True)) for _ in range(2))
+    c = draw(single.given((b, t, n), contiguous=True))
+
+    def call(a: Tensor, u: Tensor, c: Tensor) -> Tensor:
+        state, made = a.new_zeros(b, channels, n), []
+        for i in range(t):
+            state = a[:, :, i] * state + u[:, :, i]
+            made.append((state @ c[:, i, :, None])[:, :, 0])
+        return torch.stack(made, -1)
+
+    return Case(SelectiveScan(), (a, u, c), call)
 
 
 @row
