@@ -63,22 +63,22 @@ def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayer
     attention = Mixer(model, tables, variant) if variant.attends else None
     if not variant.mixes:
         return {} if attention is None else {"attention": attention}
-    name, other = _other_mixer(model)
+    other = _other_mixer(model)
     if attention is None:
-        return {name: other}
+        return {model.mixer_name: other}
     return {"mixers": lambda x: Add()(other(x), attention(x), name="add_mixers")}
 
 
-def _other_mixer(model: TransformerSpec) -> tuple[str, Callable[[Tensor], Tensor]]:
+def _other_mixer(model: TransformerSpec) -> Callable[[Tensor], Tensor]:
     """What mixes tokens beside attention; what is not used is not loaded."""
     if model.state_space is not None:
         from costmodel.architectures.state_space import state_space
 
-        return "state_space", partial(state_space, model.state_space)
+        return partial(state_space, model.state_space)
     from costmodel.architectures.short_convolution import short_convolution
 
     assert model.short_convolution is not None
-    return "short_convolution", partial(short_convolution, model.short_convolution)
+    return partial(short_convolution, model.short_convolution)
 
 
 def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:

@@ -104,6 +104,6 @@ class ShortConvolution(Description):
 
     FIRST: ClassVar[str] = "size"
 
-    size: Size = Field(default=3, description="tokens that it sees")
+    size: Size = Field(description="tokens that it sees")
     bias: bool = Field(default=False, description="bias in it and in the projections around it")
     pattern: Pattern = Field(default=ALL, description="which blocks have it, over and over (default: all)")

@@ -451,6 +451,11 @@ class TransformerSpec(Architecture):
         """What mixes tokens beside attention, or in its place."""
         return self.short_convolution if self.state_space is None else self.state_space
 
+    @property
+    def mixer_name(self) -> str:
+        """The field of that."""
+        return "short_convolution" if self.state_space is None else "state_space"
+
     def size(self, name: str) -> int:
         """See `Architecture.size`."""
         derived = {"kv_heads": self.key_heads, "head_size": self.head_features, "mlp_width": self.hidden}

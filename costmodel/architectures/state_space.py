@@ -131,8 +131,7 @@ def _scan(spec: StateSpace, x: Tensor, steps: Tensor, writes: Tensor, reads: Ten
     steps = Pointwise("softplus")(Add()(steps, parameter(run, "step_bias", h), name="add_step_bias"), name="softplus")
     steps = Pointwise("hardtanh")(steps, name="limit")
     writes, reads = (
-        Copied((b, t, h, n))(y, name=f"repeat_{name}")
-        for name, y in (("writes", writes), ("reads", reads))
+        Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
     )
     skip = parameter(run, "skip", h)
     skipped = Multiply()(skip.view((h, 1), (1, 1)), Padded((b, c * q, h, p))(x, name="pad_skip"), name="skipped")

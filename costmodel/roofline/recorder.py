@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
@@ -311,6 +312,11 @@ def check_runs(prediction: Prediction) -> None:
             raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":
         raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
+    model = prediction.model
+    if isinstance(model, Transformer) and model.mixer is not None:
+        raise SettingError(
+            f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
+        )
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
         raise SettingError(

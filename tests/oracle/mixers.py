@@ -37,7 +37,10 @@ class Mamba2(nn.Module):
         self.heads, self.groups, self.head_size = own.heads, own.grouped, own.head_features
         self.mixed = own.width + 2 * self.groups * own.state
         self.inward = nn.Linear(spec.width, own.width + self.mixed + self.heads, bias=own.bias)
-        self.conv, self.act = Causal(self.mixed, own.convolution, own.convolution_bias), models.activated(own.activation)
+        self.conv, self.act = (
+            Causal(self.mixed, own.convolution, own.convolution_bias),
+            models.activated(own.activation),
+        )
         self.decay, self.step, self.skip = (nn.Parameter(torch.empty(self.heads)) for _ in range(3))
         self.norm = models.RMSNorm(own.width // self.groups, device, affine=False)
         self.scale = nn.Parameter(torch.empty(own.width)) if own.placed != "none" else None
@@ -146,6 +149,4 @@ def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
     return {f"state_space.{name}": value for name, value in fields.items()}
 
 
-SHORT = st.fixed_dictionaries(
-    {"short_convolution.size": st.integers(1, 4), "short_convolution.bias": st.booleans()}
-)
+SHORT = st.fixed_dictionaries({"short_convolution.size": st.integers(1, 4), "short_convolution.bias": st.booleans()})
