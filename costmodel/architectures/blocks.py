@@ -75,6 +75,10 @@ def _other_mixer(model: TransformerSpec) -> Callable[[Tensor], Tensor]:
         from costmodel.architectures.state_space import state_space
 
         return partial(state_space, model.state_space)
+    if model.gated_delta is not None:
+        from costmodel.architectures.gated_delta import gated_delta
+
+        return partial(gated_delta, model.gated_delta)
     from costmodel.architectures.short_convolution import short_convolution
 
     assert model.short_convolution is not None

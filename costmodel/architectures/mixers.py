@@ -99,6 +99,39 @@ class StateSpace(Description):
         return usual if self.norm is None else self.norm
 
 
+class GatedDelta(Description):
+    """Linear attention by the gated delta rule (Yang et al. 2024, Gated DeltaNet), as in Qwen3-Next."""
+
+    FIRST: ClassVar[str] = "heads"
+
+    heads: Size = Field(description="heads of values, each with a state")
+    key_heads: Size | None = Field(default=None, description="heads of queries and keys (default: as many)")
+    key_size: Size = Field(default=128, description="features of a query or key")
+    value_size: Size = Field(default=128, description="features of a value")
+    chunk: Size | None = Field(default=None, description="tokens of a chunk (default: 64)")
+    convolution: Size = Field(default=4, description="tokens that the convolution before it sees")
+    activation: ActivationName = Field(default="silu", description="activation after that convolution")
+    pattern: Pattern = Field(default=ALL, description="which blocks have it, over and over (default: all)")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.heads % self.grouped:
+            raise ValueError(
+                f"gated_delta.key_heads {int(self.grouped)} does not divide gated_delta.heads {int(self.heads)}"
+            )
+        return self
+
+    @property
+    def grouped(self) -> int:
+        """Heads of queries and keys."""
+        return self.heads if self.key_heads is None else self.key_heads
+
+    @property
+    def chunked(self) -> int:
+        """Tokens of a chunk."""
+        return 64 if self.chunk is None else self.chunk
+
+
 class ShortConvolution(Description):
     """A gated convolution over the last few tokens (Liquid AI 2025, LFM2)."""
 

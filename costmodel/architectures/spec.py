@@ -22,7 +22,7 @@ from costmodel.architectures.base import (
     fitting_divisors,
     nearest_divisor,
 )
-from costmodel.architectures.mixers import ShortConvolution, StateSpace
+from costmodel.architectures.mixers import GatedDelta, ShortConvolution, StateSpace
 from costmodel.documents.description import ABSENT, ALL, Description, PartOf, Reads, part_of
 from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
@@ -218,6 +218,10 @@ RENAMED = {
 """Names of a transformer's fields by the names that they had when all were flat."""
 
 
+MIXERS = ("state_space", "gated_delta", "short_convolution")
+"""Fields of what mixes tokens beside attention."""
+
+
 class TransformerSpec(Architecture):
     """Abstract: the description of a transformer, without its forward pass."""
 
@@ -256,6 +260,12 @@ class TransformerSpec(Architecture):
         "state_space.rank": "r",
         "state_space.convolution": "k_c",
         "short_convolution.size": "k_s",
+        "gated_delta.heads": "h_v",
+        "gated_delta.key_heads": "h_k",
+        "gated_delta.key_size": "d_k",
+        "gated_delta.value_size": "d_l",
+        "gated_delta.chunk": "Q_l",
+        "gated_delta.convolution": "k_l",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -297,12 +307,18 @@ class TransformerSpec(Architecture):
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
+    attention_gate: bool = Field(
+        default=False, description="a sigmoid of each feature, made beside the query, scales what attention mixes"
+    )
 
     attention_pattern: Pattern = Field(
         default=ALL, description="which blocks have attention, over and over (default: those that mix by nothing else)"
     )
     state_space: Annotated[PartOf[StateSpace], part_of(StateSpace)] = Field(
         default=ABSENT, description="a selective state space in place of attention, or beside it (default: none)"
+    )
+    gated_delta: Annotated[PartOf[GatedDelta], part_of(GatedDelta)] = Field(
+        default=ABSENT, description="linear attention by the gated delta rule, likewise (default: none)"
     )
     short_convolution: Annotated[PartOf[ShortConvolution], part_of(ShortConvolution)] = Field(
         default=ABSENT, description="a gated convolution in place of attention, or beside it (default: none)"
@@ -408,6 +424,11 @@ class TransformerSpec(Architecture):
                 f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
                 "beside 'learned' ones"
             )
+        if self.attention_gate and (self.fused_qkv or self.qkv_clip or self.query_key_norm == "width"):
+            raise ValueError(
+                "attention_gate: true needs fused_qkv: false, no qkv_clip, and no query_key_norm 'width': it is made "
+                "beside the query of each head"
+            )
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
@@ -422,23 +443,31 @@ class TransformerSpec(Architecture):
                 "latent needs positions: rotary, and a rotary.size smaller than the head size "
                 f"{int(self.head_features)}: keys are turned in features that all heads share"
             )
-        for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
+        needs = {
+            "fused_qkv": False,
+            "kv_heads": None,
+            "query_key_norm": None,
+            "qkv_clip": None,
+            "attention_gate": False,
+        }
+        for field, value in needs.items():
             if getattr(self, field) != value:
                 raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
 
     def _check_sublayers(self) -> None:
-        if self.state_space is not None and self.short_convolution is not None:
-            raise ValueError("state_space and short_convolution are both given: keep one")
+        others = [name for name in MIXERS if getattr(self, name) is not None]
+        if len(others) > 1:
+            raise ValueError(f"{others[0]} and {others[1]} are both given: keep one")
         if not (self.mixer or self.attention_pattern or self.mlp_pattern):
             return
         for field, value in (("parallel", False), ("first_norm", True)):
             if getattr(self, field) != value:
                 raise ValueError(
                     f"{field}: {str(not value).lower()} needs attention and an MLP in each block, and nothing else: "
-                    "leave out state_space, short_convolution, attention_pattern and mlp_pattern"
+                    f"leave out {', '.join(MIXERS)}, attention_pattern and mlp_pattern"
                 )
         if self.mixer and not self.causal:
-            raise ValueError("state_space and short_convolution go from token to token: causal: false has none")
+            raise ValueError(f"{self.mixer_name} goes from token to token: causal: false has none")
         pattern = self.pattern
         if self.shared_blocks and len(set(pattern)) > 1:
             raise ValueError("shared_blocks needs blocks that are alike")
@@ -447,14 +476,14 @@ class TransformerSpec(Architecture):
                 raise ValueError(f"block {number} has no attention, nothing else that mixes tokens, and no MLP")
 
     @property
-    def mixer(self) -> StateSpace | ShortConvolution | None:
+    def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
         """What mixes tokens beside attention, or in its place."""
-        return self.short_convolution if self.state_space is None else self.state_space
+        return next((part for name in MIXERS if (part := getattr(self, name)) is not None), None)
 
     @property
     def mixer_name(self) -> str:
         """The field of that."""
-        return "short_convolution" if self.state_space is None else "state_space"
+        return next((name for name in MIXERS if getattr(self, name) is not None), "")
 
     def size(self, name: str) -> int:
         """See `Architecture.size`."""
@@ -465,6 +494,8 @@ class TransformerSpec(Architecture):
             derived |= {"state_space.chunk": inner.chunked}
         elif inner is not None:
             derived |= {"state_space.rank": inner.ranked}
+        if (delta := self.gated_delta) is not None:
+            derived |= {"gated_delta.key_heads": delta.grouped, "gated_delta.chunk": delta.chunked}
         value = self.value(name)
         return int((derived.get(name) if value is None else value) or 0)
 
@@ -487,6 +518,12 @@ class TransformerSpec(Architecture):
             return self._allowed_of_a_head(name)
         if name.startswith("state_space.") and self.state_space is not None:
             return self._allowed_of_a_state_space(self.state_space, name)
+        if name in ("gated_delta.heads", "gated_delta.key_heads") and self.gated_delta is not None:
+            keys = self.gated_delta.grouped if self.gated_delta.key_heads else 1
+            if name == "gated_delta.heads":
+                return Allowed(self._from(keys), note=f"gated_delta.heads in steps of {keys}" if keys > 1 else "")
+            limit = f"key heads divide the {self.gated_delta.heads} heads"
+            return Allowed(fitting_divisors(self, name, self.gated_delta.heads), limit, "key heads divide the heads")
         return self._allowed_of_experts(name) if name.startswith("experts.") else Allowed()
 
     def _allowed_of_a_state_space(self, inner: StateSpace, name: str) -> Allowed:

@@ -177,11 +177,12 @@ def _sums(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def upper(run: Run, n: int, name: str) -> Tensor:
-    """A mask of what is above the diagonal, made anew."""
-    made = run.record(Made((n, n), "mask"), (), f"{name}_ones", None)
-    made = Made((n, n), "mask", 1)(made, name=f"{name}_lower")
-    return Made((n, n), "mask", 1)(made, name=name)
+def upper(run: Run, n: int, name: str, made: int = 3) -> Tensor:
+    """A mask of what is above the diagonal, made anew by so many operators."""
+    mask = run.record(Made((n, n), "mask"), (), f"{name}_ones", None)
+    for number in range(1, made):
+        mask = Made((n, n), "mask", 1)(mask, name=f"{name}_{number}")
+    return mask
 
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

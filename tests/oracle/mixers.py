@@ -17,6 +17,7 @@ stub_operators()
 pytest.importorskip("transformers")
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan  # noqa: E402
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan  # noqa: E402
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule  # noqa: E402
 
 
 class Causal(nn.Module):
@@ -106,6 +107,44 @@ class Mamba(nn.Module):
         return self.outward(y.transpose(1, 2))
 
 
+class GatedDelta(nn.Module):
+    def __init__(self, spec: Any, device: models.Device) -> None:
+        super().__init__()
+        own = self.own = spec.gated_delta
+        self.keys, self.each = own.grouped, own.heads // own.grouped
+        self.inward = nn.Linear(spec.width, 2 * self.keys * own.key_size + 2 * own.heads * own.value_size, bias=False)
+        self.rates = nn.Linear(spec.width, 2 * own.heads, bias=False)
+        self.parts = [own.key_size, own.key_size, self.each * own.value_size, self.each * own.value_size]
+        self.mixed = [self.keys * own.key_size, self.keys * own.key_size, own.heads * own.value_size]
+        self.conv, self.act = Causal(sum(self.mixed), own.convolution, False), models.activated(own.activation)
+        self.decay, self.step = (nn.Parameter(torch.empty(own.heads)) for _ in range(2))
+        self.norm = models.RMSNorm(own.value_size, device)
+        self.outward = nn.Linear(own.heads * own.value_size, spec.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        own = self.own
+        query, key, value, gate = self.inward(x).view(b, t, self.keys, -1).split(self.parts, -1)
+        learning, decay = self.rates(x).view(b, t, self.keys, -1).chunk(2, -1)
+        value, gate = (part.reshape(b, t, own.heads, -1) for part in (value, gate))
+        learning, decay = (part.reshape(b, t, own.heads) for part in (learning, decay))
+        mixed = torch.cat([part.reshape(b, t, -1) for part in (query, key, value)], -1)
+        mixed = self.act(self.conv(mixed.transpose(1, 2))).transpose(1, 2)
+        query, key, value = mixed.split(self.mixed, -1)
+        query, key = (part.reshape(b, t, self.keys, -1) for part in (query, key))
+        y, _ = torch_chunk_gated_delta_rule(
+            query,
+            key,
+            value.reshape(b, t, own.heads, -1),
+            beta=learning.sigmoid(),
+            g=-self.decay.exp() * F.softplus(decay + self.step),
+            chunk_size=own.chunked,
+            use_qk_l2norm_in_kernel=True,
+        )
+        y = self.norm(y.reshape(-1, own.value_size)) * F.silu(gate.reshape(-1, own.value_size))
+        return self.outward(y.reshape(b, t, -1))
+
+
 class ShortConvolution(nn.Module):
     def __init__(self, spec: Any) -> None:
         super().__init__()
@@ -122,7 +161,7 @@ class ShortConvolution(nn.Module):
 def mixer(spec: Any, device: models.Device) -> nn.Module:
     """What mixes tokens beside attention in this model."""
     if spec.state_space is None:
-        return ShortConvolution(spec)
+        return ShortConvolution(spec) if spec.gated_delta is None else GatedDelta(spec, device)
     return (Mamba2 if spec.state_space.kind == "mamba2" else Mamba)(spec, device)
 
 
@@ -150,3 +189,18 @@ def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
 
 
 SHORT = st.fixed_dictionaries({"short_convolution.size": st.integers(1, 4), "short_convolution.bias": st.booleans()})
+
+
+@st.composite
+def gated_deltas(draw: st.DrawFn) -> dict[str, Any]:
+    keys = draw(st.integers(1, 3))
+    fields = {
+        "heads": keys * draw(st.integers(1, 2)),
+        "key_heads": keys,
+        "key_size": draw(st.integers(2, 4)),
+        "value_size": draw(st.integers(2, 4)),
+        "chunk": draw(st.integers(2, 6)),
+        "convolution": draw(st.integers(1, 4)),
+        "activation": draw(st.sampled_from(models.NAMES)),
+    }
+    return {f"gated_delta.{name}": value for name, value in fields.items()}

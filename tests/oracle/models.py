@@ -239,6 +239,8 @@ class Attention(nn.Module):
             biases = [spec.qkv_bias, spec.qkv_bias and spec.key_bias, spec.qkv_bias]
             linears = (nn.Linear(spec.width, n, bias=bias) for n, bias in zip(widths, biases, strict=True))
             self.query, self.key, self.value = linears
+        if spec.attention_gate:
+            self.query = nn.Linear(spec.width, 2 * widths[0], bias=spec.qkv_bias)
         self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
         if spec.query_key_norm:
             whole = spec.query_key_norm == "width"
@@ -266,6 +268,8 @@ class Attention(nn.Module):
             q, k, v = self.heads_of(x, x if memory is None else memory)
         mixed = self.composed(q, k, v, bias) if self.kernel == "eager" else self.fused(q, k, v, bias)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
+        if self.spec.attention_gate:
+            mixed = mixed * torch.sigmoid(self.gate)
         return self.output(mixed)
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -274,6 +278,9 @@ class Attention(nn.Module):
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
             parts = [self.clip(self.query(x)), self.clip(self.key(source)), self.clip(self.value(source))]
+        if self.spec.attention_gate:
+            parts[0], gate = parts[0].view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
+            self.gate = gate.reshape(*x.shape[:2], -1)
         if self.spec.query_key_norm == "width":
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)

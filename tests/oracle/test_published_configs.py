@@ -290,6 +290,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
 TYPES = {
     "granitemoehybrid": ["linear_attention", "full_attention"],
     "lfm2": ["conv", "full_attention"],
+    "qwen3_next": ["linear_attention", "full_attention"],
     "nemotron_h": ["linear_attention", "full_attention", "mlp", "moe"],
 }
 """Families whose layers are of several kinds, and these."""
@@ -326,6 +327,10 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
     }
     if family == "mamba2":
         made |= {"num_heads": st.just(heads), "head_dim": st.just(2 * width // heads)}
+    if family == "qwen3_next":
+        made |= {"linear_num_value_heads": st.just(2 * heads), "linear_num_key_heads": groups}
+        made |= {name: st.integers(2, 4) for name in ("linear_key_head_dim", "linear_value_head_dim")}
+        made |= {"linear_conv_kernel_dim": st.integers(1, 4), "shared_expert_intermediate_size": st.integers(1, 9)}
     if family == "lfm2":
         made |= {"intermediate_size": st.integers(2, 20)}
     if family == "mamba":

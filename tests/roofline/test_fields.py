@@ -53,7 +53,9 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (Transformer, "classes.dropout"): {"classes": 3},
     (VisionTransformer, "distilled"): {"tokens": 2},
     (VisionTransformer, "pooler"): {},
+    (Transformer, "attention_gate"): {"fused_qkv": False},
     (Transformer, "state_space"): {},
+    (Transformer, "gated_delta"): {},
     (Transformer, "state_space.kind"): {"state_space": 64},
     (Transformer, "state_space.rank"): {"state_space": 4, "state_space.kind": "mamba"},
     (EncoderDecoder, "sound"): {"positions": "learned"},
@@ -68,6 +70,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "pooler": POOLER,
     "sound": {"sound": SOUND, "positions": "learned"},
     "state_space": {"state_space": INNER},
+    "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
     "short_convolution": {"short_convolution": 3},
 }
 """What the fields of a part need beside them, unless they need something else."""
@@ -86,7 +89,7 @@ OTHER = {
 }
 """Values that are not found by type."""
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
-NOT_RUN = ("state_space", "short_convolution")
+NOT_RUN = ("state_space", "gated_delta", "short_convolution")
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 

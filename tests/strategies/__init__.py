@@ -113,7 +113,10 @@ def mixers(draw: st.DrawFn) -> dict[str, Any]:
     inner = {"width": groups * each * size, "state": draw(sizes), "convolution": draw(st.integers(1, 4))}
     inner |= draw(st.sampled_from([mamba2, mamba]))
     short = {"size": draw(st.integers(1, 4)), "bias": draw(st.booleans())}
-    name, fields = draw(st.sampled_from([("state_space", inner), ("short_convolution", short)]))
+    delta = {"heads": groups * each, "key_heads": groups, "key_size": size, "chunk": draw(st.integers(1, 9))}
+    delta |= {"value_size": draw(st.integers(1, 4)), "convolution": draw(st.integers(1, 4))}
+    parts = [("state_space", inner), ("gated_delta", delta), ("short_convolution", short)]
+    name, fields = draw(st.sampled_from(parts))
     pattern = tuple(draw(st.lists(st.booleans(), max_size=3)))
     fields |= {"pattern": pattern}
     plain = {

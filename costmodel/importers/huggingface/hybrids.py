@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.experts import BALANCE, GRANITE_MOE_SHARED
+from costmodel.importers.huggingface.experts import BALANCE, GRANITE_MOE_SHARED, QWEN2_MOE
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
 from costmodel.importers.huggingface.llama import DECODER
@@ -17,6 +17,7 @@ from costmodel.importers.huggingface.rules import (
     forget_experts,
     pattern,
     rotary_whole,
+    routed_layers,
 )
 
 STEPS = (
@@ -40,7 +41,8 @@ LAYER_TYPES = {
 
 def layer_types(config: Config, field: str, layers: int, known: tuple[str, ...]) -> list[str]:
     """The kind of each layer. Raises SpecError."""
-    types: list[str] = [LAYER_TYPES.get(kind, kind) for kind in config[field]]
+    named: list[str] = config[field]
+    types = [LAYER_TYPES.get(kind, kind) for kind in named]
     for number, kind in enumerate(types):
         if kind not in known:
             raise SpecError(f"{field}[{number}] {shown(kind)} is not one of {', '.join(known)}", (field, number))
@@ -352,4 +354,37 @@ LFM2 = Family(
     aliases="tie_embedding=tie_word_embeddings block_ff_dim=intermediate_size",
     idle="attention_dropout block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu "
     "block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init hidden_act num_heads theta use_pos_enc",
+)
+
+
+def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
+    """Three of four layers by the gated delta rule, if nothing else is said; experts as in Qwen 3."""
+    layers = made["layers"]
+    if config["layer_types"] is None:
+        mixed(made, "gated_delta", each(layers, lambda n: (n + 1) % 4 != 0))
+    else:
+        types = layer_types(config, "layer_types", layers, ("linear_attention", "full_attention"))
+        mixed(made, "gated_delta", [kind == "linear_attention" for kind in types])
+    if made["experts.count"]:
+        routed_layers(config, made)
+    else:
+        forget_experts(made)
+
+
+QWEN3_NEXT = Family(
+    model_type="qwen3_next",
+    source="Qwen3-Next (Qwen Team 2025): gated delta rules, gated attention in every fourth layer, many small experts",
+    like=QWEN2_MOE,
+    ends=architectures("Qwen3NextForCausalLM", "Qwen3NextModel"),
+    fields=sizes(151936, 2048, 5632, 48, 16, num_key_value_heads=2, head_dim=256, max_position_embeddings=32768)
+    | {"partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128}
+    | {"linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 512}
+    | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10}
+    | {"norm_topk_prob": True, "attention_bias": False, "layer_types": None},
+    means={"hidden_act": "activation gated_delta.activation", "num_experts": Meaning("count", "experts.count")},
+    without="qkv_bias sliding_window use_sliding_window max_window_layers",
+    sets={"query_key_norm": "head", "attention_gate": True, "qkv_bias": False},
+    rules={"windows": None, "experts": qwen3_next_layers},
+    idle="full_attention_interval",
+    note="Its norms add 1 to their weights, for which the package makes another vector.",
 )
