@@ -12,7 +12,8 @@ from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, contiguous_strides
-from costmodel.layers.arithmetic import Add, Dropout, Scale
+from costmodel.layers.activation import Sigmoid
+from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.latent import ExpandValue
@@ -138,7 +139,8 @@ class Mixer:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
         with x.run.scope("attention" if self.memory is None else "cross_attention"):
-            query, key, value, *matrix = self._projected(x, angles if self.rotated else [])
+            query, key, value, *others = self._projected(x, angles if self.rotated else [])
+            gate, matrix = (others, []) if model.attention_gate else ([], others)
             bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
             if bias is not None and self.tables.cache is not None:
                 bias = self.tables.seen(bias, self.window)
@@ -148,6 +150,8 @@ class Mixer:
                 expand = ExpandValue(model.head_features - model.rotated, model.value_features)
                 mixed = expand(mixed, name="value_up", tied={"weight": matrix[0]})
             merged = MergeHeads()(mixed)
+            if gate:
+                merged = Multiply()(merged, Sigmoid()(gate[0], name="gate_sigmoid"), name="gated")
             return Linear(model.width, bias=model.attention_bias)(merged, name="output")
 
     def _kept(self, x: Tensor, name: str) -> Tensor:
@@ -170,11 +174,11 @@ class Mixer:
             return absorbed(self.model, x, angles, self._kept)
         if self.model.latent is not None:
             return projected(self.model, x, angles, self._kept)
-        query, key, value = self._project(x)
+        query, key, value, *gate = self._project(x)
         if angles:
             query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
-        return [query, self._kept(key, "key"), self._kept(value, "value")]
+        return [query, self._kept(key, "key"), self._kept(value, "value"), *gate]
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features
@@ -182,12 +186,14 @@ class Mixer:
         if not model.fused_qkv or self.memory is not None:
             biases = {"query": model.qkv_bias, "key": model.qkv_bias and model.key_bias, "value": model.qkv_bias}
             source = x if self.memory is None else self.memory
+            widths = {name: n * (1 + (name == "query" and model.attention_gate)) for name, n in heads.items()}
             parts = {
                 name: Linear(n * size, bias=biases[name])(x if name == "query" else source, name=name)
-                for name, n in heads.items()
+                for name, n in widths.items()
             }
+            gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
-            return [self._split(parts[name], name, n) for name, n in heads.items()]
+            return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
         joint = Linear(sum(n * size for n in heads.values()), bias=model.qkv_bias)(x, name="qkv")
         joint = clipped(joint, model.qkv_clip, "clip_qkv")
         made: list[Tensor] = []
@@ -197,18 +203,28 @@ class Mixer:
             start = start + n * size
         return made
 
+    def _gate(self, parts: dict[str, Tensor]) -> Tensor:
+        """(batch, T, heads·d_h), of the second half of what is made for each head beside the query, which is left."""
+        query, n = parts["query"], self.model.head_features
+        b, t, wide = query.shape
+        joint = query.view((b, t, self.model.heads, 2 * n), None)
+        parts["query"] = Slice(n)(joint, name="query_of_joint")
+        return Reshape((t, exact_div(wide, 2)))(Slice(n, n)(joint, name="gate"), name="join_gate")
+
     def _split(self, x: Tensor, name: str, heads: int) -> Tensor:
         """(batch, T, heads·d_h) → (batch, heads, T, d_h), with query and key normalised if the model does so."""
         norm = self.model.query_key_norm if name != "value" else None
+        apart = len(x.shape) == 4  # by heads already
         if norm == "width":
             x = normed(self.model, x, f"{name}_norm")
         if norm in ("head", "heads") or (norm == "unit" and self.rotated):
-            x = Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
+            x = x if apart else Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
             own = heads if norm == "heads" else None
             plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm == "unit" else None
             x = normed(self.model, x, f"{name}_norm", own) if plain is None else plain
             return Permute((0, 2, 1, 3))(x, name=f"split_{name}")
-        return SplitHeads(heads)(x, name=f"split_{name}")
+        split = Permute((0, 2, 1, 3)) if apart else SplitHeads(heads)
+        return split(x, name=f"split_{name}")
 
     def _composed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         model, tables = self.model, self.tables

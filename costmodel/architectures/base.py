@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodel.architectures.activations import NAMES
-from costmodel.documents.description import Description, Reads
+from costmodel.documents.description import Description, Listed, Reads
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
@@ -27,6 +27,10 @@ def as_tuple(value: Any) -> Any:
     """Lists are what YAML and people write."""
     return tuple(value) if isinstance(value, list) else value
 
+
+MOST_PATTERN = 1_000
+Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
+"""For which of the blocks something is so, over and over."""
 
 ImageShape = Annotated[Reads[tuple[Size, Size, Size], tuple[Size, Size, Size] | list[Size]], BeforeValidator(as_tuple)]
 """(channels, height, width)."""

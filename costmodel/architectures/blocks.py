@@ -36,7 +36,7 @@ def body(
 
 def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None) -> Tensor:
     tables = Tables(model, run, x.shape[1], setting)
-    mixers = {variant: Mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
+    mixers = {variant: _mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
     shared = Shared(run) if model.shared_blocks else None
@@ -48,13 +48,41 @@ def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetti
             return applied(variant, x)
 
     def applied(variant: Variant, x: Tensor) -> Tensor:
-        mlp = partial(routed if variant.routed else feed_forward, model)
-        sublayers: Sublayers = {"attention": mixers[variant], **crossing, "mlp": mlp}
+        sublayers: Sublayers = {**mixers[variant], **crossing}
+        if variant.feeds:
+            sublayers["mlp"] = partial(routed if variant.routed else feed_forward, model)
         if model.parallel:
             return _parallel(model, x, sublayers)
         return _sequential(model, x, sublayers, normed_first=variant.normed)
 
     return Stack(model.pattern, model.layers, block)(run, x)
+
+
+def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayers:
+    """The sublayer of a block that mixes tokens, if it has one: attention, something in its place, or both at once."""
+    attention = Mixer(model, tables, variant) if variant.attends else None
+    if not variant.mixes:
+        return {} if attention is None else {"attention": attention}
+    other = _other_mixer(model)
+    if attention is None:
+        return {model.mixer_name: other}
+    return {"mixers": lambda x: Add()(other(x), attention(x), name="add_mixers")}
+
+
+def _other_mixer(model: TransformerSpec) -> Callable[[Tensor], Tensor]:
+    """What mixes tokens beside attention; what is not used is not loaded."""
+    if model.state_space is not None:
+        from costmodel.architectures.state_space import state_space
+
+        return partial(state_space, model.state_space)
+    if model.gated_delta is not None:
+        from costmodel.architectures.gated_delta import gated_delta
+
+        return partial(gated_delta, model.gated_delta)
+    from costmodel.architectures.short_convolution import short_convolution
+
+    assert model.short_convolution is not None
+    return partial(short_convolution, model.short_convolution)
 
 
 def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:
@@ -79,7 +107,7 @@ def _sequential(model: TransformerSpec, x: Tensor, sublayers: Sublayers, *, norm
 
 
 def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
-    own = model.mixed_dropout if sublayer == "attention" else None
+    own = model.mixed_dropout if sublayer not in ("mlp", "cross_attention") else None
     dropout = model.residual_dropout if own is None else own
     x = scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
     if not model.layer_scale:
@@ -92,6 +120,9 @@ WORDS = {
     "windowed": ("global", "local"),
     "rotated": ("unrotated", "rotated"),
     "routed": ("dense", "routed"),
+    "attends": ("", "attention"),
+    "mixes": ("", "recurrent"),
+    "feeds": ("", "mlp"),
     "normed": ("first", "later"),
 }
 """What a block is called, by the value of the field in which blocks differ."""
@@ -149,7 +180,8 @@ class Stack:
     def _name(self, variant: Variant) -> str:
         """The fields in which blocks differ, as one word."""
         differing = [field for field in Variant._fields if len({getattr(v, field) for v in self.pattern}) > 1]
-        return "_".join(WORDS[field][getattr(variant, field)] for field in differing)
+        said = [WORDS[field][getattr(variant, field)] for field in differing]
+        return "_".join(word for word in said if word) or "plain"
 
 
 def _applied(run: Run, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, lcm
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.architectures.base import (
     ActivationName,
@@ -15,27 +15,37 @@ from costmodel.architectures.base import (
     Architecture,
     BatchShape,
     Factor,
+    Pattern,
     Probability,
     Size,
-    as_tuple,
     fitting_divisors,
     nearest_divisor,
 )
-from costmodel.documents.description import ABSENT, ALL, Description, Listed, PartOf, Reads, part_of
+from costmodel.architectures.mixers import GatedDelta, ShortConvolution, StateSpace
+from costmodel.documents.description import ABSENT, ALL, Description, PartOf, Reads, part_of
 from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
-MOST_PATTERN = 1_000
-Pattern = Annotated[Listed[bool], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)]
-
 
 class Variant(NamedTuple):
-    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first."""
+    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
+
+    And what there is of sublayers: attention, what else mixes tokens, an MLP.
+    """
 
     windowed: bool = True
     rotated: bool = True
     routed: bool = False
+    attends: bool = True
+    mixes: bool = False
+    feeds: bool = True
     normed: bool = True
+
+    @property
+    def plain(self) -> Variant:
+        """The same without what is of sublayers that it does not have."""
+        seen = self if self.attends else self._replace(windowed=True, rotated=True)
+        return seen if self.feeds else seen._replace(routed=False)
 
 
 class Window(Description):
@@ -207,6 +217,10 @@ RENAMED = {
 """Names of a transformer's fields by the names that they had when all were flat."""
 
 
+MIXERS = ("state_space", "gated_delta", "short_convolution")
+"""Fields of what mixes tokens beside attention."""
+
+
 class TransformerSpec(Architecture):
     """Abstract: the description of a transformer, without its forward pass."""
 
@@ -237,6 +251,20 @@ class TransformerSpec(Architecture):
         "latent.value_head_size": "d_v",
         "experts.dense_layers": "L_0",
         "pooler.width": "d_p",
+        "state_space.width": "d_i",
+        "state_space.state": "n_s",
+        "state_space.head_size": "d_m",
+        "state_space.groups": "g",
+        "state_space.chunk": "Q",
+        "state_space.rank": "r",
+        "state_space.convolution": "k_c",
+        "short_convolution.size": "k_s",
+        "gated_delta.heads": "h_v",
+        "gated_delta.key_heads": "h_k",
+        "gated_delta.key_size": "d_k",
+        "gated_delta.value_size": "d_l",
+        "gated_delta.chunk": "Q_l",
+        "gated_delta.convolution": "k_l",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -278,6 +306,22 @@ class TransformerSpec(Architecture):
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
     attention_bias: bool = Field(default=True, description="bias in attention's output projection")
+    attention_gate: bool = Field(
+        default=False, description="a sigmoid of each feature, made beside the query, scales what attention mixes"
+    )
+
+    attention_pattern: Pattern = Field(
+        default=ALL, description="which blocks have attention, over and over (default: those that mix by nothing else)"
+    )
+    state_space: Annotated[PartOf[StateSpace], part_of(StateSpace)] = Field(
+        default=ABSENT, description="a selective state space in place of attention, or beside it (default: none)"
+    )
+    gated_delta: Annotated[PartOf[GatedDelta], part_of(GatedDelta)] = Field(
+        default=ABSENT, description="linear attention by the gated delta rule, likewise (default: none)"
+    )
+    short_convolution: Annotated[PartOf[ShortConvolution], part_of(ShortConvolution)] = Field(
+        default=ABSENT, description="a gated convolution in place of attention, or beside it (default: none)"
+    )
 
     mlp: Literal["plain", "gated", "clamped"] = Field(
         default="plain",
@@ -287,6 +331,9 @@ class TransformerSpec(Architecture):
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
+    mlp_pattern: Pattern = Field(
+        default=ALL, description="which blocks have an MLP or experts, over and over (default: all)"
+    )
 
     experts: Annotated[PartOf[Experts], part_of(Experts)] = Field(
         default=ABSENT, description="MLPs among which a router chooses (default: one, for all)"
@@ -368,12 +415,18 @@ class TransformerSpec(Architecture):
         if self.pooler is not None and self.classes is not None and self.classes.told_by != "first":
             raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
         self._check_latent()
+        self._check_sublayers()
         if self.relative_buckets is not None and not self.by_distance:
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
         if not self.relative_shared and not self.by_distance:
             raise ValueError(
                 f"relative_shared: false needs positions 'relative', not {self.positions!r}; or relative_buckets "
                 "beside 'learned' ones"
+            )
+        if self.attention_gate and (self.fused_qkv or self.qkv_clip or self.query_key_norm == "width"):
+            raise ValueError(
+                "attention_gate: true needs fused_qkv: false, no qkv_clip, and no query_key_norm 'width': it is made "
+                "beside the query of each head"
             )
         if not self.key_bias and (self.fused_qkv or not self.qkv_bias):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
@@ -389,14 +442,59 @@ class TransformerSpec(Architecture):
                 "latent needs positions: rotary, and a rotary.size smaller than the head size "
                 f"{int(self.head_features)}: keys are turned in features that all heads share"
             )
-        for field, value in (("fused_qkv", False), ("kv_heads", None), ("query_key_norm", None), ("qkv_clip", None)):
+        needs = {
+            "fused_qkv": False,
+            "kv_heads": None,
+            "query_key_norm": None,
+            "qkv_clip": None,
+            "attention_gate": False,
+        }
+        for field, value in needs.items():
             if getattr(self, field) != value:
                 raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
+
+    def _check_sublayers(self) -> None:
+        others = [name for name in MIXERS if getattr(self, name) is not None]
+        if len(others) > 1:
+            raise ValueError(f"{others[0]} and {others[1]} are both given: keep one")
+        if not (self.mixer or self.attention_pattern or self.mlp_pattern):
+            return
+        for field, value in (("parallel", False), ("first_norm", True)):
+            if getattr(self, field) != value:
+                raise ValueError(
+                    f"{field}: {str(not value).lower()} needs attention and an MLP in each block, and nothing else: "
+                    f"leave out {', '.join(MIXERS)}, attention_pattern and mlp_pattern"
+                )
+        if self.mixer and not self.causal:
+            raise ValueError(f"{self.mixer_name} goes from token to token: causal: false has none")
+        pattern = self.pattern
+        if self.shared_blocks and len(set(pattern)) > 1:
+            raise ValueError("shared_blocks needs blocks that are alike")
+        for number, variant in enumerate(pattern):
+            if not (variant.attends or variant.mixes or variant.feeds):
+                raise ValueError(f"block {number} has no attention, nothing else that mixes tokens, and no MLP")
+
+    @property
+    def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
+        """What mixes tokens beside attention, or in its place."""
+        return next((part for name in MIXERS if (part := getattr(self, name)) is not None), None)
+
+    @property
+    def mixer_name(self) -> str:
+        """The field of that."""
+        return next((name for name in MIXERS if getattr(self, name) is not None), "")
 
     def size(self, name: str) -> int:
         """See `Architecture.size`."""
         derived = {"kv_heads": self.key_heads, "head_size": self.head_features, "mlp_width": self.hidden}
         derived |= {"rotary.size": self.rotated, "window.size": self.context, "relative_buckets": self.buckets}
+        if (inner := self.state_space) is not None and inner.kind == "mamba2":
+            derived |= {"state_space.head_size": inner.head_features, "state_space.groups": inner.grouped}
+            derived |= {"state_space.chunk": inner.chunked}
+        elif inner is not None:
+            derived |= {"state_space.rank": inner.ranked}
+        if (delta := self.gated_delta) is not None:
+            derived |= {"gated_delta.key_heads": delta.grouped, "gated_delta.chunk": delta.chunked}
         value = self.value(name)
         return int((derived.get(name) if value is None else value) or 0)
 
@@ -417,7 +515,27 @@ class TransformerSpec(Architecture):
             return self._allowed_split(name)
         if name in ("head_size", "rotary.size"):
             return self._allowed_of_a_head(name)
+        if name.startswith("state_space.") and self.state_space is not None:
+            return self._allowed_of_a_state_space(self.state_space, name)
+        if name in ("gated_delta.heads", "gated_delta.key_heads") and self.gated_delta is not None:
+            keys = self.gated_delta.grouped if self.gated_delta.key_heads else 1
+            if name == "gated_delta.heads":
+                return Allowed(self._from(keys), note=f"gated_delta.heads in steps of {keys}" if keys > 1 else "")
+            limit = f"key heads divide the {self.gated_delta.heads} heads"
+            return Allowed(fitting_divisors(self, name, self.gated_delta.heads), limit, "key heads divide the heads")
         return self._allowed_of_experts(name) if name.startswith("experts.") else Allowed()
+
+    def _allowed_of_a_state_space(self, inner: StateSpace, name: str) -> Allowed:
+        if inner.kind == "mamba" or name not in ("state_space.width", "state_space.head_size", "state_space.groups"):
+            return Allowed()
+        if name == "state_space.width":
+            step = inner.head_features * inner.grouped
+            return Allowed(self._from(step), note=f"state_space.width in steps of {step}, by heads and their groups")
+        if name == "state_space.head_size":
+            limit = f"heads, in {inner.grouped} groups, divide the {inner.width:,} features of the state space"
+            return Allowed(fitting_divisors(self, name, inner.width), limit, "heads divide the state space")
+        limit = f"groups divide the {inner.heads:,} heads of the state space"
+        return Allowed(fitting_divisors(self, name, inner.heads), limit, "groups divide heads")
 
     def _allowed_split(self, name: str) -> Allowed:
         whole_turned = self.positions == "rotary" and self.value("rotary.size") is None
@@ -505,7 +623,10 @@ class TransformerSpec(Architecture):
         rotated = (rotary and rotary.pattern) or (True,)
         routed = (False,) if experts is None else experts.pattern or (True,)
         dense = 0 if experts is None else experts.dense_layers or 0
-        made = variants((windowed, rotated, routed), self.layers, dense)
+        mixes = (False,) if self.mixer is None else self.mixer.pattern or (True,)
+        attends = self.attention_pattern or tuple(not mixed for mixed in mixes)
+        feeds = self.mlp_pattern or (True,)
+        made = variants((windowed, rotated, routed, attends, mixes, feeds), self.layers, dense)
         if self.first_norm:
             return made
         every = [made[n % len(made)] for n in range(int(self.layers))]
@@ -542,4 +663,4 @@ def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> lis
             raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-    return [variant._replace(routed=False) for variant in made[:dense]] + made[dense:]
+    return [variant._replace(routed=False).plain for variant in made[:dense]] + [v.plain for v in made[dense:]]

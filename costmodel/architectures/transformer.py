@@ -16,6 +16,12 @@ from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
 
+COMPOSED = (
+    "composed of operators, as transformers does where it has no kernels of its own, in the type of the rest; a fused "
+    "kernel keeps less for backward"
+)
+"""What is taken for granted of a state space."""
+
 
 class Transformer(TransformerSpec):
     """Token embedding, `layers` equal blocks of attention and MLP, and a head over the vocabulary.
@@ -34,8 +40,11 @@ class Transformer(TransformerSpec):
         return None if self.head is None and self.classes is None else "cross_entropy"
 
     def assumptions(self, shape: BatchShape) -> list[tuple[str, str]]:
-        """Of the tokens' choice of experts."""
-        return [] if self.experts is None else [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1)))]
+        """Of the tokens' choice of experts, and of what state spaces are composed of."""
+        said = [("state space", COMPOSED)] if self.state_space is not None else []
+        if self.experts is None:
+            return said
+        return [("experts", assumptions(self.experts, shape.batch * (shape.seq or 1))), *said]
 
     def batch_shape(self, batch: int, seq: int | None, image: tuple[int, int] | None) -> BatchShape:
         """A batch of sequences, the whole context unless `seq` says less."""
@@ -51,6 +60,12 @@ class Transformer(TransformerSpec):
         """See `Architecture.with_past`."""
         if not self.causal or self.pooler is not None or self.classes is not None:
             return super().with_past(shape, past, last=last)
+        if self.mixer is not None:
+            mode = "prefill" if last else "decode"
+            raise SettingError(
+                f"mode={mode!r} does not apply to {self.title}, whose {self.mixer_name} keeps a state of fixed size in "
+                "place of keys and values, which is not counted: use mode='inference'"
+            )
         if past is not None and past + (shape.seq or 1) > self.context:
             raise SettingError(
                 f"past {past} and {shape.seq} token{'s' * (shape.seq != 1)} are beyond the context {self.context} of "

@@ -196,7 +196,9 @@ class Run:
         if call.differentiated:
             call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
         self.block.entries.append(call)
-        return call.y if self.adaptation is None else self.adaptation.adapt(call, inputs[0], [*self._path, name])
+        if self.adaptation is None or not inputs:
+            return call.y
+        return self.adaptation.adapt(call, inputs[0], [*self._path, name])
 
     def settle(self, ends: Iterable[Tensor]) -> None:
         """Once all is recorded: a gradient comes back only to calls that one of `ends` depends on.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import CostModelError, SettingError
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
@@ -316,6 +317,11 @@ def check_runs(prediction: Prediction) -> None:
     loss = prediction.model.default_loss if settings.loss == "default" else settings.loss
     if settings.training and loss not in (*RUN_LOSSES, None):
         raise SettingError(f"loss={loss!r} is not run in NumPy: use one of {', '.join(map(repr, RUN_LOSSES))}")
+    model = prediction.model
+    if isinstance(model, Transformer) and model.mixer is not None:
+        raise SettingError(
+            f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
+        )
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
         raise SettingError(

@@ -197,6 +197,9 @@ BASE = {
 }
 LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.size": 2, "latent.width": 5}
 EACH = {"classes": 3, "classes.told_by": "each"}
+INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
+DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
+MAMBA = {"state_space.width": 16, "state_space.state": 3, "state_space.kind": "mamba"}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"vocab": 51}),
     ({}, {"context": 9}),
@@ -295,6 +298,35 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (EACH | {"classes.transform": "gelu"}, {"classes.transform_norm": True}),
     ({"head.transform": "gelu"}, {"head.transform_bias": False}),
     ({}, {"layer_scale": True}),
+    ({}, {"attention_pattern": (True, False)}),
+    ({}, {"mlp_pattern": (True, False)}),
+    ({"fused_qkv": False}, {"attention_gate": True}),
+    ({}, {"gated_delta": 4}),
+    (DELTA, {"gated_delta.key_heads": 2}),
+    (DELTA, {"gated_delta.key_size": 4}),
+    (DELTA, {"gated_delta.value_size": 4}),
+    (DELTA, {"gated_delta.chunk": 4}),
+    (DELTA, {"gated_delta.convolution": 3}),
+    (DELTA, {"gated_delta.activation": "relu"}),
+    (DELTA, {"gated_delta.pattern": (True, False)}),
+    ({}, {"short_convolution.size": 3}),
+    ({"short_convolution": 3}, {"short_convolution.bias": True}),
+    ({"short_convolution": 3}, {"short_convolution.pattern": (True, False)}),
+    (INNER, {"state_space.width": 24}),
+    (INNER, {"state_space.head_size": 2}),
+    (INNER, {"state_space.state": 4}),
+    (INNER, {"state_space.groups": 2}),
+    (INNER, {"state_space.chunk": 3}),
+    (INNER, {"state_space.convolution": 3}),
+    (INNER, {"state_space.convolution_bias": False}),
+    (INNER, {"state_space.activation": "relu"}),
+    (INNER, {"state_space.bias": True}),
+    (INNER, {"state_space.output_bias": True}),
+    (INNER, {"state_space.norm": "none"}),
+    (INNER, {"state_space.pattern": (True, False)}),
+    ({"state_space.width": 64}, {"state_space.kind": "mamba"}),
+    (MAMBA, {"state_space.rank": 2}),
+    (MAMBA, {"state_space.norm": "inner"}),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -238,6 +239,8 @@ class Attention(nn.Module):
             biases = [spec.qkv_bias, spec.qkv_bias and spec.key_bias, spec.qkv_bias]
             linears = (nn.Linear(spec.width, n, bias=bias) for n, bias in zip(widths, biases, strict=True))
             self.query, self.key, self.value = linears
+        if spec.attention_gate:
+            self.query = nn.Linear(spec.width, 2 * widths[0], bias=spec.qkv_bias)
         self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
         if spec.query_key_norm:
             whole = spec.query_key_norm == "width"
@@ -268,6 +271,8 @@ class Attention(nn.Module):
         bias = bias if self.relative is None else self.relative()
         mixed = self.composed(q, k, v, bias) if self.kernel == "eager" else self.fused(q, k, v, bias)
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
+        if self.spec.attention_gate:
+            mixed = mixed * torch.sigmoid(self.gate)
         return self.output(mixed)
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -276,6 +281,9 @@ class Attention(nn.Module):
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
             parts = [self.clip(self.query(x)), self.clip(self.key(source)), self.clip(self.value(source))]
+        if self.spec.attention_gate:
+            parts[0], gate = parts[0].view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
+            self.gate = gate.reshape(*x.shape[:2], -1)
         if self.spec.query_key_norm == "width":
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
         heads = (self.spec.heads, self.kv_heads, self.kv_heads)
@@ -323,6 +331,14 @@ class Attention(nn.Module):
         if p == 0 and self.value_size == self.size:
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)[0]
         return F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v), None, p, causal)
+
+
+def sublayers(spec: Any, number: int) -> tuple[bool, bool, bool]:
+    """Whether a block attends, mixes tokens by something else, and has an MLP."""
+    other = spec.mixer if hasattr(spec, "mixer") else None
+    mixes = other is not None and falls_on(other.pattern, number)
+    attends = falls_on(spec.attention_pattern, number) if spec.attention_pattern else not mixes
+    return attends, mixes, falls_on(spec.mlp_pattern, number)
 
 
 def falls_on(pattern: tuple[bool, ...] | None, number: int) -> bool:
@@ -463,19 +479,23 @@ class Block(nn.Module):
         super().__init__()
         self.spec = spec
         hidden = spec.mlp_width or 4 * spec.width
-        self.attention = Attention(spec, seq, kernel, device, number)
-        self.factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
-        self.norm1 = norm(spec, device) if number or spec.first_norm else nn.Identity()
+        self.attends, self.mixes, self.feeds = sublayers(spec, number)
+        self.attention = Attention(spec, seq, kernel, device, number) if self.attends else None
+        self.other = import_module(".mixers", __package__).mixer(spec, device) if self.mixes else None
+        first, second = self.attends or self.mixes, self.feeds
+        self.factor = LayerScale(spec.width) if spec.layer_scale and first else nn.Identity()
+        self.norm1 = norm(spec, device) if first and (number or spec.first_norm) else nn.Identity()
         self.crossing = Attention(spec, seq, kernel, device, number, crosses=True) if crosses else None
         self.crossing_norm = norm(spec, device) if crosses else None
-        self.norm2 = None if spec.shared_norm else norm(spec, device)
+        self.norm2 = norm(spec, device) if second and not spec.shared_norm else None
         both = spec.norm_placement == "both"
-        self.outputs = nn.ModuleList(norm(spec, device) for _ in range(2)) if both else [self.norm1, self.norm2]
+        after = (norm(spec, device) if there else nn.Identity() for there in (first, second))
+        self.outputs = nn.ModuleList(after) if both else [self.norm1, self.norm2]
         routed = spec.experts is not None and falls_on(spec.experts.pattern, number)
         routed = routed and number >= (spec.value("experts.dense_layers") or 0)
-        self.mlp = (Experts if routed else FeedForward)(spec, hidden, device)
+        self.mlp = (Experts if routed else FeedForward)(spec, hidden, device) if self.feeds else None
         self.dropout = Dropout(spec.residual_dropout, device)
-        self.mlp_factor = LayerScale(spec.width) if spec.layer_scale else nn.Identity()
+        self.mlp_factor = LayerScale(spec.width) if spec.layer_scale and second else nn.Identity()
         own = spec.residual_dropout if spec.mixed_dropout is None else spec.mixed_dropout
         self.mixed_dropout = Dropout(own, device)
 
@@ -489,21 +509,27 @@ class Block(nn.Module):
         norm1, norm2 = self.norm1, self.norm2
         if self.spec.parallel:
             normed = norm1(x)
-            mixed, fed = drop_mixed(self.attention(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
+            mixed, fed = drop_mixed(self.mixed(normed, bias)), drop(self.mlp(norm2(x) if norm2 else normed))
             return x + mixed + fed
         if self.spec.norm_placement == "pre":
-            x = x + drop_mixed(self.attention(norm1(x), bias))
+            x = x + drop_mixed(self.mixed(norm1(x), bias)) if self.attends or self.mixes else x
             if self.crossing is not None and self.crossing_norm is not None:
                 x = x + drop(self.crossing(self.crossing_norm(x), memory=memory))
-            return x + drop(self.mlp(norm2(x)))
+            return x + drop(self.mlp(norm2(x))) if self.feeds else x
         if self.spec.norm_placement in ("output", "both"):
             before = self.spec.norm_placement == "both"
-            x = x + drop_mixed(self.outputs[0](self.attention(norm1(x) if before else x, bias)))
-            return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x)))
-        x = norm1(x + drop_mixed(self.attention(x, bias)))
+            if self.attends or self.mixes:
+                x = x + drop_mixed(self.outputs[0](self.mixed(norm1(x) if before else x, bias)))
+            return x + drop(self.outputs[1](self.mlp(norm2(x) if before else x))) if self.feeds else x
+        x = norm1(x + drop_mixed(self.mixed(x, bias))) if self.attends or self.mixes else x
         if self.crossing is not None and self.crossing_norm is not None:
             x = self.crossing_norm(x + drop(self.crossing(x, memory=memory)))
-        return norm2(x + drop(self.mlp(x)))
+        return norm2(x + drop(self.mlp(x))) if self.feeds else x
+
+    def mixed(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        if self.other is None:
+            return self.attention(x, bias)
+        return self.other(x) if self.attention is None else self.other(x) + self.attention(x, bias)
 
 
 class Relative(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,7 @@ from costmodel.layers.latent import AbsorbKey, ExpandValue
 from costmodel.layers.linear import Linear, Matmul, Product
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
+from costmodel.layers.scan import DeltaScan, SelectiveScan, SolveTriangular
 from costmodel.layers.shape import (
     Concat,
     Flatten,
@@ -149,6 +151,52 @@ def product_(draw: st.DrawFn, device: Device) -> Case:
     *rows, k = draw(any_shape(2, 3))
     n = draw(st.integers(1, 4))
     return Case(Product(), (draw(single.given((*rows, k))), draw(single.given((k, n)))), torch.matmul)
+
+
+@row
+def selective_scan(draw: st.DrawFn, device: Device) -> Case:
+    b, channels, t, n = draw(sizes(4))
+    a, u = (draw(single.given((b, channels, t, n), contiguous=True)) for _ in range(2))
+    c = draw(single.given((b, t, n), contiguous=True))
+
+    def call(a: Tensor, u: Tensor, c: Tensor) -> Tensor:
+        state, made = a.new_zeros(b, channels, n), []
+        for i in range(t):
+            state = a[:, :, i] * state + u[:, :, i]
+            made.append((state @ c[:, i, :, None])[:, :, 0])
+        return torch.stack(made, -1)
+
+    return Case(SelectiveScan(), (a, u, c), call)
+
+
+@row
+def solve_triangular(draw: st.DrawFn, device: Device) -> Case:
+    outer, n, columns = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    a, b = (draw(single.given((outer, n, size), contiguous=True)) for size in (n, columns))
+    function = partial(torch.linalg.solve_triangular, upper=False, unitriangular=True)
+    return Case(SolveTriangular(), (a, b), function)
+
+
+@row
+def delta_scan(draw: st.DrawFn, device: Device) -> Case:
+    b, h, c, n, k, v = draw(sizes(6, 3))
+    shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
+    orders = [draw(st.sampled_from([(0, 1, 2, 3, 4), (0, 2, 3, 1, 4)])) for _ in range(4)]
+    orders = [(0, 1, 2, 4, 3), *orders, (0, 1, 2, 3, 4)]
+    needed = draw(st.booleans())  # by all or none: they are made of the same tokens
+    inputs = [single.Given(*pair, requires_grad=needed) for pair in zip(shapes, orders, strict=True)]
+
+    def call(u: Tensor, w: Tensor, q: Tensor, m: Tensor, key: Tensor, a: Tensor) -> Tensor:
+        """The state after the last chunk keeps nothing: the package drops it."""
+        y, state = torch.zeros_like(u), u.new_zeros(b, h, k, v)
+        for i in range(c):
+            new = u[:, :, i] - w[:, :, i] @ state
+            y[:, :, i] = q[:, :, i] @ state + m[:, :, i] @ new
+            with torch.set_grad_enabled(i < c - 1 and torch.is_grad_enabled()):
+                state = state * a[:, :, i] + key[:, :, i].transpose(-1, -2) @ new
+        return y
+
+    return Case(DeltaScan(), tuple(inputs), call)
 
 
 @row

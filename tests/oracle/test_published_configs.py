@@ -161,6 +161,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 
 
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
+WHOLE |= {"falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
@@ -280,7 +281,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
     if family == "phi":  # whose norms of heads have width / heads features, whatever a head has
         needed["qk_layernorm"] = st.just(normed := draw(st.booleans()))
         optional.pop("head_dim") if normed else None
-    if family == "stablelm" or draw(st.booleans()):
+    needed |= {name: values for name, values in inner(draw, family, layers, width).items() if name in fields}
+    if family == "stablelm" or family in TYPES or draw(st.booleans()):
         optional.pop("layer_types"), optional.pop("head_dim", None)
     elif "layer_types" in fields:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
@@ -288,6 +290,62 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
     return config | {name: draw(values) for name, values in drawn.items() if name in fields}
+
+
+TYPES = {
+    "granitemoehybrid": ["linear_attention", "full_attention"],
+    "lfm2": ["conv", "full_attention"],
+    "qwen3_next": ["linear_attention", "full_attention"],
+    "nemotron_h": ["linear_attention", "full_attention", "mlp", "moe"],
+}
+"""Families whose layers are of several kinds, and these."""
+
+
+def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, Any]:
+    """Fields of state spaces and of what is in turn with attention, which must agree with others."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    groups = st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])
+    periods = [draw(st.integers(1, 3)) for _ in range(2)]
+    made: dict[str, Any] = {
+        "mamba_n_heads": st.just(heads),
+        "mamba_num_heads": st.just(heads),
+        "mamba_d_head": st.just("auto"),
+        "mamba_head_dim": st.integers(2, 4),
+        "mamba_d_ssm": st.just(heads * 3),
+        "time_step_rank": st.just("auto") | st.integers(1, 4),
+        "mamba_dt_rank": st.just("auto") | st.integers(1, 4),
+        "attn_layer_indices": st.none() | st.lists(st.integers(0, 3), max_size=2, unique=True),
+        "full_attn_idxs": st.none() | st.lists(st.integers(0, 3), max_size=2, unique=True),
+        "block_multiple_of": st.integers(1, 4),
+        "block_ffn_dim_multiplier": st.sampled_from([1.0, 1.5]),
+        "shared_intermediate_size": st.integers(1, 9),
+        "moe_shared_expert_intermediate_size": st.integers(1, 9),
+        "position_embedding_type": st.sampled_from([None, "rope"]),
+        **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), st.integers(2, 5)),
+        **dict.fromkeys(("conv_kernel", "mamba_d_conv", "conv_L_cache"), st.integers(1, 4)),
+        **dict.fromkeys(("n_groups", "mamba_n_groups"), groups),
+        **dict.fromkeys(("chunk_size", "mamba_chunk_size"), st.integers(2, 6)),
+        "attn_layer_period": st.just(periods[0]),
+        "attn_layer_offset": st.integers(0, periods[0] - 1),
+        "expert_layer_period": st.just(periods[1]),
+        "expert_layer_offset": st.integers(0, periods[1] - 1),
+    }
+    if family == "mamba2":
+        made |= {"num_heads": st.just(heads), "head_dim": st.just(2 * width // heads)}
+    if family == "qwen3_next":
+        made |= {"linear_num_value_heads": st.just(2 * heads), "linear_num_key_heads": groups}
+        made |= {name: st.integers(2, 4) for name in ("linear_key_head_dim", "linear_value_head_dim")}
+        made |= {"linear_conv_kernel_dim": st.integers(1, 4), "shared_expert_intermediate_size": st.integers(1, 9)}
+    if family == "lfm2":
+        made |= {"intermediate_size": st.integers(2, 20)}
+    if family == "mamba":
+        made |= {"intermediate_size": st.just(2 * width)}
+    if family in TYPES:
+        kinds = st.lists(st.sampled_from(TYPES[family]), min_size=layers, max_size=layers)
+        made |= {"layers_block_type": kinds} if family == "nemotron_h" else {"layer_types": kinds}
+    else:
+        made.pop("shared_intermediate_size")
+    return made
 
 
 LOST = {name for name in FILES if "t5" in name and not FILES[name].get("tie_word_embeddings", True)}

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
+from costmodel.errors import SpecError
 
-from . import models
+from . import mixers, models
 from .measure import Cost, measure, meta, stated
 from .settings import differential
 
@@ -83,6 +84,8 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         **ends,
         **chances,
     )
+    if not (fields["fused_qkv"] or fields["qkv_clip"] or fields["query_key_norm"] == "width"):
+        fields["attention_gate"] = draw(st.booleans())
     if fields["norm_placement"] == "pre" and not parallel and not fields["shared_blocks"]:
         fields["first_norm"] = draw(st.booleans())
     return Transformer.of(fields | within)
@@ -167,9 +170,28 @@ def latents(draw: st.DrawFn) -> Transformer:
         "kv_heads": None,
         "query_key_norm": None,
         "qkv_clip": None,
+        "attention_gate": False,
     }
     spec = draw(transformers())
     return Transformer.of(spec.model_dump() | fields)
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> Transformer:
+    """With other mixers than attention in some blocks, or beside it, and blocks without an MLP."""
+    patterns = st.lists(st.booleans(), max_size=3).map(tuple)
+    other = draw(st.just({}) | mixers.state_spaces() | mixers.gated_deltas() | mixers.SHORT)
+    name = next(iter(other), "").partition(".")[0]
+    fields = {"causal": True, "parallel": False, "shared_norm": False, "first_norm": True, **other}
+    if name:
+        fields[f"{name}.pattern"] = draw(patterns)
+    fields |= {"attention_pattern": draw(patterns), "mlp_pattern": draw(patterns), "shared_blocks": False}
+    spec = draw(transformers())
+    try:
+        return Transformer.of(spec.model_dump() | fields)
+    except SpecError as error:
+        assert "no attention, nothing else" in str(error)  # noqa: PT017
+        return Transformer.of(spec.model_dump() | fields | {"attention_pattern": (), "mlp_pattern": ()})
 
 
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
@@ -261,6 +283,15 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
         counted = in_pytorch(spec, batch, seq, device, "efficient")
         found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
     assert paper == found
+
+
+@differential
+@given(mixed(), st.integers(1, 3), SEQ, DEVICE)
+def test_other_mixers(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    if spec.gated_delta is not None:  # else what makes the last state is kept too, until that is dropped
+        chunk = spec.gated_delta.chunked
+        assume(seq > chunk and (seq % chunk or batch == 1))
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
 @differential

@@ -203,7 +203,7 @@ def test_encoder_decoders(spec: EncoderDecoder, seq: int, target: int, batch: in
 
 DRAWN = {
     MLP: MLPS,
-    Transformer: transformers(),
+    Transformer: transformers() | drawn.mixed(),
     VisionTransformer: vision.vision_transformers(),
     EncoderDecoder: translations.translators(),
 }

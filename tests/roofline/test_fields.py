@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 import pytest
 
-from costmodel import CNN, MLP, CostModelError, EncoderDecoder, Transformer, VisionTransformer
+from costmodel import CNN, MLP, CostModelError, EncoderDecoder, Transformer, VisionTransformer, predict
 from costmodel.architectures.base import Architecture
 from costmodel.documents.description import Description
 from costmodel.errors import ShapeError, SpecError, UnknownNameError
@@ -32,6 +32,7 @@ GROUPS = {**EXPERTS, "experts": 8, "experts.per_token": 3, "experts.groups": 4, 
 LATENT = {"latent": 3, "positions": "rotary", "rotary": 2, "head_size": 4, "fused_qkv": False}
 ROTARY = {"positions": "rotary", "head_size": 6}
 POOLER = {"classes": 3, "pooler": "relu"}
+INNER = {"width": 8, "head_size": 2, "state": 3}
 SOUND = {"mel_bins": 3, "places": 4}
 TOKENS = {"classes": 3, "classes.told_by": "each"}
 NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
@@ -61,6 +62,11 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (VisionTransformer, "distilled"): {"tokens": 2},
     (VisionTransformer, "pooler"): {},
     (VisionTransformer, "last_norm"): {"classes": None},
+    (Transformer, "attention_gate"): {"fused_qkv": False},
+    (Transformer, "state_space"): {},
+    (Transformer, "gated_delta"): {},
+    (Transformer, "state_space.kind"): {"state_space": 64},
+    (Transformer, "state_space.rank"): {"state_space": 4, "state_space.kind": "mamba"},
     (EncoderDecoder, "sound"): {"positions": "learned"},
     (EncoderDecoder, "context"): {"positions": "learned"},
     (EncoderDecoder, "position_rows"): {"positions": "learned"},
@@ -75,6 +81,9 @@ PARTS: dict[str, dict[str, Any]] = {
     "pooler": POOLER,
     "classes": {"classes": 3},
     "sound": {"sound": SOUND, "positions": "learned"},
+    "state_space": {"state_space": INNER},
+    "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
+    "short_convolution": {"short_convolution": 3},
 }
 """What the fields of a part need beside them, unless they need something else."""
 OTHER = {
@@ -84,6 +93,7 @@ OTHER = {
     (Transformer, "vocab"): 12,
     (Transformer, "context"): 7,
     (Transformer, "position_rows"): 7,
+    (Transformer, "state_space"): INNER,
     (EncoderDecoder, "vocab"): 12,
     (EncoderDecoder, "context"): 7,
     (EncoderDecoder, "position_rows"): 7,
@@ -92,6 +102,8 @@ OTHER = {
 }
 """Values that are not found by type."""
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
+NOT_RUN = ("state_space", "gated_delta", "short_convolution")
+"""Parts that NumPy does not run: their fields have an effect on costs."""
 
 
 def needed(of: type[Architecture], field: str) -> dict[str, Any]:
@@ -137,9 +149,32 @@ def differ(first: Execution, model: Architecture) -> bool:
     )
 
 
+def costs(model: Architecture) -> tuple[int, ...]:
+    p = predict(model, batch=2, seq=4, loss=None)
+    return p.params, p.flops.total, p.pointwise_flops.total, p.memory.activations
+
+
+@pytest.mark.parametrize("field", [name for name in Transformer.field_names() if name.partition(".")[0] in NOT_RUN])
+def test_every_field_of_a_part_that_is_not_run_has_an_effect_on_costs(field: str) -> None:
+    fields, wanted = needed(Transformer, field), Transformer.field_named(field).annotation
+    first = costs(Transformer.of(fields))
+    for value in [OTHER[Transformer, field]] if (Transformer, field) in OTHER else others(wanted):
+        try:
+            model = Transformer.of({**fields, field: value})
+        except SpecError:
+            continue
+        if costs(model) != first:
+            with pytest.raises(CostModelError, match=r"is not run in NumPy, and Transformer has one"):
+                ran(model)
+            return
+    raise AssertionError(f"{field} changes nothing")
+
+
 @pytest.mark.parametrize(("of", "field"), FIELDS, ids=lambda value: getattr(value, "__name__", value))
 def test_every_field_of_an_architecture_has_an_effect(of: type[Architecture], field: str) -> None:
     """Every choice by name has one; of sizes and factors some value does, as others may say what the default says."""
+    if field.partition(".")[0] in NOT_RUN:
+        return
     fields, wanted = needed(of, field), of.field_named(field).annotation
     small = of.of(fields)
     first, effects = ran(small), []

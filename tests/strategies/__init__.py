@@ -105,9 +105,38 @@ def transformers(draw: st.DrawFn) -> Transformer:
 
 
 @st.composite
+def mixers(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of what mixes tokens beside attention, and of which blocks have what."""
+    groups, each, size = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 4))
+    mamba2 = {"head_size": size, "groups": groups, "chunk": draw(st.integers(1, 9))}
+    mamba = {"kind": "mamba", "rank": draw(st.none() | sizes)}
+    inner = {"width": groups * each * size, "state": draw(sizes), "convolution": draw(st.integers(1, 4))}
+    inner |= draw(st.sampled_from([mamba2, mamba]))
+    short = {"size": draw(st.integers(1, 4)), "bias": draw(st.booleans())}
+    delta = {"heads": groups * each, "key_heads": groups, "key_size": size, "chunk": draw(st.integers(1, 9))}
+    delta |= {"value_size": draw(st.integers(1, 4)), "convolution": draw(st.integers(1, 4))}
+    parts = [("state_space", inner), ("gated_delta", delta), ("short_convolution", short)]
+    name, fields = draw(st.sampled_from(parts))
+    pattern = tuple(draw(st.lists(st.booleans(), max_size=3)))
+    fields |= {"pattern": pattern}
+    plain = {
+        "causal": True,
+        "parallel": False,
+        "shared_norm": False,
+        "mlp_pattern": draw(st.sampled_from([(), (False,)])),
+    }
+    if True not in (pattern or (True,)):
+        plain["mlp_pattern"] = ()
+    return plain | {f"{name}.{field}": value for field, value in fields.items()}
+
+
+@st.composite
 def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
     """A model, and settings that fit it."""
     model = draw(mlps() | transformers())
+    mixed = isinstance(model, Transformer) and draw(st.integers(0, 3)) == 0
+    if mixed:
+        model = model.with_fields(draw(mixers()))
     settings: dict[str, Any] = {
         "batch": draw(sizes),
         "mode": draw(st.sampled_from(["train", "inference"])),
@@ -124,7 +153,7 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         if settings["mode"] == "train":
-            settings["checkpoint"] = draw(st.sampled_from(checkpoints))
+            settings["checkpoint"] = draw(st.sampled_from(checkpoints[:3] if mixed else checkpoints))
     settings["precision"] = draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp16-master"]))
     if settings["mode"] == "train":
         settings["accumulate"] = draw(st.sampled_from([1, 1, 3]))

@@ -6,12 +6,12 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.importers.huggingface import blocks, encoders, experts, gpt, llama
+from costmodel.importers.huggingface import blocks, encoders, experts, gpt, hybrids, llama
 from costmodel.importers.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, encoders)
+    for subject in (gpt, llama, blocks, experts, encoders, hybrids)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
@@ -23,12 +23,9 @@ def _each(names: str, why: str) -> dict[str, str]:
 
 
 NOT_MODELLED: dict[str, str] = {
-    **_each(
-        "bamba falcon_h1 falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h zamba zamba2",
-        "its blocks are state-space recurrences (Gu and Dao 2024), which the package composes of pieces of a sequence "
-        "and kernels fuse otherwise; no layer kind has their cost",
-    ),
-    **_each("qwen3_next recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
+    "falcon_mamba": "the norms within its state spaces have no weights, which no state space here has",
+    **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
+    **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
     **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
 }

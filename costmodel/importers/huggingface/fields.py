@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
@@ -47,6 +47,7 @@ CHECKS: dict[str, Any] = {
     "count": Annotated[int, Field(ge=0)],
     "one or two": Annotated[int, Field(ge=1, le=2)],
     "alike": Annotated[Size, BeforeValidator(one_of_all)],
+    "size or auto": Size | Literal["auto"],
     "integer": int,
     "share": Probability,
     "factor": Factor,
@@ -129,6 +130,19 @@ FIELDS: dict[str, Meaning] = {
         ("factor", "experts.scale", "routed_scaling_factor"),
         ("size?", "latent.query_width", "q_lora_rank"),
         ("size", "latent.width", "kv_lora_rank"),
+        ("size", "state_space.state", "state_size mamba_d_state ssm_state_size"),
+        ("size", "state_space.groups", "n_groups mamba_n_groups"),
+        ("size", "state_space.chunk", "chunk_size mamba_chunk_size"),
+        ("size", "state_space.convolution", "conv_kernel mamba_d_conv"),
+        ("flag", "state_space.convolution_bias", "use_conv_bias mamba_conv_bias"),
+        ("flag", "state_space.bias", "mamba_proj_bias"),
+        ("flag", "state_space.output_bias", "projectors_bias"),
+        ("size", "gated_delta.convolution", "linear_conv_kernel_dim"),
+        ("size", "gated_delta.key_size", "linear_key_head_dim"),
+        ("size", "gated_delta.value_size", "linear_value_head_dim"),
+        ("size", "gated_delta.key_heads", "linear_num_key_heads"),
+        ("size", "gated_delta.heads", "linear_num_value_heads"),
+        ("factor", "head.logit_scale", "lm_head_multiplier"),
         ("size", "sound.mel_bins", "num_mel_bins"),
         ("size", "sound.places", "max_source_positions"),
         # What no field of ours is, but a rule reads.
@@ -144,6 +158,15 @@ FIELDS: dict[str, Meaning] = {
         ("size", "", "window_size local_attention global_attn_every_n_layers decoder_sparse_step moe_layer_interval"),
         ("size", "", "no_rope_layer_interval interleave_moe_layer_step projection_dim mlp_ratio"),
         ("integer", "", "max_window_layers"),
+        ("size", "", "expand mamba_expand mamba_n_heads mamba_num_heads mamba_d_ssm block_multiple_of"),
+        ("size", "", "attn_layer_period expert_layer_period moe_shared_expert_intermediate_size"),
+        ("count", "", "attn_layer_offset expert_layer_offset"),
+        ("size or auto", "", "mamba_d_head mamba_dt_rank time_step_rank"),
+        ("integers", "", "attn_layer_indices full_attn_idxs"),
+        ("flag", "", "mamba_norm_before_gate mamba_rms_norm block_auto_adjust_ff_dim"),
+        ("factor", "", "block_ffn_dim_multiplier"),
+        ("texts", "", "layers_block_type"),
+        ("text", "", "position_embedding_type hybrid_override_pattern"),
         ("factor", "", "query_pre_attn_scalar logits_scaling"),
         ("size", "", "qk_nope_head_dim qk_rope_head_dim v_head_dim"),
         ("count", "", "first_k_dense_replace"),

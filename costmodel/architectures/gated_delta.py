@@ -1,0 +1,124 @@
+"""Linear attention by the gated delta rule (Yang et al. 2024, Gated DeltaNet), as it is composed of operators.
+
+A state of d_k × d_v numbers for each head decays, and is corrected towards each token's value where its key reads it. A
+sequence goes through it in chunks of Q tokens: within a chunk by a triangular system and products of Q × Q, from chunk
+to chunk one after another (`DeltaScan`). The composition is that of ``torch_chunk_gated_delta_rule`` in `transformers`.
+"""
+
+from __future__ import annotations
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.mixers import GatedDelta
+from costmodel.architectures.state_space import causal, column, parameter, permuted, reshaped, upper
+from costmodel.graph.tensor import Shape, Tensor, contiguous_strides
+from costmodel.layers.activation import Sigmoid, Silu
+from costmodel.layers.arithmetic import Add, Multiply, Scale, Subtract
+from costmodel.layers.attention import Mask
+from costmodel.layers.function import Pointwise
+from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.norm import Rmsnorm
+from costmodel.layers.reduction import Cumulate, Reduce
+from costmodel.layers.resize import Padded
+from costmodel.layers.scan import DeltaScan, SolveTriangular
+from costmodel.layers.shape import Copied, Join, Slice, TransposeLast
+from costmodel.symbolic.sizes import ceil_div, exact_div
+
+
+def gated_delta(spec: GatedDelta, x: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, T, width)."""
+    b, t, d = x.shape
+    keys, heads, k, v = spec.grouped, spec.heads, spec.key_size, spec.value_size
+    with x.run.scope("gated_delta"):
+        each = exact_div(heads, keys)
+        joint = Linear(2 * keys * k + 2 * heads * v, bias=False)(x, name="in")
+        joint = joint.view((b, t, keys, 2 * k + 2 * each * v), None)
+        sizes = {"query": (k, 0), "key": (k, k), "value": (each * v, 2 * k), "gate": (each * v, 2 * k + each * v)}
+        query, key, value, gate = (Slice(n, start)(joint, name=name) for name, (n, start) in sizes.items())
+        value, gate = (reshaped(y, (b, t, heads, v)) for y in (value, gate))
+        rates = Linear(2 * heads, bias=False)(x, name="rates").view((b, t, keys, 2 * each), None)
+        learning, decay = (
+            reshaped(Slice(each, start)(rates, name=name), (b, t, heads))
+            for name, start in (("learning", 0), ("decay", each))
+        )
+        parts = [reshaped(y, (b, t, n)) for y, n in ((query, keys * k), (key, keys * k), (value, heads * v))]
+        y = TransposeLast()(Join()(*parts, name="mixed"))
+        y = TransposeLast()(activation(spec.activation)(causal(y, spec.convolution, bias=False)), name="tokens")
+        query, key, value = (
+            reshaped(Slice(n * size, start)(y, name=f"mixed_{name}"), (b, t, n, size))
+            for name, n, size, start in (
+                ("query", keys, k, 0),
+                ("key", keys, k, keys * k),
+                ("value", heads, v, 2 * keys * k),
+            )
+        )
+        learning = Sigmoid()(learning, name="learning_rate")
+        rate = Pointwise("neg")(Pointwise("exp")(parameter(x.run, "decay_log", heads), name="exp_decay"), name="rate")
+        step = Pointwise("softplus")(Add()(decay, parameter(x.run, "step_bias", heads), name="add_step_bias"))
+        decay = Multiply()(rate, step, name="decays")
+        with x.run.part("core"):
+            y = _rule(spec, query, key, value, decay, learning)
+        y = Rmsnorm()(reshaped(y, (b * t * heads, v)), name="norm")
+        y = Multiply()(y, Silu()(reshaped(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
+        return Linear(d, bias=False)(y.view((b, t, heads * v), None), name="out")
+
+
+def _rule(spec: GatedDelta, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, learning: Tensor) -> Tensor:
+    """Of tokens by heads (b, T, heads, d), decays and learning rates (b, T, heads): (b, T, heads, d_v)."""
+    (b, t, h, v), k, n = value.shape, spec.key_size, spec.chunked
+    c = ceil_div(t, n)
+    if query.shape[2] != h:
+        query, key = (Copied((b, t, h, k))(y, name=f"repeat_{name}") for name, y in (("query", query), ("key", key)))
+    query, key, value = (permuted(y, (0, 2, 1, 3)) for y in (query, key, value))
+    decay, learning = (permuted(y, (0, 2, 1)) for y in (decay, learning))
+    query = Scale(0.1)(_unit(query, "query"), name="scale_query")
+    key = _unit(key, "key")
+    whole = c * n == t
+    query, key, value, learning, decay = (
+        (Copied(y.shape, ordered=True) if whole else Padded((b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
+        for name, y in (
+            ("query", query),
+            ("key", key),
+            ("value", value),
+            ("learning", learning),
+            ("decay", decay),
+        )
+    )
+    values = _chunks(Multiply()(value, column(learning), name="learnt_value"), c, n)
+    keys = _chunks(Multiply()(key, column(learning), name="learnt_key"), c, n)
+    query, key = _chunks(query, c, n), _chunks(key, c, n)
+    total = Cumulate()(reshaped(decay, (b, h, c, n)), name="decayed")
+    pairs = Subtract()(column(total), _row(total), name="decay_between")
+    pairs = Pointwise("exp")(Mask()(pairs, upper(query.run, n, "ahead", made=2), name="masked"), name="decay_pairs")
+    turned = TransposeLast()(key)
+    system = Multiply()(Matmul()(keys, turned, name="overlap"), pairs, name="system")
+    scores = Multiply()(Matmul()(query, turned, name="scores"), pairs, name="weights")
+    faded = Multiply()(keys, column(Pointwise("exp")(total, name="exp_keys")), name="faded_keys")
+    values = SolveTriangular()(system, values, name="new_values")
+    faded = SolveTriangular()(system, faded, name="read_keys")
+    query = Multiply()(query, column(Pointwise("exp")(total, name="exp_query")), name="faded_query")
+    last = Slice(1, n - 1)(total, name="last")
+    left = Pointwise("exp")(Subtract()(last, total, name="left"), name="exp_left")
+    key = Multiply()(key, column(left), name="left_keys")
+    passed = column(Pointwise("exp")(last, name="exp_last"))
+    y = DeltaScan()(values, faded, query, scores, key, passed)
+    y = Slice(t, axis=2)(reshaped(y, (b, h, c * n, v)), name="crop")
+    return permuted(y, (0, 2, 1, 3))
+
+
+def _unit(x: Tensor, name: str) -> Tensor:
+    """x/√(Σ x² + ε) over the last axis."""
+    squares = Reduce("sum", (*x.shape[:-1], 1))(Multiply()(x, x, name=f"square_{name}"), name=f"sum_{name}")
+    root = Pointwise("rsqrt")(Pointwise("add")(squares, name=f"shift_{name}"), name=f"root_{name}")
+    return Multiply()(x, root, name=f"unit_{name}")
+
+
+def _chunks(x: Tensor, chunks: int, size: int) -> Tensor:
+    """(b, heads, T, d) → (b, heads, chunks, size, d)."""
+    b, h, _, d = x.shape
+    return reshaped(x, (b, h, chunks, size, d))
+
+
+def _row(x: Tensor) -> Tensor:
+    """A view with an axis of one before the last."""
+    strides: Shape = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return x.view((*x.shape[:-1], 1, x.shape[-1]), (*strides[:-1], 1, strides[-1]))

@@ -1,0 +1,225 @@
+"""Selective state spaces (Gu & Dao 2023, Mamba; Dao & Gu 2024, Mamba 2), as they are composed of operators.
+
+Mamba 2 goes through a sequence in c chunks of Q tokens, with h heads of p features and a state of n numbers for each:
+within a chunk by products of Q × Q, from chunk to chunk by the states that each leaves (Dao & Gu 2024, §6). The
+composition is that of ``torch_forward`` in `transformers`, operator by operator, so that FLOPs and what is kept for
+backward are its own: 2bcQ²hn + 2bcQ²hp + 2·2bcQhnp + 2bh(c + 1)²pn for b sequences, of which the last rounds up to
+whole chunks. The state space is computed in fp32 there and in the type of the rest here. Mamba goes from token to
+token, and its state space is one layer (`SelectiveScan`).
+"""
+
+from __future__ import annotations
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.mixers import StateSpace
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
+from costmodel.layers.activation import Silu
+from costmodel.layers.arithmetic import Add, Multiply, Subtract
+from costmodel.layers.attention import Mask
+from costmodel.layers.conv import Convolve
+from costmodel.layers.function import Pointwise
+from costmodel.layers.indexing import Made, Parameter
+from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.norm import Rmsnorm
+from costmodel.layers.reduction import Cumulate
+from costmodel.layers.resize import Padded
+from costmodel.layers.scan import SelectiveScan
+from costmodel.layers.shape import Copied, Joined, Part, Slice, TransposeLast
+from costmodel.symbolic.sizes import ceil_div, exact_div, product
+
+
+def state_space(spec: StateSpace, x: Tensor) -> Tensor:
+    """(batch, T, width) → (batch, T, width)."""
+    with x.run.scope("state_space"):
+        return (_mamba2 if spec.kind == "mamba2" else _mamba)(spec, x)
+
+
+def causal(x: Tensor, size: int, *, bias: bool) -> Tensor:
+    """(batch, channels, T) → the same: each channel by itself over the `size` last tokens, padded on both sides."""
+    b, channels, t = x.shape
+    wide = Convolve((b, channels, t + size - 1), (channels, 1, size), bias, channels)(x, name="convolution")
+    return Slice(t)(wide, name="causal")
+
+
+def _mamba2(spec: StateSpace, x: Tensor) -> Tensor:
+    b, t, d = x.shape
+    inner, h, g, n = spec.width, spec.heads, spec.grouped, spec.state
+    mixed = inner + 2 * g * n
+    joint = Linear(inner + mixed + h, bias=spec.bias)(x, name="in")
+    gate = Slice(inner)(joint, name="gate")
+    steps = Slice(h, inner + mixed)(joint, name="steps")
+    y = TransposeLast()(Slice(mixed, inner)(joint, name="mixed"))
+    y = activation(spec.activation)(causal(y, spec.convolution, bias=spec.convolution_bias))
+    y = TransposeLast()(y, name="tokens")
+    values = reshaped(Slice(inner)(y, name="values"), (b, t, h, spec.head_features))
+    writes, reads = (
+        reshaped(Slice(g * n, start)(y, name=name), (b, t, g, n))
+        for name, start in (("writes", inner), ("reads", inner + g * n))
+    )
+    with x.run.part("core"):
+        y = _scan(spec, values, steps, writes, reads)
+    y = _gated(spec, reshaped(y, (b, t, inner)), gate)
+    return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
+
+
+def _mamba(spec: StateSpace, x: Tensor) -> Tensor:
+    b, t, d = x.shape
+    inner, n, rank = spec.width, spec.state, spec.ranked
+    joint = TransposeLast()(Linear(2 * inner, bias=spec.bias)(x, name="in"))
+    y, gate = (Slice(inner, start, axis=1)(joint, name=name) for name, start in (("values", 0), ("gate", inner)))
+    y = activation(spec.activation)(causal(y, spec.convolution, bias=spec.convolution_bias))
+    tokens = TransposeLast()(y, name="tokens")
+    made = Linear(rank + 2 * n, bias=False)(tokens, name="selection")
+    parts = {"steps": (rank, 0), "writes": (n, rank), "reads": (n, rank + n)}
+    steps, writes, reads = (
+        inner_norm(spec, Slice(size, start)(made, name=name), name) for name, (size, start) in parts.items()
+    )
+    rates = parameter(x.run, "decay_log", inner, n)
+    rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
+    steps = Linear(inner, bias=False)(steps, name="step")
+    steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
+    with x.run.part("core"):
+        steps = Add()(steps, column(parameter(x.run, "step_bias", inner)), name="add_step_bias")
+        steps = column(Pointwise("softplus")(steps, name="softplus"))
+        decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
+        decay = Pointwise("exp")(decay, name="decayed")
+        written = Multiply()(steps, writes.view((b, 1, t, n), _with_axis(writes)), name="stepped_writes")
+        written = Multiply()(written, column(y), name="written")
+        scanned = SelectiveScan()(decay, written, reads)
+        skipped = Multiply()(y, column(parameter(x.run, "skip", inner)), name="skipped")
+        y = Add()(scanned, skipped, name="add_skipped")
+    y = TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
+    return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
+
+
+def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
+    """What is made of a token to choose by, with a norm if the state space has one within."""
+    return Rmsnorm()(x, name=f"{name}_norm") if spec.placed == "inner" else x
+
+
+def _with_axis(x: Tensor) -> Shape:
+    """Strides of (b, T, n) with an axis of one after the first."""
+    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return (strides[0], 1, *strides[1:])
+
+
+def _gated(spec: StateSpace, y: Tensor, gate: Tensor) -> Tensor:
+    """y·silu(gate), with a norm in each group of its features before or after, or none."""
+    if spec.placed == "before":
+        y = _normed(spec, y)
+    y = Multiply()(y, Silu()(gate), name="gated")
+    return _normed(spec, y) if spec.placed == "after" else y
+
+
+def _normed(spec: StateSpace, y: Tensor) -> Tensor:
+    b, t, inner = y.shape
+    y = Rmsnorm(affine=False)(y.view((b, t, spec.grouped, exact_div(inner, spec.grouped)), None), name="norm")
+    return Multiply()(y.view((b, t, inner), None), parameter(y.run, "norm_weight", inner), name="norm_scale")
+
+
+def parameter(run: Run, name: str, *shape: int) -> Tensor:
+    """A weight by itself."""
+    return run.record(Parameter(shape), (), name, None)
+
+
+def _scan(spec: StateSpace, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
+    """Of values (b, T, h, p), time steps (b, T, h), and what writes and reads states (b, T, g, n): (b, T, h, p)."""
+    run, (b, t, h, p), n, q = x.run, x.shape, spec.state, spec.chunked
+    c = ceil_div(t, q)
+    rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
+    steps = Pointwise("softplus")(Add()(steps, parameter(run, "step_bias", h), name="add_step_bias"), name="softplus")
+    steps = Pointwise("hardtanh")(steps, name="limit")
+    writes, reads = (
+        Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
+    )
+    skip = parameter(run, "skip", h)
+    skipped = Multiply()(skip.view((h, 1), (1, 1)), Padded((b, c * q, h, p))(x, name="pad_skip"), name="skipped")
+    x = Multiply()(x, column(steps), name="stepped")
+    decay = Multiply()(rates, steps, name="decays")
+    x, decay, writes, reads = (
+        Padded((b, c * q, *y.shape[2:]))(y, name=f"pad_{name}")
+        for name, y in (("values", x), ("decays", decay), ("writes", writes), ("reads", reads))
+    )
+    x, decay, writes, reads = (reshaped(y, (b, c, q, *y.shape[2:])) for y in (x, decay, writes, reads))
+    decay = permuted(decay, (0, 3, 1, 2))  # (b, h, c, Q)
+    total = Cumulate()(decay, name="decayed")
+    within = Pointwise("exp")(_sums(decay, "within"), name="decay_within")  # (b, h, c, Q, Q)
+    scores = contracted("bclhn,bcshn->bclsh", reads, writes, "scores")
+    weights = Multiply()(scores, permuted(within, (0, 2, 3, 4, 1)), name="weigh")
+    near = contracted("bclsh,bcshp->bclhp", weights, x, "near")
+    last = Slice(1, q - 1)(total, name="last")
+    left = Pointwise("exp")(Subtract()(last, total, name="left"), name="decay_left")
+    left = Multiply()(writes, column(permuted(left, (0, 2, 3, 1))), name="left_writes")
+    states = contracted("bclhp,bclhn->bchpn", x, left, "states")
+    first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
+    states = Joined((b, c + 1, h, p, n))(first, states, name="join_states")
+    last = last.view((b, h, c), (last.strides or contiguous_strides(last.shape))[:3])
+    between = Pointwise("exp")(_sums(Padded((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
+    between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)
+    states = contracted("bzch,bzhpn->bchpn", between, states, "pass_on")
+    states = Slice(c, axis=1)(states, name="before")
+    reached = Pointwise("exp")(total, name="decay_reached")
+    far = contracted("bclhn,bchpn->bclhp", reads, states, "far")
+    far = Multiply()(far, column(permuted(reached, (0, 2, 3, 1))), name="decayed_far")
+    y = Copied((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
+    y = Add()(reshaped(y, (b, c * q, h, p)), skipped, name="add_skipped")
+    return Slice(t, axis=1)(y, name="crop")
+
+
+def _sums(x: Tensor, name: str) -> Tensor:
+    """Of (..., n) the sums from each place to each later one, (..., n, n); −∞ to earlier ones."""
+    n, strides = x.shape[-1], contiguous_strides(x.shape) if x.strides is None else x.strides
+    x = Part((*x.shape, n), (*strides, 0))(x, name=f"{name}_spread")
+    for number in (1, 2):
+        x = Mask()(x, upper(x.run, n, f"{name}_mask_{number}"), name=f"{name}_masked_{number}")
+        x = Cumulate()(x, name=f"{name}_sums") if number == 1 else x
+    return x
+
+
+def upper(run: Run, n: int, name: str, made: int = 3) -> Tensor:
+    """A mask of what is above the diagonal, made anew by so many operators."""
+    mask = run.record(Made((n, n), "mask"), (), f"{name}_ones", None)
+    for number in range(1, made):
+        mask = Made((n, n), "mask", 1)(mask, name=f"{name}_{number}")
+    return mask
+
+
+def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A view with axes in another order."""
+    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+
+
+def column(x: Tensor) -> Tensor:
+    """A view with an axis of one at the end."""
+    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return x.view((*x.shape, 1), (*strides, 1))
+
+
+def reshaped(x: Tensor, shape: Shape) -> Tensor:
+    """`x` in another shape: a view where memory order allows it, else a copy."""
+    strides = viewed_strides(x.shape, x.strides, shape)
+    return Copied(shape)(x, name="copy") if strides is False else x.view(shape, strides)
+
+
+def contracted(equation: str, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """Two tensors multiplied, and summed over what the result does not have: one batched product of matrices.
+
+    The rows are of what only `a` has. As ``at::sumproduct_pair`` does it: axes in the result's order, operands copied
+    where no view has them so.
+    """
+    left, _, result = equation.partition("->")
+    first, second = left.split(",")
+    sizes = dict(zip(first, a.shape, strict=True)) | dict(zip(second, b.shape, strict=True))
+    batch = "".join(i for i in result if i in first and i in second)
+    rows, columns = ("".join(i for i in result if i in own and i not in batch) for own in (first, second))
+    summed = "".join(i for i in first if i in second and i not in result)
+
+    def matrices(x: Tensor, letters: str, *groups: str) -> Tensor:
+        x = permuted(x, tuple(letters.index(i) for group in groups for i in group))
+        return reshaped(x, tuple(product(sizes[i] for i in group) for group in groups))
+
+    y = Matmul()(matrices(a, first, batch, rows, summed), matrices(b, second, batch, summed, columns), name=name)
+    order = batch + rows + columns
+    return permuted(y.view(tuple(sizes[i] for i in order), None), tuple(order.index(i) for i in result))

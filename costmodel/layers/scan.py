@@ -1,0 +1,300 @@
+"""Recurrences over a sequence that PyTorch composes of a step for each token or chunk, and a system solved for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides, viewed_strides
+from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, layer, takes
+from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
+from costmodel.symbolic.sizes import exact_div, maximum, product
+from costmodel.training.dtypes import size_bytes
+
+
+@layer
+class SelectiveScan(Weightless):
+    """h' = a·h + u, y = h'·c for each token, from h = 0.
+
+    a, u: (batch, channels, T, n), c: (batch, T, n), y: (batch, channels, T). The state h: (batch, channels, n).
+    """
+
+    source = (
+        "Gu and Dao 2023, Mamba, eq. 2 (``mamba_selective_scan`` of transformers, token by token); "
+        "dh = g cᵀ + a'·dh', da = dh·h, du = dh, dc = Σ g·h'"
+    )
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """a and u alike, c beside."""
+        takes(call, 3)
+        a, u, c = call.inputs
+        if len(a.shape) != 4 or not u.has(a.shape) or not c.has((a.shape[0], *a.shape[2:])):
+            raise call.fail("selective_scan takes two of (batch, channels, T, n) and one of (batch, T, n)")
+
+    def output(self, call: Call) -> Shape:
+        """(batch, channels, T)."""
+        return call.x.shape[:3]
+
+    def _state(self, call: Call) -> int:
+        """Numbers of the state."""
+        b, channels, _, n = call.x.shape
+        return b * channels * n
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A product and a sum for each number of the state and token, and the product with c."""
+        return LayerFlops(2 * call.x.size, 2 * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The state's, from the last token to the first, with the first gradient that needs it; each one's own."""
+        a, u, c = call.inputs
+        size = call.x.size
+        through = LayerFlops(2 * size, 2 * (size - self._state(call)))
+        yield Gradient(a, LayerFlops(through.contractions, through.pointwise + size))
+        yield Gradient(u, LayerFlops(0, 0) if a.requires_grad else through)
+        yield Gradient(c, LayerFlops(2 * size, 0))
+
+    def _product(self, call: Call, what: str, read: int, written: int, *, outer: bool = False) -> Kernel:
+        """A product for each token."""
+        b, channels, t, n = call.x.shape
+        sizes = Product(b, channels, n, 1) if outer else Product(b, channels, 1, n)
+        name = f"{self.kind} {what}".strip()
+        return Kernel(name, "product", t * sizes.flops, read, written, call.x.dtype, t, sizes)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """For each token a product, a sum, and the product with c; then all results are put together."""
+        a, _, c = call.inputs
+        t, states = a.shape[2], a.bytes
+        yield stream(call, "state", "pointwise", 2 * a.size, 4 * states, states + made_beside(call), 2 * t)
+        yield self._product(call, "", states + c.bytes, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """For each token from the last a product for each side, and what goes on to the token before."""
+        asked = call.gradients()
+        a, _, c = call.inputs
+        t, states = a.shape[2], a.bytes
+        for operand, work, _ in asked:
+            if operand is c:
+                yield self._product(call, "backward reads", call.y.bytes + states, c.bytes)
+                continue
+            if work.contractions:
+                yield self._product(call, "backward state", call.y.bytes + c.bytes, states, outer=True)
+            launches = 3 * t if work.pointwise else t
+            read = states + (kept_bytes(call) if work.pointwise else 0)
+            yield stream(call, "backward", "pointwise", work.pointwise, read, operand.bytes, launches)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Decays for the state's gradient; the state before each token for theirs, after each for that of c; c."""
+        a, u, c = call.inputs
+        t, carried = call.x.shape[2], a.requires_grad or u.requires_grad
+        if carried and t > 1:
+            yield a
+        if a.requires_grad or c.requires_grad:
+            yield call.fresh("activation", t + (a.requires_grad and c.requires_grad), self._state(call))
+        if carried:
+            yield c
+
+    def workspace(self, call: Call) -> Workspace:
+        """Results until they are stacked and, unless it is kept, the state; backward: a token's part of a gradient."""
+        state = 2 * self._state(call) if not call.y.requires_grad else 0
+        return Workspace(call.y.size + state, 2 * call.x.size)
+
+
+@layer
+class DeltaScan(Weightless):
+    """u' = u − w S, y = q S + m u', S' = a S + kᵀ u' for each chunk, from S = 0.
+
+    u: (batch, heads, chunks, Q, d_v), w, q, k: (..., Q, d_k), m: (..., Q, Q), a: (..., 1, 1), y as u. The state S:
+    (batch, heads, d_k, d_v). The last one is worked out for nothing. All six are made of the same tokens: where
+    gradients are told apart, those of u, w, k and a are taken to be needed together.
+    """
+
+    source = (
+        "Yang et al. 2024, Gated DeltaNet, §3.3 (``torch_chunk_gated_delta_rule`` of transformers, second phase); "
+        "du' = mᵀ g + k dS', dS = a dS' + qᵀ g − wᵀ du', dq = g Sᵀ, dm = g u'ᵀ, dw = −du' Sᵀ, dk = u' dS'ᵀ, "
+        "da = Σ dS'·S"
+    )
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """Six that fit."""
+        takes(call, 6)
+        u, w, q, m, k, a = call.inputs
+        *outer, n, _ = u.shape
+        same = len(u.shape) == 5 and m.has((*outer, n, n)) and a.has((*outer, 1, 1))
+        if not same or not (w.shape[:-1] == u.shape[:-1] and q.has(w.shape) and k.has(w.shape)):
+            raise call.fail("delta_scan takes (batch, heads, chunks, Q, d_v) and five that fit")
+
+    def output(self, call: Call) -> Tensor:
+        """As u, columns first, as what solves a system leaves them."""
+        *outer, n, v = call.x.shape
+        return call.run.tensor(call.x.shape, strides=(*contiguous_strides((*outer, n * v))[:-1], 1, n))
+
+    def _sizes(self, call: Call) -> tuple[int, int, int, int, int]:
+        """Heads of all samples, chunks, tokens of a chunk, features of a key and of a value."""
+        b, h, c, n, v = call.x.shape
+        return b * h, c, n, call.inputs[1].shape[-1], v
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Four products for each chunk, two sums of values, a product and a sum of states."""
+        h, c, n, k, v = self._sizes(call)
+        return LayerFlops(h * c * 2 * n * v * (3 * k + n), 2 * h * c * v * (n + k))
+
+    def _through(self, call: Call) -> LayerFlops:
+        """Gradients of values and states, from the last chunk to the first; nothing comes back from the last state."""
+        h, c, n, k, v = self._sizes(call)
+        earlier, between = c - 1, maximum(c - 2, 0)
+        negated = c if call.inputs[1].requires_grad else earlier
+        products = c * 2 * n * n * v + earlier * 6 * n * k * v
+        return LayerFlops(h * products, h * (v * (n * (earlier + negated) + k * (earlier + 2 * between))))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Values' and states' with the first gradient that needs them; each one's own."""
+        h, c, n, k, v = self._sizes(call)
+        u, w, q, m, key, a = call.inputs
+        rows, states = h * c * 2 * n * k * v, h * (c - 1) * 2 * k * v
+        through, passed = self._through(call), False
+        own = {u: (0, 0), w: (rows, 0), key: (states * n, 0), a: (0, states)}
+        for operand, (products, pointwise) in own.items():
+            if operand.requires_grad:
+                extra = LayerFlops(0, 0) if passed else through
+                yield Gradient(operand, LayerFlops(products + extra.contractions, pointwise + extra.pointwise))
+                passed = True
+        yield Gradient(q, LayerFlops(rows, 0))
+        yield Gradient(m, LayerFlops(h * c * 2 * n * n * v, 0))
+
+    def _product(self, call: Call, what: str, chunks: int, m: int, n: int, k: int) -> Kernel:
+        """A product for each of so many chunks."""
+        sizes = Product(self._sizes(call)[0], m, n, k)
+        read, made = ((size_bytes(chunks * sizes.batch * part, call.x.dtype)) for part in (m * k + k * n, m * n))
+        name = f"{self.kind} {what}".strip()
+        return Kernel(name, "product", chunks * sizes.flops, read, made, call.x.dtype, chunks, sizes)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """For each chunk four products, and the sums and products beside."""
+        _, c, n, k, v = self._sizes(call)
+        for what, sizes in (("read", (n, v, k)), ("query", (n, v, k)), ("mix", (n, v, n)), ("write", (k, v, n))):
+            yield self._product(call, what, c, *sizes)
+        read = read_of(call.inputs) + 2 * call.y.bytes
+        yield stream(call, "", "pointwise", self.forward(call).pointwise, read, call.y.bytes + made_beside(call), 4 * c)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """Back through the chunks, and a product for each gradient of its own."""
+        _, c, n, k, v = self._sizes(call)
+        u, w, q, m, key, a = call.inputs
+        asked = {g.operand: g.work for g in call.gradients()}
+        if any(x in asked for x in (u, w, key, a)):
+            yield self._product(call, "backward values", c, n, v, n)
+            if c > 1:
+                for what, sizes in (("write", (n, v, k)), ("query", (k, v, n)), ("read", (k, v, n))):
+                    yield self._product(call, f"backward {what}", c - 1, *sizes)
+        own = {w: (c, n, k, v), q: (c, n, k, v), m: (c, n, n, v), key: (c - 1, k, n, v)}
+        for operand, (chunks, *sizes) in own.items():
+            if operand in asked and chunks > 0:
+                yield self._product(call, "backward own", chunks, *sizes)
+        read = call.y.bytes + kept_bytes(call)
+        made = sum(x.bytes for x in asked)
+        if asked:
+            yield stream(call, "backward", "pointwise", sum(w.pointwise for w in asked.values()), read, made, 6 * c)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The state before each chunk and its new values, and what they are multiplied by, but for the last state."""
+        u, w, q, m, key, a = call.inputs
+        h, c, n, k, v = self._sizes(call)
+        carried = any(x.requires_grad for x in (u, w, key, a))
+        if w.requires_grad or q.requires_grad or (a.requires_grad and c > 1):
+            yield call.fresh("activation", h, c, k, v)
+        if m.requires_grad or (key.requires_grad and c > 1):
+            yield call.fresh("activation", h, c, n, v)
+        if carried:
+            yield self._chunks(call, m, c)
+        if carried and c > 1:
+            for x in (w, q, key):
+                yield self._chunks(call, x, c - 1)
+        if carried and c > 2:
+            yield a
+
+    def _chunks(self, call: Call, x: Tensor, used: int) -> Tensor | Storage:
+        """What products hold of so many chunks of an operand: itself where (batch·heads, ...) is a view, else copies."""
+        b, h, _, *matrix = x.shape
+        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+        viewable = viewed_strides((b, h, *matrix), (*strides[:2], *strides[3:]), (b * h, *matrix)) is not False
+        return x if viewable else call.fresh("activation", used, b, h, *matrix)
+
+    def workspace(self, call: Call) -> Workspace:
+        """A chunk's products, and two states; backward: a chunk's part of a gradient."""
+        h, _, n, k, v = self._sizes(call)
+        return Workspace(h * (3 * n * v + 2 * k * v), 2 * call.x.size)
+
+
+@layer
+class SolveTriangular(Weightless):
+    """x with a x = b, a: (..., Q, Q), with ones on the diagonal and what is given below it; b, x: (..., Q, n)."""
+
+    source = (
+        "torch.linalg.solve_triangular, unitriangular; db = solve(aᵀ, g), da = −db xᵀ, below the diagonal. "
+        "FlopCounterMode counts the product alone, and of the whole square"
+    )
+    in_lists = False
+
+    def check(self, call: Call) -> None:
+        """A square and what fits it."""
+        takes(call, 2)
+        a, b = (x.shape for x in call.inputs)
+        if len(a) < 3 or a[-1] != a[-2] or a[:-1] != b[:-1]:
+            raise call.fail("solve_triangular takes (..., Q, Q) and (..., Q, n)")
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, columns first, as LAPACK has it."""
+        *outer, n, columns = call.inputs[1].shape
+        strides = (*contiguous_strides((*outer, n * columns))[:-1], 1, n)
+        return call.run.tensor((*outer, n, columns), strides=strides)
+
+    def _work(self, call: Call) -> LayerFlops:
+        """From each row what the rows before it make: products with what is below the diagonal."""
+        *outer, n, columns = call.y.shape
+        matrices = product(outer)
+        return LayerFlops(matrices * n * (n - 1) * columns, 0, 0)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A multiply-add for each number below the diagonal and each column."""
+        return self._work(call)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """The same with the transpose, once for both; a product and its negation for the matrix."""
+        a, b = call.inputs
+        solved = self._work(call)
+        yield Gradient(b, solved)
+        whole = 2 * call.y.size * a.shape[-1]
+        extra = 0 if b.requires_grad else solved.contractions
+        yield Gradient(a, LayerFlops(whole + extra, a.size, whole))
+
+    def _solve(self, call: Call, what: str) -> Kernel:
+        """A product of as many terms as there are numbers below the diagonal."""
+        *outer, n, columns = call.y.shape
+        sizes = Product(product(outer), 1, columns, exact_div(n * (n - 1), 2))
+        return multiply(call, what, sizes, moved(call.x) + call.y.bytes, call.y.bytes)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One, of all systems."""
+        yield self._solve(call, "")
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """The same with the transpose; for the matrix a product, which is negated and cut to what is below."""
+        a, b = call.inputs
+        if a.requires_grad or b.requires_grad:
+            yield self._solve(call, "backward")
+        if a.requires_grad:
+            *outer, n, columns = call.y.shape
+            sizes = Product(product(outer), n, n, columns)
+            yield multiply(call, "backward matrix", sizes, 2 * call.y.bytes, a.bytes)
+            yield stream(call, "backward cut", "pointwise", a.size, a.bytes, a.bytes)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The matrix and the solution."""
+        yield call.x
+        yield call.y
+
+    def workspace(self, call: Call) -> Workspace:
+        """Backward: the product before it is cut."""
+        return Workspace(0, call.x.size if call.x.requires_grad else 0)
