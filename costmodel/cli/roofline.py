@@ -24,18 +24,27 @@ AGAINST = option(
 
 
 @verb(
-    option("--thorough", is_flag=True, help="Take up to a minute instead of ten seconds."),
+    option("--thorough", is_flag=True, help="More probes, each measured for longer."),
     option("--threads", metavar="N", type=int, default=1, help="How many BLAS may use."),
-    examples=("roofline calibrate", "roofline calibrate --thorough --json"),
+    option(
+        "--budget", metavar="SECONDS", type=float, help="How long to go on for what is unresolved (45; thorough 180)."
+    ),
+    option("--keep", is_flag=True, help="Keep the result even if too much of it is unresolved."),
+    examples=("roofline calibrate", "roofline calibrate --thorough --json", "roofline calibrate --budget 120 --keep"),
 )
-def calibrate(thorough: bool, threads: int) -> tuple[Shown, int]:
-    """Measure this machine, and keep the result for the other commands: exit code 1 if it is mostly noise."""
-    from costmodel.roofline.calibration import MOST_NOISE, path_of
+def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) -> tuple[Shown, int]:
+    """Measure this machine, and keep the result for the other commands: exit code 1 if too much of it is unresolved."""
+    from costmodel.roofline.calibration import MOST_UNRESOLVED, check_asked, how_long, path_of
     from costmodel.roofline.calibration import calibrate as measured
 
-    found = measured(thorough, threads=threads, progress=_watched())
-    kept = found.noisy <= MOST_NOISE
-    said = f"kept in {path_of(found.machine)}" if kept else "not kept"
+    check_asked(threads, budget)
+    _note(f"calibrating takes {how_long(thorough, budget)}")
+    found = measured(thorough, threads=threads, progress=_watched(), keep=keep or None, budget=budget)
+    kept = keep or found.unresolved <= MOST_UNRESOLVED
+    most = f"{MOST_UNRESOLVED:.0%} of the probes"
+    said = (
+        f"kept in {path_of(found.machine)}" if kept else f"not kept: more than {most} are unresolved (--keep keeps it)"
+    )
     return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
 
 

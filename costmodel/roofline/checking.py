@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DTYPE = "float32"
 """What layers are run in."""
-PROTOCOL = Protocol(rounds=6, least_rounds=2, item_seconds=0.2)
+PROTOCOL = Protocol(rounds=200, item_seconds=1.0, budget=15.0)
 """Of the measurement of each layer."""
 MOST_ROUNDS = 1000
 MOST_ROWS = 60

@@ -19,6 +19,7 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import Terms
 from costmodel.roofline.program import Op, Program, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -161,9 +162,9 @@ RESIDENT_SHARE = 2 / 3
 BAND = 0.1
 """Half width of the band around a threshold that is too close to call."""
 
-QUICK = Protocol(rounds=2, least_rounds=1, item_seconds=0.02, sample_seconds=1e-4)
+QUICK = Protocol(rounds=12, least_rounds=2, enough=2, item_seconds=0.02, sample_seconds=5e-5)
 
-FLEETING = Protocol(rounds=1, burst=2, warm_passes=2, sample_seconds=1e-5)
+FLEETING = Protocol(rounds=3, least_rounds=1, enough=1, warm_passes=2, sample_seconds=1e-5)
 """For rings of many copies, whose runs are long."""
 
 
@@ -209,9 +210,12 @@ def distances_of(machine: Host) -> dict[str, int]:
     return {**dict(zip(names, shares, strict=True)), "memory": min(2 * sizes[-1], 2**27)}
 
 
-def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Host) -> list[Verdict]:
+def classify(
+    programs: Sequence[Program], seconds: Sequence[float], machine: Host, sentinels: Sentinels | None = None
+) -> list[Verdict]:
     """What bounds each program, which takes so long [s], by ablation of its calls."""
-    effects = _effects([op for program in programs for op in program])
+    sentinels = sentinels or Sentinels()
+    effects = _effects([op for program in programs for op in program], sentinels)
     found = []
     for program, took in zip(programs, seconds, strict=True):
         calls = [effects[signature_of(op)] for op in program]
@@ -221,28 +225,30 @@ def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Hos
         if found[i].bound == "memory":
             slower = seconds[i] / sum(effects[signature_of(op)][1] for op in program)
             found[i] = Verdict(
-                "memory", _level(max(program, key=lambda op: op.traffic_bytes), slower, machine), found[i].close
+                "memory",
+                _level(max(program, key=lambda op: op.traffic_bytes), slower, machine, sentinels),
+                found[i].close,
             )
     return found
 
 
-def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
+def _effects(ops: Sequence[Op], sentinels: Sentinels) -> dict[Signature, tuple[float, float]]:
     """Time of each distinct call on smallest shapes, and without memory beyond the cache [s]."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
-    least = measure([alone(smallest(op)) for op in distinct.values()], protocol=QUICK)
-    parts = measure([alone(part) for part, _ in tiles.values()], protocol=QUICK)
+    least = measure([alone(smallest(op)) for op in distinct.values()], protocol=QUICK, sentinels=sentinels)
+    parts = measure([alone(part) for part, _ in tiles.values()], protocol=QUICK, sentinels=sentinels)
     return {
-        key: (small.minimum, small.minimum + max(part.minimum - small.minimum, 0.0) * tiles[key][1])
+        key: (small.seconds, small.seconds + max(part.seconds - small.seconds, 0.0) * tiles[key][1])
         for key, small, part in zip(distinct, least, parts, strict=True)
     }
 
 
-def _level(op: Op, slower: float, machine: Host) -> str:
+def _level(op: Op, slower: float, machine: Host, sentinels: Sentinels) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING)[0].minimum
+        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinels=sentinels)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
     near = took.pop("cache")

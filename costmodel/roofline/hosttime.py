@@ -12,12 +12,12 @@ Six models, each adding to the one before:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from math import hypot
 
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.calibration import PREFIX, Calibration, calibration_networks
+from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
@@ -96,11 +96,6 @@ class HostTime:
     def interval(self) -> tuple[float, float]:
         """90 % prediction interval [s]."""
         return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
-
-    def changed(self, change: Callable[[Op, Terms], Terms]) -> HostTime:
-        """The same with each call's terms changed."""
-        calls = tuple((op, change(op, terms)) for op, terms in self.calls)
-        return _summed(calls, self.level, self.error)
 
 
 def host_time(
@@ -292,45 +287,20 @@ def _pattern(loop: Loop, number: int) -> str:
     return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"
 
 
-GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
-HOLD = 0.5
-"""Ridge penalty that holds each factor to 1: the weight of one more program that says so."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """Factors, one for each of `GROUPS`, by which time in a whole program exceeds that of calls repeated alone."""
-
-    factors: tuple[float, ...]
-
-    def applied(self, op: Op, terms: Terms) -> Terms:
-        """The terms of a call in a whole program."""
-        compute, memory, rows, overhead = (self.factors[group] for group in _groups(op))
-        return replace(
-            terms,
-            compute=terms.compute * compute,
-            memory=terms.memory * memory,
-            rows=terms.rows * rows,
-            overhead=terms.overhead * overhead,
-        )
-
-
 def predict_seconds(
     program: Program,
     calibration: Calibration,
     *,
     level: int = 6,
-    in_context: bool = False,
     compulsory_bytes: int | None = None,
     between: int = 0,
 ) -> HostTime:
-    """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
+    """How long a program takes on the calibrated machine when it is run over and over.
 
     Args:
         program: what is run; a layer's, or a whole network's.
         calibration: of the machine.
         level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
-        in_context: for whole networks: with the factors that the calibration's own networks gave.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
         between: bytes that other work touches between two repetitions.
 
@@ -345,39 +315,7 @@ def predict_seconds(
         compulsory_bytes=compulsory_bytes,
         between=between,
     )
-    if not in_context or level < 6:
-        return host
-    context = context_of(calibration)
-    return host.changed(context.applied)
-
-
-def context_of(calibration: Calibration) -> Context:
-    """The factors with which the calibration networks take as long as they did, each near 1."""
-    return _fitted(calibration.rates)
-
-
-@lru_cache(maxsize=8)
-def _fitted(rates: Rates) -> Context:
-    import numpy as np
-    from scipy.optimize import nnls
-
-    took = {name: value for name, value in rates.seconds.items() if name.startswith(PREFIX)}
-    programs = {name: program for name, program in calibration_networks().items() if name in took}
-    if not programs:
-        return Context((1.0,) * len(GROUPS))
-    rows = np.zeros((len(programs), len(GROUPS)))
-    for row, (name, program) in zip(rows, programs.items(), strict=True):
-        for op, terms in host_time(program, rates).calls:
-            np.add.at(row, _groups(op), (terms.compute, terms.memory, terms.rows, terms.overhead))
-        row /= took[name]
-    held = HOLD * np.eye(len(GROUPS))
-    matrix, goal = np.vstack([rows, held]), np.concatenate([np.ones(len(rows)), np.full(len(GROUPS), HOLD)])
-    return Context(tuple(map(float, nnls(matrix, goal)[0])))
-
-
-def _groups(op: Op) -> list[int]:
-    """To which of `GROUPS` the terms of a call belong: compute, memory, rows, overhead."""
-    return [0, 1, 3, 4] if op.name == "matmul" else [2, 2, 3, 4]
+    return replace(host, error=hypot(host.error, calibration.doubt))
 
 
 def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:

@@ -90,9 +90,9 @@ WHOLE: tuple[Case, ...] = (
 )
 """Forward passes and training steps that are predicted whole."""
 
-PROTOCOL = Protocol(rounds=5, least_rounds=2, item_seconds=0.12)
+PROTOCOL = Protocol(rounds=400, item_seconds=4.0, budget=40.0)
 """Of each of the two measurements of the layers."""
-WHOLE_PROTOCOL = Protocol(rounds=3, least_rounds=1, item_seconds=1.0)
+WHOLE_PROTOCOL = Protocol(rounds=9, least_rounds=3, enough=0, item_seconds=2.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,7 +209,7 @@ def validate(progress: Callable[[float], None] | None = None) -> Validation:
         both,
         tuple(layers),
         times,
-        tuple((name, predict_seconds(program, both, in_context=True).seconds, took) for name, program, took in whole),
+        tuple((name, predict_seconds(program, both).seconds, took) for name, program, took in whole),
         tuple(
             (predicted(host.terms, both.machine), bound, _naive(program, both))
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)

@@ -28,7 +28,8 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
 
 def test_calibrate_says_what_it_found_and_where_it_is(capsys, measured: Calibration) -> None:
     outcome = here(capsys, "roofline", "calibrate")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 0
+    assert outcome.err == "note: calibrating takes about 10 s on a host at rest, and up to 45 s on one that is not\n"
     assert "Abacus" in outcome.out
     assert "products float32: 100.0 GFLOP/s at most" in outcome.out
     assert str(storage.path_of(MACHINE)) in outcome.out
@@ -40,7 +41,20 @@ def test_calibrate_in_json_is_the_calibration(capsys, measured: Calibration) -> 
     assert Calibration.model_validate_json(outcome.out) == measured
 
 
+def test_too_much_unresolved_is_not_kept_unless_asked_for(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=0.6, doubt=0.4))
+    outcome = here(capsys, "roofline", "calibrate", "--budget", "2")
+    assert outcome.code == 1
+    assert "about 2 s on a host at rest, and up to 2 s" in outcome.err
+    assert "warning: 60% of the probes are unresolved" in outcome.out
+    assert "not kept: more than 25% of the probes are unresolved (--keep keeps it)" in outcome.out
+    assert not storage.path_of(MACHINE).exists()
+    assert here(capsys, "roofline", "calibrate", "--keep").code == 0
+    assert storage.path_of(MACHINE).exists()
+
+
 def test_bad_input_is_one_line(capsys) -> None:
+    refused(here(capsys, "roofline", "calibrate", "--budget", "0"), "budget 0", "from 1 to 3,600")
     refused(here(capsys, "roofline", "calibrate", "--threads", "0"), "threads 0", "from 1 to 1")
     refused(here(capsys, "roofline", "calibrat"), "'calibrat'", "'calibrate'")
 

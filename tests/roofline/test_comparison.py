@@ -57,7 +57,8 @@ def test_every_view_of_a_profile_has_every_pass(profiled: Profile) -> None:
     data = json.loads(profiled.to_json())
     assert list(data["passes"]) == ["forward", "forward+backward"]
     latency = data["passes"]["forward"]["latency"]
-    assert latency["minimum"] <= latency["p50"] <= latency["p95"] <= latency["p99"]
+    assert latency["minimum"] <= latency["p50"]
+    assert latency["p95"] is latency["p99"] is None, "two samples say nothing of one in twenty"
     assert latency["interval"][0] <= latency["seconds"] <= latency["interval"][1]
     assert all(name in text for name in data["passes"] for text in (str(profiled), profiled._repr_html_()))
 

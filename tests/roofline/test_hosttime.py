@@ -9,13 +9,12 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import SettingError
-from costmodel.roofline.calibration import Calibration, calibration_networks
-from costmodel.roofline.hosttime import LEVELS, Context, Terms, context_of, predict_seconds, reuse_distances
+from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.hosttime import LEVELS, predict_seconds, reuse_distances
 from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
 from costmodel.roofline.program import Program, Span
 from costmodel.roofline.rates import Table, joined, parted
-from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.tape import Tape
+from costmodel.roofline.recorder import forward_program
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
 
@@ -114,28 +113,6 @@ def test_the_interval_holds_the_prediction_and_widens_with_doubt(abacus: Calibra
     }
     wide = predict_seconds(program, calibration(seconds=doubtful))
     assert wide.error > predict_seconds(program, abacus).error
-
-
-def test_context_multiplies_each_kind_of_time() -> None:
-    tape = Tape()
-    tape.exp(tape.array((3, 5), "input"))
-    product = tape.matmul(tape.array((3, 5), "input"), tape.array((5, 2), "weight"))
-    terms = Terms(compute=1.0, memory=2.0, overhead=3.0, rows=4.0, reach=5.0)
-    context = Context((2.0, 3.0, 5.0, 11.0, 13.0))
-    assert product.shape == (3, 2)
-    assert context.applied(tape.ops[0], terms) == Terms(5.0, 10.0, 39.0, 44.0, 5.0)
-    assert context.applied(tape.ops[1], terms) == Terms(2.0, 6.0, 39.0, 44.0, 5.0)
-
-
-def test_context_is_learnt_from_networks_that_took_longer(abacus: Calibration) -> None:
-    assert context_of(abacus).factors == (1.0,) * 5
-    whole = {name: predict_seconds(program, abacus).seconds for name, program in calibration_networks().items()}
-    as_alone = calibration(seconds={**abacus.seconds, **whole})
-    assert context_of(as_alone).factors == pytest.approx((1.0,) * 5, rel=1e-3)
-    longer = calibration(seconds={**abacus.seconds, **{name: 1.4 * value for name, value in whole.items()}})
-    program = network_of(cm.predict("mlp-lenet-300-100", batch=32)).program
-    alone = predict_seconds(program, longer).seconds
-    assert predict_seconds(program, longer, in_context=True).seconds == pytest.approx(1.4 * alone, rel=0.1)
 
 
 def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
