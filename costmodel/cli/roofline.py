@@ -63,7 +63,12 @@ def validate() -> Any:
     option("--level", metavar="1-6", type=int, default=6, help="Which model of host time (6: all that is known)."),
     ROUNDS,
     NO_CLASSES,
-    option("--reuse", metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB)."),
+    option(
+        "--reuse",
+        metavar="warm|SIZE",
+        help="Each layer alone: warm, or cold, so much being touched between two runs (64MiB).",
+    ),
+    option("--budget", metavar="SECONDS", type=float, default=8.0, help="How long to go on for what is unresolved."),
     option("--html", metavar="FILE", callback=writable, help="Also write a page with tables and pictures."),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
@@ -81,6 +86,7 @@ def check(
     rounds: int | None,
     no_classes: bool,
     reuse: str | None,
+    budget: float,
     html: str | None,
     fail_over: str | None,
     save: str | None,
@@ -98,7 +104,8 @@ def check(
         level=level,
         rounds=rounds,
         classes=not no_classes,
-        reuse=reuse or 0,
+        reuse=reuse or "in place",
+        budget=budget,
         progress=_watched(),
         say=_note,
     )
@@ -108,6 +115,8 @@ def check(
     if most is None:
         return answer, code
     failed = found.fails(most)
+    if not found.errors.predicted:
+        return Shown(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged"), code
     verdict = f"median error {found.errors.median:.1%}, {'over' if failed else 'within'} {most:.1%}"
     return Shown(answer.data, f"{answer.text}\n\n{verdict}"), 1 if failed else code
 

@@ -15,7 +15,15 @@ from costmodel.errors import CostModelError
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-SYMBOLS = {"compute": "circle", "memory": "square", "overhead": "triangle-up"}
+SYMBOLS = {
+    "compute": "circle",
+    "memory": "square",
+    "matmul": "circle",
+    "function": "diamond",
+    "cache": "triangle-down",
+    "DRAM": "square",
+    "overhead": "triangle-up",
+}
 FAINT, CLEAR, GRID = "#8a8a8a", "rgba(0,0,0,0)", "rgba(138,138,138,0.2)"
 WIDTH, HEIGHT = 1000, 640
 MARGIN = {"l": 80, "r": 30, "t": 40, "b": 60}

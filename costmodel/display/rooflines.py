@@ -18,9 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"compute": "#3b8fd1", "memory": "#e0702a", "overhead": "#2aa876"}
-"""By what bounds a dot; colour-blind readers tell them apart, on white as on black. Markers differ too, for grey."""
-MARKERS = {"compute": "o", "memory": "s", "overhead": "^"}
+COLOURS = {
+    "compute": "#3b8fd1",
+    "memory": "#e0702a",
+    "matmul": "#3b8fd1",
+    "function": "#b065b8",
+    "cache": "#d9a400",
+    "DRAM": "#e0702a",
+    "overhead": "#2aa876",
+}
+"""By what bounds a dot; colour-blind readers tell them apart, on white as on black. Markers differ too, for grey.
+
+The textbook's classes are compute and memory; by resource it is matmul and function, cache and DRAM."""
+MARKERS = {"compute": "o", "memory": "s", "matmul": "o", "function": "D", "cache": "v", "DRAM": "s", "overhead": "^"}
 MOST_LABELS = 14
 MOST_BARS = 40
 

@@ -10,7 +10,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -402,17 +402,23 @@ def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
             yield lambda share: shown.update(task, completed=share)
 
 
-def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
-    """Arithmetic by type, then bandwidth from the nearest level to memory, without levels no faster than the next."""
+def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Sequence[str] = ()) -> tuple[Ceiling, ...]:
+    """What bounds calculations in one type: products, each of the functions by the elements it computes in cache, and
+    bandwidth from the nearest level to DRAM, without levels no faster than the next."""
     rates = calibration.rates
-    levels = [Ceiling("memory", "memory", rates.memory_bandwidth)]
+    levels = [Ceiling("DRAM", "memory", rates.memory_bandwidth)]
     capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
     for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
         within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
         fastest = max((_streamed(calibration, size) for size in within), default=0.0)
         if fastest >= 0.999 * levels[0].rate:
             levels.insert(0, Ceiling(level, "memory", fastest))
-    return (*(Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")), *levels)
+    own = sorted((Ceiling(name, "compute", 1 / rates.rate(name, dtype, False)) for name in functions), key=_rate)
+    return (Ceiling(f"matmul {dtype}", "compute", rates.peak(dtype)), *reversed(own), *levels)
+
+
+def _rate(ceiling: Ceiling) -> float:
+    return ceiling.rate
 
 
 def _streamed(calibration: Calibration, size: int) -> float:

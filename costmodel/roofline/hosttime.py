@@ -39,6 +39,9 @@ LONG = 3200
 """Length of rows at which a reduction's time per element no longer falls."""
 
 
+CAUSES = ("compute", "memory", "overhead", "rows")
+
+
 @dataclass(frozen=True)
 class Terms:
     """Predicted time by cause [s]: `compute` on operands in cache, `memory` beyond that, `overhead` of calls.
@@ -64,10 +67,14 @@ class Terms:
             self.compute + other.compute, memory, self.overhead + other.overhead, self.rows + other.rows, far.reach
         )
 
+    def shared_by(self, number: int) -> Terms:
+        """Of one of so many equal runs."""
+        return replace(self, **{name: getattr(self, name) / number for name in CAUSES})
+
     @property
     def dominant(self) -> str:
         """The largest term's name."""
-        return max(("compute", "memory", "overhead", "rows"), key=lambda name: getattr(self, name))
+        return max(CAUSES, key=lambda name: getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -316,6 +323,14 @@ def predict_seconds(
         between=between,
     )
     return replace(host, error=hypot(host.error, calibration.doubt))
+
+
+def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repeat: int = 1) -> HostTime:
+    """One of `repeat` equal runs of some calls of a program, where they are in it."""
+    chosen = tuple(host.calls[number] for number in calls)
+    terms = _summed(chosen, host.level, 1.0).terms.shared_by(repeat)
+    error = hypot(_error(chosen, calibration.rates), calibration.doubt) if host.level == 6 else 1.0
+    return HostTime(terms, error, host.level, chosen)
 
 
 def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:

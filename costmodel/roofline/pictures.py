@@ -92,6 +92,7 @@ def chart_of(check: Check) -> Chart:
     dots = sorted((_dot(check, layers) for layers in groups.values()), key=lambda dot: -dot.share)
     errors = check.errors
     said = f"median error {errors.median:.1%}, nine of ten within {errors.quantile(0.9):.1%}"
+    said = said if errors.predicted else "no layer is resolved"
     return Chart(check.question, check.ceilings, tuple(dots), said, _left_out(check))
 
 

@@ -239,7 +239,7 @@ def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, c
         peak_bytes(program),
         host,
         timing,
-        predicted(host.terms, calibration.machine),
+        predicted(host, calibration),
         _spent(host, prediction),
     )
 

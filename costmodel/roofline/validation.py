@@ -211,7 +211,7 @@ def validate(progress: Callable[[float], None] | None = None) -> Validation:
         times,
         tuple((name, predict_seconds(program, both).seconds, took) for name, program, took in whole),
         tuple(
-            (predicted(host.terms, both.machine), bound, _naive(program, both))
+            (predicted(host, both), bound, _naive(program, both))
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)
         ),
         perf_counter() - began,

@@ -23,6 +23,8 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
+    monkeypatch.setattr("costmodel.roofline.timing._settled", lambda *_: True)
+    monkeypatch.setattr("costmodel.roofline.passage.Group.settled", True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text("architecture: mlp\nsizes: [7, 24, 5]\n")
 
