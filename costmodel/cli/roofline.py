@@ -15,9 +15,19 @@ from costmodel.errors import SettingError, shown
 if TYPE_CHECKING:
     from costmodel.roofline.comparison import Changes
 
-ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
+RUN = [
+    setting
+    for setting in SETTINGS
+    if setting.name
+    in ("batch", "seq", "target_seq", "image", "mode", "optimizer", "loss", "loss_chunks", "loss_precision")
+    or setting.name in ("flop_rule", "attention_pairs", "freeze", "lora")
+]
+"""Settings that change what is run here, or what is counted of it."""
+ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
-SAVE = option("--save", metavar="FILE", callback=writable, help="Keep the timings as a baseline.")
+SAVE = option(
+    "--save", metavar="FILE", callback=writable, help="Keep it: as a baseline, and a check to be drawn again."
+)
 AGAINST = option(
     "--against", metavar="FILE", help="Hold against a baseline; exit 1 if anything is slower beyond noise."
 )
@@ -73,7 +83,7 @@ def validate() -> Any:
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline check mlp-mnist --batch 32",
         "roofline check mlp-mnist --batch 32 --level 1 --no-classes --json",
@@ -122,31 +132,41 @@ def check(
 
 
 @verb(
-    MODEL,
+    argument("model", "A ready model's name, the path of a YAML or JSON file, or of a check kept by --save."),
     option("--out", metavar="FILE", default="roofline.png", help="FILE.png, .svg, .pdf, or .html to hover over."),
-    option("--kind", metavar="roofline|scatter|bars", default="roofline", help="What to draw."),
+    option("--kind", metavar="roofline|scatter|bars|all", default="roofline", help="What to draw."),
     option("--dark", is_flag=True, help="On black; a page follows the reader's system."),
     ROUNDS,
     NO_CLASSES,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline plot mlp-mnist --batch 32 --out roofline.png",
         "roofline plot mlp-mnist --batch 32 --no-classes --kind scatter --out scatter.html",
+        "roofline plot saved.json --kind all --out check.html",
     ),
 )
 def plot(
     model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
 ) -> Shown:
-    """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
+    """Draw a check, now or as it was kept: the roofline with every measured ceiling, predicted against measured, or
+    the time of each layer; all of them on one page, or in a file each."""
     from costmodel.roofline.checking import check as checked
-    from costmodel.roofline.pictures import check_drawable
+    from costmodel.roofline.comparison import drawn_of, is_saved
+    from costmodel.roofline.pictures import check_drawable, draw, drawn
     from costmodel.roofline.recorder import asked
 
     check_drawable(out, kind)
-    prediction = asked(model, settings)
-    found = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
-    found.plot(out, kind=kind, dark=dark)
-    return Shown({"file": out, **found.to_dict()}, f"wrote {out}")
+    if is_saved(model):
+        if settings or rounds is not None or no_classes:
+            raise SettingError(f"{model} has been measured: leave out all but --out, --kind and --dark")
+        found = drawn_of(model)
+        data = {"question": found.chart.title}
+    else:
+        prediction = asked(model, settings)
+        check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
+        found, data = drawn(check), check.to_dict()
+    files = draw(found, out, kind=kind, dark=dark)
+    return Shown({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
 
 
 @verb(
@@ -154,7 +174,7 @@ def plot(
     ROUNDS,
     SAVE,
     AGAINST,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline profile mlp-mnist --batch 64",
         "roofline profile mlp-lenet-300-100 --mode inference --rounds 5 --json",
@@ -174,7 +194,7 @@ def profile(
     MODEL,
     argument("other", "The model to compare with."),
     ROUNDS,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline compare mlp-mnist mlp-lenet-300-100 --batch 64",
         "roofline compare mlp-mnist mlp-mnist --json",

@@ -97,10 +97,11 @@ class Timing:
     @property
     def seconds(self) -> float:
         """The fastest undisturbed sample or the median of all, whichever `statistic` says."""
-        return min(self._counted) if self.statistic == "minimum" else self.median
+        return min(self.counted) if self.statistic == "minimum" else self.median
 
     @property
-    def _counted(self) -> tuple[float, ...]:
+    def counted(self) -> tuple[float, ...]:
+        """The samples that `seconds` is of [s]."""
         return (self.statistic == "minimum" and self.undisturbed) or self.samples
 
     @property
@@ -151,7 +152,7 @@ class Timing:
         """`seconds` of so many samples drawn anew with replacement (the bootstrap) [s]."""
         import numpy as np
 
-        draws = random.choice(self._counted, (count, len(self._counted)))
+        draws = random.choice(self.counted, (count, len(self.counted)))
         return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
 
     @property

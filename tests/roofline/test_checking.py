@@ -356,6 +356,10 @@ def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
         ({"batch": 0}, "batch"),
         ({"attention": "flash"}, "attention"),
         ({"precision": "bf16"}, "fp32"),
+        ({"device": "cpu"}, "device='cpu' has no effect on what NumPy runs: leave it out"),
+        ({"allocator": "cuda"}, "allocator='cuda' has no effect"),
+        ({"mode": "train", "update": "foreach"}, "update='foreach' has no effect"),
+        ({"checkpoint": "block", "mode": "train"}, "checkpoint"),
         ({"batch": 10**9}, "use a smaller batch"),
     ],
 )
