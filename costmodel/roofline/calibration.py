@@ -25,7 +25,17 @@ from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, this_machine
-from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, RESIDENT_BYTES, Workbench, probes
+from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.probes import (
+    CURVE_BYTES,
+    EVICTING,
+    GATHERED_ROWS,
+    LARGEST_BYTES,
+    RESIDENT_BYTES,
+    Workbench,
+    placed,
+    probes,
+)
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
@@ -40,6 +50,8 @@ MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
 AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
+PLACED_SHARE = 0.1
+"""Of the budget, what calls in place may take."""
 LONGEST = 3600.0
 """No budget is longer [s]."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
@@ -159,8 +171,19 @@ def measure_probes(
         budget=BUDGET[thorough] if budget is None else budget,
         threads=threads,
     )
-    timings = time_calls(calls, protocol, far=far, sentinels=sentinels, progress=progress)
+    sentinels, tell = sentinels or Sentinels(), progress or (lambda share: None)
+    timings = time_calls(calls, protocol, far=far, sentinels=sentinels, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
+    del calls, bench
+    passage = measure_in_place(
+        placed(),
+        budget=PLACED_SHARE * protocol.budget,
+        sentinels=sentinels,
+        progress=lambda share: tell(0.8 + 0.2 * share),
+    )
+    parts = [part for part in passage.parts if part[0] != EVICTING]
+    timings += [passage.timing([part]) for part in parts]
+    names += [layer for layer, _ in parts]
     busy = conditions()
     try:
         return Calibration(
@@ -250,7 +273,7 @@ def read(path: Path, machine: Host) -> Calibration:
     if found.machine != machine:
         changes = "; ".join(machine.changes_from(found.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {probe.name for probe in probes(found.thorough)}
+    expected = {probe.name for probe in probes(found.thorough)} | {op.layer for op in placed()} - {EVICTING}
     if missing := sorted(expected - found.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return found

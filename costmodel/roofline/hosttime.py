@@ -21,9 +21,10 @@ from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
-from costmodel.roofline.program import Op, Program, Span, distinct_bytes
+from costmodel.roofline.program import Op, Program, Span
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -123,7 +124,12 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances(program.touched, between)
+    codes = {name: -number for number, name in enumerate(dict.fromkeys(op.name for op in program), 1)}
+    touched = [
+        (*spans, Span(codes[op.name] - 1, codes[op.name], 0))
+        for op, spans in zip(program, program.touched, strict=True)
+    ]
+    distances = reuse_distances(touched, between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
@@ -173,12 +179,15 @@ def _roof(compute: float, memory: float) -> Terms:
 
 
 def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
-    signature = signature_of(op)
+    """Of one call; distances: of its operands, then of the function's own code."""
+    signature, (*distances, code) = signature_of(op), distances
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
         return _roof(compute, _moving(op, rates, level, distances))
     terms = _terms(signature, op, rates, distances)
-    return terms if level == 6 else Terms(terms.compute, terms.memory, reach=terms.reach)
+    if level == 6:
+        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code))
+    return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
 def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
@@ -210,6 +219,9 @@ def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
     total = 0.0
     for ref, strand, far in seen.values():
         lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
+        if 1 < strand.step < LINE // strand.itemsize:
+            total += lines * rates.windowed(far)
+            continue
         total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
     return total
 
@@ -331,57 +343,3 @@ def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repe
     terms = _summed(chosen, host.level, 1.0).terms.shared_by(repeat)
     error = hypot(_error(chosen, calibration.rates), calibration.doubt) if host.level == 6 else 1.0
     return HostTime(terms, error, host.level, chosen)
-
-
-def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
-    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
-
-    Half of the call that touched it last and half of this one count, since both stream through what they touch.
-    between: bytes that other work touches between two repetitions.
-    """
-    recent: dict[tuple[int, int], tuple[Span, int]] = {}
-    found: list[list[float]] = []
-    for turn in range(2):
-        found = []
-        for number, spans in enumerate(touched):
-            own = distinct_bytes(spans)
-            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
-            for span in spans:
-                _touch(span, turn * len(touched) + number, recent)
-    return found
-
-
-def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
-    """Move a span to the end of `recent`, ordered by last use; entries that it covers are removed."""
-    place = span.start, span.end
-    if recent.pop(place, None) is None:
-        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
-            del recent[covered]
-    recent[place] = span, mark
-
-
-def _distance(
-    span: Span,
-    recent: dict[tuple[int, int], tuple[Span, int]],
-    own: int,
-    touched: Sequence[Sequence[Span]],
-    others: int,
-) -> float:
-    between = at_once = 0
-    last = -1
-    for entry, mark in reversed(recent.values()):
-        if mark != last:
-            between, at_once, last = between + at_once, 0, mark
-        if _overlaps(entry, span):
-            between += others if mark < len(touched) else 0
-            return max(between + (distinct_bytes(touched[mark % len(touched)]) + own) / 2, span.bytes)
-        at_once += entry.bytes
-    return float("inf")
-
-
-def _overlaps(a: Span, b: Span) -> bool:
-    return a.start < b.end and b.start < a.end
-
-
-def _covers(a: Span, b: Span) -> bool:
-    return a.start <= b.start and b.end <= a.end

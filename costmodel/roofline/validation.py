@@ -24,7 +24,7 @@ from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.passage import Passage, measure_in_place
-from costmodel.roofline.probes import probes
+from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.sentinels import Sentinels
@@ -78,6 +78,7 @@ def layers_of(cases: Iterable[Case] = CASES) -> list[Layer]:
 def keep_apart(programs: Iterable[Program]) -> None:
     """Assert that no matrix product or row loop to be predicted is one that a calibration measures."""
     probed = {signature_of(p.op): p.name for thorough in (False, True) for p in probes(thorough)}
+    probed |= {signature_of(op): op.layer for op in placed()}
     for program in programs:
         for op in program:
             same = probed.get(signature_of(op))

@@ -7,7 +7,7 @@ from random import Random
 
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host
-from costmodel.roofline.probes import probes
+from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Op
 from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.signature import Product, signature_of
@@ -31,6 +31,7 @@ def took(op: Op) -> float:
 
 def calibration(**changes) -> Calibration:
     seconds = {probe.name: took(probe.op) for probe in probes()}
+    seconds |= {op.layer: took(op) for op in placed()}
     fields = {
         "machine": MACHINE,
         "created": "2026-01-02T03:04:05+00:00",

@@ -10,11 +10,13 @@ import pytest
 import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
-from costmodel.roofline.hosttime import LEVELS, predict_seconds, reuse_distances
-from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
-from costmodel.roofline.program import Program, Span
+from costmodel.roofline.hosttime import LEVELS, predict_seconds
+from costmodel.roofline.probes import COLD_BYTES, CURVE_BYTES, RESIDENT_BYTES, WINDOW_BYTES, placed, probes
+from costmodel.roofline.program import Program, Span, program_of
 from costmodel.roofline.rates import Table, joined, parted
-from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.recorder import forward_program, network_of
+from costmodel.roofline.reuse import reuse_distances
+from costmodel.roofline.tape import Tape
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
 
@@ -163,3 +165,44 @@ def test_a_span_is_never_nearer_than_itself() -> None:
 def test_parts_of_what_was_touched_were_touched() -> None:
     whole, part, other = span(0, 1000), Span(500, 600, 100), span(5000, 10)
     assert inf not in [d for call in reuse_distances([(whole, other), (part, other)]) for d in call]
+
+
+def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
+    """Its code was evicted by what was touched since its last call, whichever arrays that were."""
+    slow = {f"cold sqrt {size}": CALL + 5e-6 for size in COLD_BYTES}
+    by = calibration(seconds=calibration().seconds | slow)
+
+    def sqrt_overhead(elements: int) -> float:
+        t = Tape()
+        x, few = t.array((elements,), "input"), t.array((4,), "input")
+        t.sqrt(few)
+        t.exp(x, out=x)
+        found = predict_seconds(program_of(t.ops, [x, t.ops[0].output]), by)
+        return next(terms.overhead for op, terms in found.calls if op.name == "sqrt")
+
+    assert sqrt_overhead(4_000_000) == pytest.approx(CALL + 5e-6, rel=0.02)
+    assert sqrt_overhead(100) == pytest.approx(CALL, rel=0.02)
+    assert sqrt_overhead(30_000) <= sqrt_overhead(300_000) <= sqrt_overhead(3_000_000)
+
+
+def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
+    seconds = calibration().seconds
+    name = f"windows {WINDOW_BYTES[-1]} float32"
+    by = calibration(seconds=seconds | {name: 5 * seconds[name]})
+    pool = layer("resnet18", "max_pool", batch=64)
+    plain = layer("resnet18", "relu", batch=64)
+    assert predict_seconds(pool, by).seconds > 1.5 * predict_seconds(pool, calibration()).seconds
+    assert predict_seconds(plain, by).seconds == pytest.approx(predict_seconds(plain, calibration()).seconds)
+
+
+def test_weights_from_memory_cost_what_products_in_place_say() -> None:
+    """Weights that were last touched a pass ago, or that no cache holds, take 0.1 ns a byte beside the arithmetic."""
+    slow = dict(slow_memory().seconds)
+    products = {probe.name: probe.op for probe in probes() if probe.name.startswith("product ")}
+    far = {name: op.operands[1].bytes for name, op in products.items() if op.operands[1].bytes > 2 * RESIDENT_BYTES}
+    far |= {op.layer: op.operands[1].bytes for op in placed() if op.name == "matmul"}
+    known = {name: slow[name] + 1e-10 * size for name, size in far.items()}
+    program = network_of(cm.predict(cm.MLP(sizes=[2000, 2500, 2500, 2500, 2500]), batch=64, mode="inference")).program
+    hidden, exposed = (predict_seconds(program, calibration(seconds=seconds)) for seconds in (slow, slow | known))
+    weights = sum(ref.bytes for ref in program.weights)
+    assert exposed.seconds - hidden.seconds == pytest.approx(1e-10 * weights, rel=0.25)
