@@ -33,7 +33,7 @@ from costmodel.roofline.hosttime import LEVELS
 
 calibration = cm.roofline.calibrate(keep=False)
 print(f"the machine that ran this: {calibration.machine}")
-print(f"calibrated in {calibration.took_seconds:.1f} s, {calibration.noisy:.0%} of the probes noisy")
+print(f"calibrated in {calibration.took_seconds:.1f} s, {calibration.unresolved:.0%} of the probes unresolved")
 print(*calibration.warnings, sep="\n")
 
 # %% [markdown]

@@ -15,27 +15,46 @@ from costmodel.errors import SettingError, shown
 if TYPE_CHECKING:
     from costmodel.roofline.comparison import Changes
 
-ROUNDS = option("--rounds", metavar="N", type=int, help="Turns of measurement: more make intervals narrower.")
+RUN = [
+    setting
+    for setting in SETTINGS
+    if setting.name
+    in ("batch", "seq", "target_seq", "image", "mode", "optimizer", "loss", "loss_chunks", "loss_precision")
+    or setting.name in ("flop_rule", "attention_pairs", "freeze", "lora")
+]
+"""Settings that change what is run here, or what is counted of it."""
+ROUNDS = option("--rounds", metavar="N", type=int, help="So many passes, or turns of each layer alone, and no more.")
 NO_CLASSES = option("--no-classes", is_flag=True, help="Do not measure what bounds each layer.")
-SAVE = option("--save", metavar="FILE", callback=writable, help="Keep the timings as a baseline.")
+SAVE = option(
+    "--save", metavar="FILE", callback=writable, help="Keep it: as a baseline, and a check to be drawn again."
+)
 AGAINST = option(
     "--against", metavar="FILE", help="Hold against a baseline; exit 1 if anything is slower beyond noise."
 )
 
 
 @verb(
-    option("--thorough", is_flag=True, help="Take up to a minute instead of ten seconds."),
+    option("--thorough", is_flag=True, help="More probes, each measured for longer."),
     option("--threads", metavar="N", type=int, default=1, help="How many BLAS may use."),
-    examples=("roofline calibrate", "roofline calibrate --thorough --json"),
+    option(
+        "--budget", metavar="SECONDS", type=float, help="How long to go on for what is unresolved (45; thorough 180)."
+    ),
+    option("--keep", is_flag=True, help="Keep the result even if too much of it is unresolved."),
+    examples=("roofline calibrate", "roofline calibrate --thorough --json", "roofline calibrate --budget 120 --keep"),
 )
-def calibrate(thorough: bool, threads: int) -> tuple[Shown, int]:
-    """Measure this machine, and keep the result for the other commands: exit code 1 if it is mostly noise."""
-    from costmodel.roofline.calibration import MOST_NOISE, path_of
+def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) -> tuple[Shown, int]:
+    """Measure this machine, and keep the result for the other commands: exit code 1 if too much of it is unresolved."""
+    from costmodel.roofline.calibration import MOST_UNRESOLVED, check_asked, how_long, path_of
     from costmodel.roofline.calibration import calibrate as measured
 
-    found = measured(thorough, threads=threads, progress=_watched())
-    kept = found.noisy <= MOST_NOISE
-    said = f"kept in {path_of(found.machine)}" if kept else "not kept"
+    check_asked(threads, budget)
+    _note(f"calibrating takes {how_long(thorough, budget)}")
+    found = measured(thorough, threads=threads, progress=_watched(), keep=keep or None, budget=budget)
+    kept = keep or found.unresolved <= MOST_UNRESOLVED
+    most = f"{MOST_UNRESOLVED:.0%} of the probes"
+    said = (
+        f"kept in {path_of(found.machine)}" if kept else f"not kept: more than {most} are unresolved (--keep keeps it)"
+    )
     return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
 
 
@@ -54,12 +73,17 @@ def validate() -> Any:
     option("--level", metavar="1-6", type=int, default=6, help="Which model of host time (6: all that is known)."),
     ROUNDS,
     NO_CLASSES,
-    option("--reuse", metavar="SIZE", help="Cold: so much is touched between two runs of a layer (64MiB)."),
+    option(
+        "--reuse",
+        metavar="warm|SIZE",
+        help="Each layer alone: warm, or cold, so much being touched between two runs (64MiB).",
+    ),
+    option("--budget", metavar="SECONDS", type=float, default=8.0, help="How long to go on for what is unresolved."),
     option("--html", metavar="FILE", callback=writable, help="Also write a page with tables and pictures."),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline check mlp-mnist --batch 32",
         "roofline check mlp-mnist --batch 32 --level 1 --no-classes --json",
@@ -72,6 +96,7 @@ def check(
     rounds: int | None,
     no_classes: bool,
     reuse: str | None,
+    budget: float,
     html: str | None,
     fail_over: str | None,
     save: str | None,
@@ -89,7 +114,8 @@ def check(
         level=level,
         rounds=rounds,
         classes=not no_classes,
-        reuse=reuse or 0,
+        reuse=reuse or "in place",
+        budget=budget,
         progress=_watched(),
         say=_note,
     )
@@ -99,36 +125,48 @@ def check(
     if most is None:
         return answer, code
     failed = found.fails(most)
+    if not found.errors.predicted:
+        return Shown(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged"), code
     verdict = f"median error {found.errors.median:.1%}, {'over' if failed else 'within'} {most:.1%}"
     return Shown(answer.data, f"{answer.text}\n\n{verdict}"), 1 if failed else code
 
 
 @verb(
-    MODEL,
+    argument("model", "A ready model's name, the path of a YAML or JSON file, or of a check kept by --save."),
     option("--out", metavar="FILE", default="roofline.png", help="FILE.png, .svg, .pdf, or .html to hover over."),
-    option("--kind", metavar="roofline|scatter|bars", default="roofline", help="What to draw."),
+    option("--kind", metavar="roofline|scatter|bars|all", default="roofline", help="What to draw."),
     option("--dark", is_flag=True, help="On black; a page follows the reader's system."),
     ROUNDS,
     NO_CLASSES,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline plot mlp-mnist --batch 32 --out roofline.png",
         "roofline plot mlp-mnist --batch 32 --no-classes --kind scatter --out scatter.html",
+        "roofline plot saved.json --kind all --out check.html",
     ),
 )
 def plot(
     model: str, out: str, kind: str, dark: bool, rounds: int | None, no_classes: bool, settings: dict[str, Any]
 ) -> Shown:
-    """Draw a check: the roofline with every measured ceiling, predicted against measured, or the time of each layer."""
+    """Draw a check, now or as it was kept: the roofline with every measured ceiling, predicted against measured, or
+    the time of each layer; all of them on one page, or in a file each."""
     from costmodel.roofline.checking import check as checked
-    from costmodel.roofline.pictures import check_drawable
+    from costmodel.roofline.comparison import drawn_of, is_saved
+    from costmodel.roofline.pictures import check_drawable, draw, drawn
     from costmodel.roofline.recorder import asked
 
     check_drawable(out, kind)
-    prediction = asked(model, settings)
-    found = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
-    found.plot(out, kind=kind, dark=dark)
-    return Shown({"file": out, **found.to_dict()}, f"wrote {out}")
+    if is_saved(model):
+        if settings or rounds is not None or no_classes:
+            raise SettingError(f"{model} has been measured: leave out all but --out, --kind and --dark")
+        found = drawn_of(model)
+        data = {"question": found.chart.title}
+    else:
+        prediction = asked(model, settings)
+        check = checked(prediction, rounds=rounds, classes=not no_classes, progress=_watched(), say=_note)
+        found, data = drawn(check), check.to_dict()
+    files = draw(found, out, kind=kind, dark=dark)
+    return Shown({"file": files[0], "files": files, **data}, f"wrote {', '.join(files)}")
 
 
 @verb(
@@ -136,7 +174,7 @@ def plot(
     ROUNDS,
     SAVE,
     AGAINST,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline profile mlp-mnist --batch 64",
         "roofline profile mlp-lenet-300-100 --mode inference --rounds 5 --json",
@@ -156,7 +194,7 @@ def profile(
     MODEL,
     argument("other", "The model to compare with."),
     ROUNDS,
-    *SETTINGS,
+    *RUN,
     examples=(
         "roofline compare mlp-mnist mlp-lenet-300-100 --batch 64",
         "roofline compare mlp-mnist mlp-mnist --json",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from math import atan2, degrees, log10
+from math import log10
 from typing import TYPE_CHECKING, Any
 
 from costmodel.display.labels import Box, around, placed
@@ -15,13 +15,23 @@ from costmodel.errors import CostModelError
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-SYMBOLS = {"compute": "circle", "memory": "square", "overhead": "triangle-up"}
+SYMBOLS = {
+    "compute": "circle",
+    "memory": "square",
+    "matmul": "circle",
+    "function": "diamond",
+    "cache": "triangle-down",
+    "DRAM": "square",
+    "overhead": "triangle-up",
+}
 FAINT, CLEAR, GRID = "#8a8a8a", "rgba(0,0,0,0)", "rgba(138,138,138,0.2)"
 WIDTH, HEIGHT = 1000, 640
-MARGIN = {"l": 80, "r": 30, "t": 40, "b": 60}
+MARGIN = {"l": 80, "r": 180, "t": 90, "b": 60}
 INSIDE = Box(0, 0, WIDTH - MARGIN["l"] - MARGIN["r"], HEIGHT - MARGIN["t"] - MARGIN["b"])
 """Where curves are drawn [pixels]."""
 MOST_LABELS = 10
+LINE_HEIGHT = 15
+"""Of a name [pixels]."""
 MOST_BARS = 60
 
 Ends = tuple[float, float]
@@ -48,7 +58,12 @@ def page(title: str, body: str, chart: Chart, kinds: Sequence[str]) -> str:
     """A whole page: `body`, which is HTML, then pictures of these kinds."""
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     figures = [
-        figure_of(chart, kind).to_html(full_html=False, include_plotlyjs=not number, config={"displaylogo": False})
+        figure_of(chart, kind).to_html(
+            full_html=False,
+            include_plotlyjs=not number,
+            default_width="100%",
+            config={"displaylogo": False, "responsive": True},
+        )
         for number, kind in enumerate(kinds)
     ]
     drawn = "".join(f"<figure>{figure}</figure>" for figure in figures)
@@ -75,7 +90,7 @@ def _figure(title: str, height: int = HEIGHT) -> Any:
     figure.update_layout(
         title={"text": title, "font": {"size": 14}, "x": 0.01},
         modebar={"bgcolor": CLEAR, "color": FAINT},
-        width=WIDTH,
+        autosize=True,
         height=height,
         margin=MARGIN,
         template="none",
@@ -83,7 +98,7 @@ def _figure(title: str, height: int = HEIGHT) -> Any:
         plot_bgcolor=CLEAR,
         font={"family": "system-ui, sans-serif", "color": FAINT},
         hoverlabel={"align": "left"},
-        legend={"itemsizing": "constant", "x": 0.99, "y": 0.02, "xanchor": "right", "yanchor": "bottom"},
+        legend={"itemsizing": "constant", "x": 1.01, "y": 0.9, "xanchor": "left", "yanchor": "top"},
     )
     return figure
 
@@ -162,26 +177,24 @@ def _roofline(chart: Chart) -> Any:
 
 
 def _ceiling(figure: Any, ceiling: Ceiling, chart: Chart) -> Box:
-    """A line as far as it bounds anything, with its name; returns the name's place."""
+    """A line as far as it bounds anything, and its name at its end, beside it or above the roof; returns the place."""
     (across, up), name = chart.ranges, str(ceiling)
     flat, ends = ceiling.kind == "compute", chart.span(ceiling)
     dash = "solid" if chart.solid(ceiling) else "dash"
     _line(figure, [(end, ceiling.at(end)) for end in ends], name, dash=dash)
-    start = max(ends[0], across[0]) if flat else max(across[0], up[0] / ceiling.rate)
-    (x, y), (x1, y1) = (_pixels((end, ceiling.at(end)), across, up) for end in (start, ends[1]))
+    if flat:
+        figure.add_annotation(
+            x=1, xref="paper", y=log10(ceiling.rate), text=name, showarrow=False, xanchor="left", xshift=4,
+            font={"size": 11, "color": FAINT},
+        )  # fmt: skip
+        return Box(INSIDE.right, 0, INSIDE.right, 0)
+    nth = [each for each in chart.ceilings if each.kind == "memory"].index(ceiling)
+    x, y = _pixels((ends[1], ceiling.at(ends[1])), across, up)
     figure.add_annotation(
-        x=log10(start),
-        y=log10(ceiling.at(start)),
-        text=name,
-        showarrow=False,
-        font={"size": 11, "color": FAINT},
-        textangle=-degrees(atan2(y1 - y, x1 - x)),
-        xanchor="left",
-        yanchor="bottom",
-        xshift=4 if flat else -2,
-        yshift=0 if flat else 10,
-    )
-    return Box(x, y, x + (6.4 * len(name) if flat else 100), y + (18 if flat else 100))
+        x=log10(ends[1]), y=log10(ceiling.at(ends[1])), text=name, showarrow=False, xanchor="left", yanchor="bottom",
+        yshift=2 + LINE_HEIGHT * nth, font={"size": 11, "color": FAINT},
+    )  # fmt: skip
+    return Box(x, y + LINE_HEIGHT * nth, x + 6.4 * len(name), y + LINE_HEIGHT * (nth + 1))
 
 
 def _pixels(point: Point, across: Ends, up: Ends) -> Point:

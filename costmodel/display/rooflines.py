@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log10
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.figures import DARK, LIGHT, Theme, canvas, literal
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"compute": "#3b8fd1", "memory": "#e0702a", "overhead": "#2aa876"}
-"""By what bounds a dot; colour-blind readers tell them apart, on white as on black. Markers differ too, for grey."""
-MARKERS = {"compute": "o", "memory": "s", "overhead": "^"}
+COLOURS = {
+    "compute": "#3b8fd1",
+    "memory": "#e0702a",
+    "matmul": "#3b8fd1",
+    "function": "#b065b8",
+    "cache": "#d9a400",
+    "DRAM": "#e0702a",
+    "overhead": "#2aa876",
+}
+"""By what bounds a dot; colour-blind readers tell them apart, on white as on black. Markers differ too, for grey.
+
+The textbook's classes are compute and memory; by resource it is matmul and function, cache and DRAM."""
+MARKERS = {"compute": "o", "memory": "s", "matmul": "o", "function": "D", "cache": "v", "DRAM": "s", "overhead": "^"}
 MOST_LABELS = 14
+TITLE = 84
+"""Characters of a title that a narrow picture has room for."""
 MOST_BARS = 40
 
 
@@ -93,6 +106,7 @@ class Chart:
         """Ends of the roofline's axes: intensity [FLOP/B], rate [FLOP/s]."""
         peak, memory = self.ceilings[0].rate, self.ceilings[-1].rate
         rates = [rate for dot in self.drawn for rate in (dot.predicted_rate, dot.measured_rate)]
+        rates += [ceiling.rate for ceiling in self.ceilings if ceiling.kind == "compute"]
         return _padded([*(dot.intensity for dot in self.drawn), peak / memory]), _padded([*rates, peak], 0.08)
 
     @property
@@ -146,7 +160,8 @@ def _legend(
         if b in present
     ]
     handles += [Line2D([], [], label=label, **style) for label, style in notes]
-    axes.legend(handles=handles, loc=where, frameon=False, labelcolor=theme.ink, fontsize=8.5)
+    ground = {"facecolor": theme.paper, "edgecolor": "none", "framealpha": 1}
+    axes.legend(handles=handles, loc=where, labelcolor=theme.ink, fontsize=8.5, **ground)
 
 
 def _marked(axes: Axes, dot: Dot, x: float, y: float, face: str, edge: str, width: float) -> None:
@@ -179,22 +194,31 @@ def _roofline(chart: Chart, theme: Theme) -> Figure:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     taken = [*_covered(axes, dots), *_legend_box(axes)]
+    flat = [_flat(axes, ceiling, chart) for ceiling in chart.ceilings if ceiling.kind == "compute"]
     for ceiling in chart.ceilings:
         taken.append(_ceiling(axes, ceiling, chart, theme, taken))
+    taken += flat
     _label(axes, dots, [(dot.intensity, dot.measured_rate) for dot in dots], taken, theme)
     return figure
 
 
 def _covered(axes: Axes, dots: list[Dot]) -> list[Box]:
-    """The places of predictions, and of the lines that join them to measurements."""
+    """The places of dots, and of the lines that join predictions to measurements."""
     found = []
     for dot in dots:
         (x, predicted), (_, measured) = axes.transData.transform(
             [(dot.intensity, dot.predicted_rate), (dot.intensity, dot.measured_rate)]
         )
         low, high = sorted((predicted, measured))
-        found += [around(x, predicted, _radius(axes, dot)), Box(x - 2, low, x + 2, high)]
+        found += [around(x, y, _radius(axes, dot)) for y in (predicted, measured)]
+        found.append(Box(x - 2, low, x + 2, high))
     return found
+
+
+def _flat(axes: Axes, ceiling: Ceiling, chart: Chart) -> Box:
+    """The place of a flat ceiling's line."""
+    (start, y), (end, _) = axes.transData.transform([(x, ceiling.rate) for x in chart.span(ceiling)])
+    return Box(start, y - 2, end, y + 2)
 
 
 def _radius(axes: Axes, dot: Dot) -> float:
@@ -207,12 +231,12 @@ def _legend_box(axes: Axes) -> list[Box]:
     return [_box(legend.get_window_extent())] if legend else []
 
 
-ALONG = (0.02, 0.1, 0.18, 0.26, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82)
-"""Where on its line a ceiling's name may start, as shares of the line that is seen."""
+ALONG = (0.1, 0.16, 0.22, 0.28, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82, 0.9)
+"""Where on its line a ceiling's name may stand, as shares of the line that is seen, from its end."""
 
 
 def _ceiling(axes: Axes, ceiling: Ceiling, chart: Chart, theme: Theme, taken: list[Box]) -> Box:
-    """A line as far as it bounds anything, named where there is room; returns the name's place."""
+    """A line as far as it bounds anything, named near its end, in a gap of it; returns the name's place."""
     flat, (start, end) = ceiling.kind == "compute", chart.span(ceiling)
     style: Any = "-" if chart.solid(ceiling) else (0, (5, 3))
     axes.plot([start, end], list(map(ceiling.at, (start, end))), color=theme.faint, lw=1.3, linestyle=style, zorder=1)
@@ -220,23 +244,21 @@ def _ceiling(axes: Axes, ceiling: Ceiling, chart: Chart, theme: Theme, taken: li
     text = axes.annotate(
         str(ceiling),
         (1, 1),
-        (-4, 3) if flat else (6, 3),
-        textcoords="offset points",
-        ha="right" if flat else "left",
-        va="bottom",
-        rotation=0 if flat else 45,
-        rotation_mode="anchor",
-        transform_rotates_text=not flat,
+        ha="center",
+        va="center",
+        bbox={"facecolor": theme.paper, "linewidth": 0, "pad": 1.5},
         color=theme.faint,
         size=8.5,
         zorder=5,
     )
     boxes: list[Box] = []
+    bounds = _box(axes.get_window_extent())
     for share in ALONG:
         at = start * (end / start) ** (1 - share if flat else share)
         text.xy = (at, ceiling.at(at))
+        text.set_position(text.xy)
         boxes.append(_box(text.get_window_extent()))
-        if not any(boxes[-1].meets(other) for other in taken):
+        if boxes[-1].within(bounds) and not any(boxes[-1].grown(8).meets(other) for other in taken):
             break
     return boxes[-1]
 
@@ -273,7 +295,7 @@ def _box(extent: Any) -> Box:
 
 def _scatter(chart: Chart, theme: Theme) -> Figure:
     """Predicted over measured time, both logarithmic, with a band of ten per cent; the names are of the worst."""
-    figure, axes = canvas((8, 7.6), theme, f"{chart.title}\n{chart.errors}")
+    figure, axes = canvas((8, 7.6), theme, "\n".join([*wrap(chart.title, TITLE), *wrap(chart.errors, TITLE)]))
     ends = list(chart.times)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
     axes.set_xlabel("measured time of one run", color=theme.ink)

@@ -23,9 +23,11 @@ class Errors:
         return [p / m - 1 for p, m in zip(self.predicted, self.measured, strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Of the absolute errors."""
+        """Of the absolute errors; not a number if there are none."""
         import numpy as np
 
+        if not self.predicted:
+            return float("nan")
         return float(np.quantile(np.abs(self.shares), share))
 
     @property
@@ -41,18 +43,23 @@ class Errors:
     @property
     def r_squared(self) -> float:
         """Coefficient of determination of log time; 0 if all measured times are equal."""
+        if not self.measured:
+            return float("nan")
         logs = [log(m) for m in self.measured]
         mean = sum(logs) / len(logs)
         left = sum(log(p / m) ** 2 for p, m in zip(self.predicted, self.measured, strict=True))
         whole = sum((x - mean) ** 2 for x in logs)
         return 1 - left / whole if whole else 0.0
 
-    def to_dict(self) -> dict[str, float]:
-        """Plain data."""
-        return {"median": self.median, "p90": self.quantile(0.9), "worst": self.worst, "r_squared": self.r_squared}
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain data; None where nothing was measured."""
+        found = {"median": self.median, "p90": self.quantile(0.9), "worst": self.worst, "r_squared": self.r_squared}
+        return {name: value if self.predicted else None for name, value in found.items()}
 
     def cells(self) -> tuple[str, ...]:
         """For a table: median, 90 % quantile, worst, R² of log time."""
+        if not self.predicted:
+            return ("-",) * 4
         return (f"{self.median:.1%}", f"{self.quantile(0.9):.1%}", f"{self.worst:.1%}", f"{self.r_squared:.4f}")
 
 
@@ -74,8 +81,15 @@ class Agreement:
             return 1.0
         count = len(self.pairs)
         rows, columns = Counter(a for a, _ in self.pairs), Counter(b for _, b in self.pairs)
-        chance = sum(rows[bound] * columns[bound] for bound in BOUNDS) / count**2
+        chance = sum(number * columns[bound] for bound, number in rows.items()) / count**2
         return 1.0 if chance == 1 else (self.share - chance) / (1 - chance)
+
+    @property
+    def recalls(self) -> dict[Bound, float]:
+        """Of each measured class: the share that is predicted."""
+        measured: Counter[Bound] = Counter(b for _, b in self.pairs)
+        met: Counter[Bound] = Counter(b for a, b in self.pairs if a == b)
+        return {bound: met[bound] / number for bound, number in measured.items()}
 
     @property
     def confusion(self) -> dict[tuple[Bound, Bound], int]:
@@ -86,8 +100,10 @@ class Agreement:
     def to_dict(self) -> dict[str, Any]:
         """Plain data; confusion as ``"predicted measured"``."""
         confusion = {f"{a} {b}": count for (a, b), count in self.confusion.items()}
-        return {"layers": len(self.pairs), "share": self.share, "kappa": self.kappa, "confusion": confusion}
+        found = {"layers": len(self.pairs), "share": self.share, "kappa": self.kappa, "recalls": self.recalls}
+        return {**found, "confusion": confusion}
 
     def cells(self) -> tuple[str, ...]:
-        """For a table: layers, share that agrees, kappa."""
-        return str(len(self.pairs)), f"{self.share:.0%}", f"{self.kappa:.2f}"
+        """For a table: layers, share that agrees, kappa, and the class with the lowest recall."""
+        lowest = min(self.recalls.items(), key=lambda item: item[1], default=("-", 1.0))
+        return str(len(self.pairs)), f"{self.share:.0%}", f"{self.kappa:.2f}", f"{lowest[0]} {lowest[1]:.0%}"

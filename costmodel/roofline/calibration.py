@@ -1,8 +1,7 @@
 """Calibration of this host: the time of every probe, kept in one JSON file for each machine.
 
-Beside single calls, calibration runs small networks whole, to learn what running in context costs: a matrix product
-evicts what came before, and weights come from memory. The layers of these calibration networks are of other sizes than
-those of known models, and their weights together are larger than caches.
+Probes are single calls; no layer or network is among them. One is unresolved if the host gave it too few undisturbed
+moments before the budget ended. A calibration with too many of those is used, and not kept.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -22,57 +20,40 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from costmodel.architectures.cnn import CNN
-from costmodel.architectures.mlp import MLP
-from costmodel.architectures.transformer import Transformer
-from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, this_machine
-from costmodel.roofline.probes import CURVE_BYTES, GATHERED_ROWS, LARGEST_BYTES, Workbench, probes
-from costmodel.roofline.program import Program
+from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.probes import (
+    CURVE_BYTES,
+    EVICTING,
+    GATHERED_ROWS,
+    LARGEST_BYTES,
+    RESIDENT_BYTES,
+    Workbench,
+    placed,
+    probes,
+)
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.recorder import network_of
-from costmodel.roofline.timing import Protocol, Timing, conditions, measure, runner, time_calls
+from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
-PREFIX = "context"
-
-
-def _transformer(width: int, heads: int, layers: int) -> Transformer:
-    return Transformer(vocab=2900, context=256, layers=layers, width=width, heads=heads)
-
-
-def _convolutions(channels: int) -> CNN:
-    def unit(to: int) -> list:
-        return [{"conv": {"channels": to, "kernel": 3, "padding": 1, "bias": False}}, "batchnorm", "relu"]
-
-    blocks = [*unit(channels), {"max_pool": {"kernel": 2}}, *unit(2 * channels), *unit(2 * channels)]
-    tail = [{"max_pool": {"kernel": 2}}, *unit(4 * channels), {"adaptive_avg_pool": {"size": 1}}, "flatten"]
-    return CNN(input=(3, 52, 52), blocks=[*blocks, *tail, {"linear": {"features": 37}}])
-
-
-def _predictions() -> Iterator[tuple[str, Prediction]]:
-    yield "transformer 600", predict(_transformer(600, 10, 3), batch=1, seq=88, mode="inference")
-    yield "transformer 352", predict(_transformer(352, 11, 2), batch=2, seq=110, mode="inference")
-    yield "convolutions 40", predict(_convolutions(40), batch=1, mode="inference")
-    yield "convolutions 72", predict(_convolutions(72), batch=2, mode="inference")
-    yield "mlp 900", predict(MLP(sizes=(900, 1900, 700, 11)), batch=48)
-    yield "mlp 330", predict(MLP(sizes=(330, 420, 9)), batch=150, optimizer="sgd")
-
-
-def calibration_networks() -> dict[str, Program]:
-    """Programs of the calibration networks, by the name that their time is stored under."""
-    return {f"{PREFIX} {name}": network_of(prediction).program for name, prediction in _predictions()}
-
-
-FORMAT = 3
+FORMAT = 4
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
-MOST_NOISE = 0.5
-"""A calibration of which a larger share is noise serves at once, and is not kept."""
+MOST_UNRESOLVED = 0.25
+"""A calibration of which a larger share is unresolved serves at once, and is not kept unless told so."""
+MANY_UNRESOLVED = 0.05
+"""From this share on it is used with a warning."""
+AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
+"""About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
+PLACED_SHARE = 0.1
+"""Of the budget, what calls in place may take."""
+LONGEST = 3600.0
+"""No budget is longer [s]."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
 """Functions whose throughput is printed."""
 EMPTY = "empty"
@@ -84,7 +65,8 @@ Progress = Callable[[float], None]
 class Calibration(BaseModel):
     """What was measured of one machine: how long each probe took [s], by its name.
 
-    noisy: the share of probes whose samples are doubtful. load, steal: how busy the machine was.
+    unresolved: the share of probes that were given too few undisturbed moments. doubt: how far their intervals reach,
+    as a share of their time, on average over all probes. load, steal: how busy the machine was.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(cached_property,))
@@ -94,7 +76,8 @@ class Calibration(BaseModel):
     created: str
     thorough: bool
     took_seconds: float
-    noisy: float
+    unresolved: float
+    doubt: float
     load: float
     steal: float
     seconds: dict[str, float]
@@ -135,10 +118,11 @@ class Calibration(BaseModel):
         found = []
         if self.stale:
             found.append(f"this calibration is {self.age.days} days old: costmodel roofline calibrate renews it")
-        if self.noisy > MOST_NOISE:
-            found.append(f"{self.noisy:.0%} of the probes are noise, so it is not kept: calibrate at rest")
-        elif self.noisy > 0.1:
-            found.append(f"{self.noisy:.0%} of the probes are noisy: calibrate again when the machine is at rest")
+        if self.unresolved > MANY_UNRESOLVED:
+            found.append(
+                f"{self.unresolved:.0%} of the probes are unresolved, for lack of undisturbed moments, so that"
+                f" predictions may be off by {self.doubt:.0%} more: calibrate again when the machine is at rest"
+            )
         if self.machine.unknown:
             found.append(f"the system does not say: {', '.join(self.machine.unknown)}")
         return found
@@ -154,7 +138,8 @@ class Calibration(BaseModel):
         lines.append(f"functions [billion elements/s]: {functions}")
         calls = ", ".join(f"{name} {1e6 * rates.call(name, 'float32'):.2f}" for name in ("add", "add.reduce", "matmul"))
         lines.append(f"calls [µs]: {calls}")
-        lines.append(f"{len(self.seconds):,} probes in {self.took_seconds:.1f} s")
+        resolved = f"{1 - self.unresolved:.1%} of them resolved"
+        lines.append(f"{len(self.seconds):,} probes in {self.took_seconds:.1f} s, {resolved}")
         return "\n".join(lines)
 
     def joined(self, other: Calibration) -> Calibration:
@@ -164,29 +149,41 @@ class Calibration(BaseModel):
         return Calibration(**{**fields, "seconds": faster})
 
 
-def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress | None = None) -> Calibration:
+def measure_probes(
+    thorough: bool = False,
+    threads: int = 1,
+    progress: Progress | None = None,
+    budget: float | None = None,
+    sentinels: Sentinels | None = None,
+) -> Calibration:
     """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
     began = perf_counter()
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
+    far = [sum(ref.bytes for ref in (*p.op.operands, p.op.output)) > RESIDENT_BYTES for p in chosen] + [False]
     protocol = Protocol(
-        rounds=10 if thorough else 5,
-        least_rounds=3 if thorough else 2,
-        sample_seconds=1e-4 if thorough else 5e-5,
-        item_seconds=0.07 if thorough else 0.015,
+        rounds=10_000,
+        least_rounds=3,
+        enough=8 if thorough else 5,
+        sample_seconds=5e-5,
+        item_seconds=20.0,
+        budget=BUDGET[thorough] if budget is None else budget,
         threads=threads,
     )
-    tell = progress or (lambda share: None)
-    timings = time_calls(calls, protocol, progress=lambda share: tell(0.8 * share))
+    sentinels, tell = sentinels or Sentinels(), progress or (lambda share: None)
+    timings = time_calls(calls, protocol, far=far, sentinels=sentinels, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
     del calls, bench
-    whole = calibration_networks()
-    timings += measure(
-        list(whole.values()), protocol=replace(protocol, item_seconds=0.1, warm_passes=3), statistic="median"
+    passage = measure_in_place(
+        placed(),
+        budget=PLACED_SHARE * protocol.budget,
+        sentinels=sentinels,
+        progress=lambda share: tell(0.8 + 0.2 * share),
     )
-    names += whole
-    tell(1.0)
+    parts = [part for part in passage.parts if part[0] != EVICTING]
+    timings += [passage.timing([part]) for part in parts]
+    names += [layer for layer, _ in parts]
     busy = conditions()
     try:
         return Calibration(
@@ -194,7 +191,8 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             thorough=thorough,
             took_seconds=perf_counter() - began,
-            noisy=sum(_doubtful(timing) for timing in timings) / len(timings),
+            unresolved=sum(not timing.resolved for timing in timings) / len(timings),
+            doubt=sum(timing.interval[1] / timing.seconds - 1 for timing in timings if timing.seconds) / len(timings),
             load=busy["load"],
             steal=busy["steal"],
             seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
@@ -205,9 +203,10 @@ def measure_probes(thorough: bool = False, threads: int = 1, progress: Progress 
         ) from None
 
 
-def _doubtful(timing: Timing) -> bool:
-    """By spread and waiting: a bootstrap interval of a minimum says little about a single probe."""
-    return timing.spread > 0.25 or timing.wall_ratio > 1.5
+def how_long(thorough: bool = False, budget: float | None = None) -> str:
+    """What a calibration will take, in words, before it begins."""
+    most = BUDGET[thorough] if budget is None else budget
+    return f"about {min(AT_REST[thorough], most):.0f} s on a host at rest, and up to {most:.0f} s on one that is not"
 
 
 CACHE_VARIABLE = "COSTMODEL_CACHE"
@@ -274,7 +273,7 @@ def read(path: Path, machine: Host) -> Calibration:
     if found.machine != machine:
         changes = "; ".join(machine.changes_from(found.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {probe.name for probe in probes(found.thorough)}
+    expected = {probe.name for probe in probes(found.thorough)} | {op.layer for op in placed()} - {EVICTING}
     if missing := sorted(expected - found.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return found
@@ -315,21 +314,40 @@ def _first_of(error: ValidationError) -> str:
 
 
 def calibrate(
-    thorough: bool = False, *, threads: int = 1, progress: bool | Progress = False, keep: bool = True
+    thorough: bool = False,
+    *,
+    threads: int = 1,
+    progress: bool | Progress = False,
+    keep: bool | None = None,
+    budget: float | None = None,
 ) -> Calibration:
-    """Measure this machine anew, at most 10 seconds (60 if thorough), and keep the result for later.
+    """Measure this machine anew, and keep the result for later.
 
-    threads: how many BLAS may use. progress: a bar on stderr, or a function that is told the share done. An interrupted
-    calibration, and one that is mostly noise, leave what was stored before. Raises CalibrationError if the result
-    cannot be kept or there is none, SettingError for a wrong number of threads.
+    Args:
+        thorough: more probes, each measured for longer.
+        threads: how many BLAS may use.
+        progress: a bar on stderr, or a function that is told the share done.
+        keep: True or False; None keeps it unless more than `MOST_UNRESOLVED` of the probes are unresolved.
+        budget: how long to go on for what is unresolved [s]; `BUDGET` unless given. It ends earlier on a host at rest.
+
+    An interrupted calibration, and one that is not kept, leave what was stored before. Raises CalibrationError if the
+    result cannot be kept or there is none, SettingError for a wrong number of threads or a wrong budget.
     """
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
-        raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
+    check_asked(threads, budget)
     with bar(progress, "calibrating") as told:
-        measured = measure_probes(thorough, threads, told)
-    if keep and measured.noisy <= MOST_NOISE:
+        measured = measure_probes(thorough, threads, told, budget)
+    if keep or (keep is None and measured.unresolved <= MOST_UNRESOLVED):
         store(measured)
     return measured
+
+
+def check_asked(threads: int, budget: float | None) -> None:
+    """Raise SettingError for a number of threads, or a budget, that no calibration can have."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
+        raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
+    number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if budget is not None and not (number and 1 <= budget <= LONGEST):
+        raise SettingError(f"budget {shown(budget)} is not from 1 to {LONGEST:,.0f} seconds: use one such as 60")
 
 
 def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
@@ -342,8 +360,10 @@ def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Pro
     except CalibrationError as error:
         found, reason = None, str(error)
     if found is None:
-        say(f"{reason}: calibrating now, which takes about ten seconds")
+        say(f"{reason}: calibrating now, which takes {how_long()}")
         found = calibrate(threads=threads, progress=progress)
+        if found.unresolved > MOST_UNRESOLVED:
+            say("this calibration is not kept: 'costmodel roofline calibrate --keep' keeps one all the same")
     for warning in found.warnings:
         say(warning)
     return found
@@ -405,17 +425,23 @@ def bar(progress: bool | Progress, name: str) -> Iterator[Progress | None]:
             yield lambda share: shown.update(task, completed=share)
 
 
-def ceilings_of(calibration: Calibration) -> tuple[Ceiling, ...]:
-    """Arithmetic by type, then bandwidth from the nearest level to memory, without levels no faster than the next."""
+def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Sequence[str] = ()) -> tuple[Ceiling, ...]:
+    """What bounds calculations in one type: products, each of the functions by the elements it computes in cache, and
+    bandwidth from the nearest level to DRAM, without levels no faster than the next."""
     rates = calibration.rates
-    levels = [Ceiling("memory", "memory", rates.memory_bandwidth)]
+    levels = [Ceiling("DRAM", "memory", rates.memory_bandwidth)]
     capacities = [0, *(capacity for _, capacity in calibration.machine.caches)]
     for (level, capacity), smaller in reversed([*zip(calibration.machine.caches, capacities, strict=False)]):
         within = [size for size in CURVE_BYTES if smaller < size <= 0.8 * capacity]
         fastest = max((_streamed(calibration, size) for size in within), default=0.0)
         if fastest >= 0.999 * levels[0].rate:
             levels.insert(0, Ceiling(level, "memory", fastest))
-    return (*(Ceiling(dtype, "compute", rates.peak(dtype)) for dtype in ("float32", "float64")), *levels)
+    own = sorted((Ceiling(name, "compute", 1 / rates.rate(name, dtype, False)) for name in functions), key=_rate)
+    return (Ceiling(f"matmul {dtype}", "compute", rates.peak(dtype)), *reversed(own), *levels)
+
+
+def _rate(ceiling: Ceiling) -> float:
+    return ceiling.rate
 
 
 def _streamed(calibration: Calibration, size: int) -> float:

@@ -1,12 +1,16 @@
-"""A check: each layer's predicted time held against its measured time, and what bounds it."""
+"""A check: each layer's predicted time held against its measured time, and what bounds it.
+
+By default layers are measured in place: the whole model runs, and each layer's calls are timed where they stand in it,
+so that one run serves all layers. Otherwise each layer runs alone, over and over.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
@@ -16,31 +20,35 @@ from costmodel.display.answer import Answer
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds, show_share
+from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.accuracy import Agreement, Errors
-from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated, ceilings_of
+from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated, ceilings_of
 from costmodel.roofline.classification import Verdict, classify, naive, predicted
-from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
+from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, part_of, predict_seconds
 from costmodel.roofline.memory import check_fits
-from costmodel.roofline.program import Op, Phase, Program
-from costmodel.roofline.recorder import asked, layer_programs
+from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_in_place
+from costmodel.roofline.program import Op, Phase, Program, program_of
+from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.reference import Buffer, Ref
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.training.settings import GivenSettings, takes_settings
 
-if TYPE_CHECKING:
-    pass
-
 DTYPE = "float32"
 """What layers are run in."""
-PROTOCOL = Protocol(rounds=6, least_rounds=2, item_seconds=0.2)
-"""Of the measurement of each layer."""
+PROTOCOL = Protocol(rounds=200, item_seconds=1.0, budget=15.0)
+"""Of the measurement of layers alone."""
+BUDGET = 8.0
+"""How long a model is run, if that is enough for as many passes as are needed [s]."""
+IN_PLACE, WARM = "in place", "warm"
 MOST_ROUNDS = 1000
 MOST_ROWS = 60
 """Lines of the table, for the layers that take longest; `Check.layers` always has all."""
-TOP = 5
+TOP = 8
+NAMED = 4
+"""Names in a line of the verdict."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Finding:
 
     flops: of contractions; pointwise_flops: all other arithmetic. compulsory_bytes: every input, weight and output
     moved once; numpy_bytes: all that NumPy's calls read and write. calls: of NumPy functions, in one repeat.
-    program: equal for layers that run the same program, which is measured once. timing: of one repeat, as is `host`.
+    program: equal for layers that are measured together, as they run the same program alone. timing: of one repeat, as
+    is `host`. work: what one repeat runs. part: of the model, such as its attention.
     """
 
     name: str
@@ -62,16 +71,18 @@ class Finding:
     compulsory_bytes: int
     numpy_bytes: int
     program: int
+    work: Program = field(repr=False)
     host: HostTime = field(repr=False)
     timing: Timing = field(repr=False)
     predicted_class: Verdict
     textbook_class: Verdict
+    part: str = ""
     measured_class: Verdict | None = None
 
     @property
     def full_name(self) -> str:
         """With its pass, if that is not the forward one."""
-        return self.name if self.phase == "forward" else f"{self.name} ({self.phase})"
+        return f"{self.name} ({self.phase})" if self.phase == "backward" else self.name
 
     @property
     def arithmetic(self) -> int:
@@ -123,9 +134,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Gain:
-    """Speed-up of the whole from speeding up all layers of one kind (Amdahl 1967)."""
+    """Speed-up of the whole from speeding up all layers of one kind, or of one part (Amdahl 1967)."""
 
-    kind: str
+    name: str
     seconds: float
     share: float
 
@@ -140,12 +151,17 @@ class Gain:
         return 1 / (1 - self.share) if self.share < 1 else float("inf")
 
 
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {**asdict(gain), "twice": gain.twice, "limit": gain.limit if gain.share < 1 else None}
+
+
 @dataclass(frozen=True, repr=False)
 class Check(Answer):
-    """Predicted and measured time of every layer, each run alone.
+    """Predicted and measured time of every layer, in place or alone.
 
     layers: those that compute or move something; idle: names of those that are views. warnings: why to doubt it.
-    reuse_bytes: bytes touched between two runs of a layer; 0 if warm.
+    passage: the run that measured them in place; None if each was run alone, then with so many bytes touched between
+    two runs (`reuse_bytes`; 0 is warm).
     """
 
     prediction: Prediction = field(repr=False)
@@ -155,11 +171,13 @@ class Check(Answer):
     idle: tuple[str, ...] = field(repr=False)
     warnings: tuple[str, ...] = ()
     reuse_bytes: int = 0
+    passage: Passage | None = field(default=None, repr=False)
 
     @property
     def question(self) -> str:
         """What was asked, in one line."""
-        state = f"cold ({show_bytes(self.reuse_bytes)} between two runs)" if self.reuse_bytes else "warm"
+        cold = f"cold ({show_bytes(self.reuse_bytes)} between two runs)"
+        state = IN_PLACE if self.passage is not None else f"each layer alone, {cold if self.reuse_bytes else WARM}"
         return f"{headline(self.prediction)}, {state}, held against the clock"
 
     @property
@@ -172,6 +190,23 @@ class Check(Answer):
         """Of all layers, repeats included [s]."""
         return sum(layer.measured_seconds for layer in self.layers)
 
+    @cached_property
+    def as_it_came(self) -> float:
+        """The median of all samples: of whole passes if in place, else of each layer, added up [s]."""
+        if self.passage is not None:
+            return self.passage.as_it_came
+        return sum(layer.repeat * layer.timing.as_it_came for layer in self.layers)
+
+    @property
+    def disturbance(self) -> float:
+        """Time as it came over time undisturbed."""
+        return self.as_it_came / self.measured_seconds
+
+    @cached_property
+    def resolved(self) -> float:
+        """The share of the measured time that is of resolved layers."""
+        return sum(layer.measured_seconds for layer in self.layers if layer.timing.resolved) / self.measured_seconds
+
     @property
     def error(self) -> float:
         """Of the sums: predicted over measured, less one."""
@@ -179,9 +214,11 @@ class Check(Answer):
 
     @cached_property
     def errors(self) -> Errors:
-        """Of the layers, each counted once: `.median`, `.quantile(0.9)`, `.worst`, `.r_squared` (of log time)."""
-        predicted = tuple(layer.predicted_seconds for layer in self.layers)
-        return Errors(predicted, tuple(layer.measured_seconds for layer in self.layers))
+        """Of the resolved layers, each once: `.median`, `.quantile(0.9)`, `.worst`, `.r_squared` (of log time)."""
+        judged = [layer for layer in self.layers if layer.timing.resolved]
+        return Errors(
+            tuple(layer.predicted_seconds for layer in judged), tuple(layer.measured_seconds for layer in judged)
+        )
 
     @property
     def agreement(self) -> Agreement:
@@ -191,15 +228,17 @@ class Check(Answer):
     @property
     def textbook_agreement(self) -> Agreement:
         """Of intensity against the ridge with what was measured."""
-        return Agreement(tuple((f.textbook_class.bound, f.measured_class.bound) for f in self._classified()))
+        return Agreement(tuple((f.textbook_class.bound, f.measured_class.coarse) for f in self._classified()))
 
     def _classified(self) -> list[Any]:
         return [layer for layer in self.layers if layer.measured_class is not None]
 
     @cached_property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        """Measured ceilings of this machine: arithmetic by type, bandwidth by level."""
-        return ceilings_of(self.calibration)
+        """Measured ceilings of this machine: of products, of the functions that bind a layer, bandwidth by level."""
+        verdicts = [layer.measured_class or layer.predicted_class for layer in self.layers]
+        names = dict.fromkeys(v.level for v in verdicts if v.bound == "function" and not v.level.endswith(".at"))
+        return ceilings_of(self.calibration, DTYPE, [name for name in names if "." not in name and name != "random"])
 
     @property
     def peak(self) -> float:
@@ -217,15 +256,43 @@ class Check(Answer):
     @cached_property
     def gains(self) -> tuple[Gain, ...]:
         """By kind, from the one that takes longest."""
+        return self._gains("kind")
+
+    @cached_property
+    def part_gains(self) -> tuple[Gain, ...]:
+        """By part: attention, MLP, norms, embedding, head; the stages of a CNN; from the one that takes longest."""
+        return self._gains("part")
+
+    def _gains(self, by: str) -> tuple[Gain, ...]:
         spent: dict[str, float] = {}
         for layer in self.layers:
-            spent[layer.kind] = spent.get(layer.kind, 0.0) + layer.measured_seconds
+            spent[getattr(layer, by)] = spent.get(getattr(layer, by), 0.0) + layer.measured_seconds
         ordered = sorted(spent.items(), key=lambda item: -item[1])
-        return tuple(Gain(kind, seconds, seconds / self.measured_seconds) for kind, seconds in ordered)
+        return tuple(Gain(name, seconds, seconds / self.measured_seconds) for name, seconds in ordered)
+
+    @property
+    def verdict(self) -> tuple[str, str, str]:
+        """In three lines: what takes the time, what binds it, and how far the prediction is off."""
+        taken = f"takes {show_seconds(self.measured_seconds)} undisturbed, {self.resolved:.0%} of it resolved"
+        taken += f" ({show_seconds(self.as_it_came)} as it came, {self.disturbance:.2f} ×)"
+        bound: dict[str, float] = {}
+        for layer in self.layers:
+            name = (layer.measured_class or layer.predicted_class).name
+            bound[name] = bound.get(name, 0.0) + self.share(layer)
+        by = "" if self._classified() else ", by the model"
+        off = f"{abs(self.error):.1%} too {'long' if self.error > 0 else 'short'}"
+        off = f"predicted {show_seconds(self.predicted_seconds)}, {off}"
+        errors = self.errors
+        within = f"median error {errors.median:.1%}, nine of ten within {errors.quantile(0.9):.1%}"
+        return (
+            f"{taken}: {_largest({gain.name: gain.share for gain in self.part_gains})}",
+            f"bound by{by}: {_largest(bound)}",
+            f"{off}; layers: {within if errors.predicted else 'none is resolved, so none is judged'}",
+        )
 
     def fails(self, most: float) -> bool:
         """Whether the median error of the layers is more than `most`, a share."""
-        return self.errors.median > most
+        return bool(self.errors.predicted) and self.errors.median > most
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain data of each layer; times [s], traffic [bytes]."""
@@ -238,7 +305,9 @@ class Check(Answer):
             **{name: getattr(layer, name) for name in ("name", "kind", "phase", *numbers, *times)},
             **dict(zip(("predicted_low", "predicted_high"), layer.predicted_interval, strict=True)),
             **dict(zip(("measured_low", "measured_high"), layer.measured_interval, strict=True)),
+            "as_it_came": layer.repeat * layer.timing.as_it_came,
             "samples": layer.timing.count,
+            "resolved": layer.timing.resolved,
             "noise": layer.timing.noise,
             "share_of_peak": layer.flops_per_second / self.peak,
             "share_of_memory": layer.bytes_per_second / self.calibration.rates.memory_bandwidth,
@@ -247,6 +316,7 @@ class Check(Answer):
             "predicted_class": str(layer.predicted_class),
             "measured_class": None if layer.measured_class is None else str(layer.measured_class),
             "textbook_class": str(layer.textbook_class),
+            "part": layer.part,
             "program": layer.program,
         }
 
@@ -263,11 +333,17 @@ class Check(Answer):
             "idle": list(self.idle),
             "predicted_seconds": self.predicted_seconds,
             "measured_seconds": self.measured_seconds,
+            "as_it_came": self.as_it_came,
+            "disturbance": self.disturbance,
+            "resolved": self.resolved,
+            "passes": None if self.passage is None else len(self.passage.whole),
             "error": self.error,
             "errors": self.errors.to_dict(),
             "agreement": self.agreement.to_dict() if self._classified() else None,
             "textbook_agreement": self.textbook_agreement.to_dict() if self._classified() else None,
-            "gains": [{**asdict(g), "twice": g.twice, "limit": g.limit if g.share < 1 else None} for g in self.gains],
+            "verdict": list(self.verdict),
+            "gains": list(map(_gain, self.gains)),
+            "part_gains": list(map(_gain, self.part_gains)),
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
         }
 
@@ -302,26 +378,29 @@ def check(
     level: int = 6,
     rounds: int | None = None,
     classes: bool = True,
-    reuse: int | str = 0,
+    reuse: int | str = IN_PLACE,
+    budget: float = BUDGET,
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
     **settings: Unpack[GivenSettings],
 ) -> Check:
-    """Hold the predicted time of each layer against its measured time, alone, on one thread.
+    """Hold the predicted time of each layer against its measured time, on one thread.
 
     Args:
         model: as `predict` takes it, or a prediction.
         level: which model of host time, 1 to 6; see `costmodel.roofline.hosttime`.
-        rounds: turns of measurement, of three samples each; more make intervals narrower.
-        classes: whether to measure also what bounds each layer, which takes as long again; of warm layers only.
-        reuse: 0 for warm layers; else cold ones, so many bytes (or a size such as "64 MiB") being touched between two
-            runs of a layer, as copies of its memory take turns.
+        rounds: passes of the model, or turns of each layer alone; as many as are needed within the budget if not given.
+        classes: whether to measure also what bounds each layer, which takes as long again.
+        reuse: "in place" for layers as the model runs; "warm" for each alone, again and again; or cold, so many bytes
+            (or a size such as "64 MiB") being touched between two runs, as copies of its memory take turns.
+        budget: how long to go on for layers that are unresolved [s].
         calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
         progress: a bar on stderr, or a function that is told the share done.
-        say: is told what there is to know of the calibration, as that it had to be made; a warning unless given.
+        say: is told how long it will take, and what there is to know of the calibration, as that it had to be made;
+            the latter is a warning unless given.
         **settings: as `predict` takes them; mode is "inference" unless given. In mode "train" a layer's backward pass
-            has a line of its own.
+            has a line of its own, and in place the optimizer's step has one.
 
     Raises:
         CostModelError: a wrong setting, or more memory than there is, before anything is allocated.
@@ -330,31 +409,119 @@ def check(
     if level not in LEVELS or isinstance(level, bool):
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     prediction, protocol = asked(model, settings), with_rounds(PROTOCOL, rounds)
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= LONGEST:
+        raise SettingError(
+            f"budget {shown(budget)} is no time up to {LONGEST:,.0f} seconds: use one such as {BUDGET:g}"
+        )
     passes = [each for call in prediction.run.root.calls() for each in _passes(call)]
     busy = [each for each in passes if each.program.ops]
     if not busy:
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")
-    numbers = _numbered([each.program for each in busy])
-    distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
-    programs = list(distinct.values())
-    reuse_bytes = read_budget(reuse, "reuse").bytes if reuse != 0 else 0
-    check_fits(room(programs, reuse_bytes), prediction.model.title)
+    in_place = reuse == IN_PLACE
+    reuse_bytes = 0 if in_place or reuse in (0, WARM) else read_budget(reuse, "reuse").bytes
+    whole = network_that_fits(prediction, optimize=prediction.settings.training).program if in_place else None
+    if whole is None:
+        distinct = {number: each.program for number, each in zip(_numbered(busy), busy, strict=True)}
+        check_fits(room(distinct.values(), reuse_bytes), prediction.model.title)
     calibration = calibration or calibrated(progress=progress, say=say)
-    with bar(progress, "measuring") as told:
-        timings = measure(programs, reuse_bytes=reuse_bytes, protocol=protocol, progress=told)
-    known = classes and not reuse_bytes
-    bounds = classify(programs, [t.seconds for t in timings], calibration.machine) if known else [None] * len(programs)
-    found = dict(zip(distinct, zip(programs, timings, bounds, strict=True), strict=True))
-    layers = []
+    if whole is not None:
+        one = predict_seconds(whole, calibration).seconds
+        if say is not None:
+            say(f"a pass is predicted to take {show_seconds(one)}: {_expected(one, budget, classes)}")
+        sentinels = Sentinels()
+        with bar(progress, "measuring") as told:
+            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinels=sentinels, progress=told)
+        found = _placed(passage, busy, prediction, calibration, level)
+    else:
+        sentinels, passage = Sentinels(), None
+        protocol = replace(protocol, budget=budget)
+        with bar(progress, "measuring") as told:
+            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinels, told)
+    parts = parts_of({each.name: each.kind for each in passes})
+    found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
+    layers = _classified(found, calibration, sentinels) if classes and not reuse_bytes else found
+    idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
+    warnings = _warnings(calibration, layers)
+    return Check(prediction, calibration, level, tuple(layers), idle, warnings, reuse_bytes, passage)
+
+
+def _expected(one: float, budget: float, classes: bool) -> str:
+    """How long measuring takes, in words."""
+    most = expected_seconds(one, budget)
+    return f"measuring takes up to {show_seconds(most)}" + (", and what binds layers as long again" if classes else "")
+
+
+def _alone(
+    busy: Sequence[_Pass],
+    calibration: Calibration,
+    level: int,
+    reuse_bytes: int,
+    protocol: Protocol,
+    sentinels: Sentinels,
+    told: Progress | None,
+) -> list[Finding]:
+    """Each layer by itself; those that run the same program are measured once."""
+    numbers = _numbered(busy)
+    distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
+    timings = measure(
+        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinels=sentinels, progress=told
+    )
+    known = dict(zip(distinct, timings, strict=True))
+    found = []
     for each, number in zip(busy, numbers, strict=True):
-        program, timing, bound = found[number]
+        program = distinct[number]
         between = (copies_of(program, reuse_bytes) - 1) * program.touched_bytes
         host = predict_seconds(
             program, calibration, level=level, compulsory_bytes=each.compulsory_bytes, between=between
         )
-        layers.append(_finding(each, number, host, timing, bound, calibration))
-    idle = tuple(each.call.name for each in passes if each.phase == "forward" and not each.program.ops)
-    return Check(prediction, calibration, level, tuple(layers), idle, _warnings(calibration, layers), reuse_bytes)
+        found.append(_finding(each, number, host, known[number], calibration))
+    return found
+
+
+def _placed(
+    passage: Passage, busy: Sequence[_Pass], prediction: Prediction, calibration: Calibration, level: int
+) -> list[Finding]:
+    """Each layer where it stands in the model."""
+    host = predict_seconds(passage.program, calibration, level=level)
+    known = {(each.name, each.phase): each for each in busy}
+    rows: dict[str, tuple[_Pass, list[Part]]] = {}
+    for part in passage.parts:
+        if part not in known:
+            stepped = next((each for each in known.values() if each.phase == part[1] == "optimizer"), None)
+            known[part] = stepped or _beside(part, passage, prediction)
+        each = known[part]
+        rows.setdefault(f"{each.name} {each.phase}", (each, []))[1].append(part)
+    found = []
+    for number, (each, parts) in enumerate(rows.values()):
+        calls = [call for part in parts for group in passage.parts[part] for call in group.calls]
+        if level == 1:
+            own = predict_seconds(each.program, calibration, level=1, compulsory_bytes=each.compulsory_bytes)
+        else:
+            own = part_of(host, calls, calibration, each.repeat)
+        found.append(_finding(each, number, own, passage.timing(parts, each.repeat), calibration))
+    return found
+
+
+def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
+    """What a model does beside its layers: the optimizer's step, and gradients that are set or added up."""
+    name, phase = part
+    parts = [each for each in passage.parts if each == part or each[1] == phase == "optimizer"]
+    numbers = sorted(number for each in parts for group in passage.parts[each] for number in group.calls)
+    ops = [passage.program.ops[number] for number in numbers]
+    program = program_of(ops, [op.output for op in ops if op.output.buffer.role == "weight"], name=phase)
+    if phase == "optimizer":
+        name, kind = "optimizer's step", prediction.settings.states.name
+    else:
+        kind = "gradient"
+    return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
+
+
+def _classified(found: Sequence[Finding], calibration: Calibration, sentinels: Sentinels) -> list[Finding]:
+    """With what bounds each, by measurement."""
+    bounds = classify(
+        [each.work for each in found], [each.timing.seconds for each in found], calibration.machine, sentinels
+    )
+    return [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
 
 
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
@@ -369,7 +536,9 @@ def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:
 class _Pass(NamedTuple):
     """One pass of one layer, not yet timed; FLOPs and bytes are of one repeat."""
 
-    call: Call
+    name: str
+    kind: str
+    repeat: int
     phase: Phase
     program: Program
     flops: int
@@ -379,22 +548,22 @@ class _Pass(NamedTuple):
 
 def _passes(call: Call) -> Iterator[_Pass]:
     forward, backward = layer_programs(call)
+    name, kind, repeat = call.name, call.kind.kind, int(call.times)
     work = call.kind.forward(call)
-    yield _Pass(call, "forward", forward, int(work.contractions), int(work.pointwise), int(traffic(call)))
+    moved = int(traffic(call))
+    yield _Pass(name, kind, repeat, "forward", forward, int(work.contractions), int(work.pointwise), moved)
     if backward is not None:
         works = [work for _, work, _ in call.gradients()]
         flops, pointwise = (sum(int(getattr(work, name)) for work in works) for name in ("contractions", "pointwise"))
-        yield _Pass(call, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
+        yield _Pass(name, kind, repeat, "backward", backward, flops, pointwise, compulsory_bytes_of(backward))
 
 
-def _finding(
-    each: _Pass, number: int, host: HostTime, timing: Timing, bound: Verdict | None, by: Calibration
-) -> Finding:
-    repeat, rates = int(each.call.times), by.rates
+def _finding(each: _Pass, number: int, host: HostTime, timing: Timing, by: Calibration) -> Finding:
+    repeat, rates = each.repeat, by.rates
     arithmetic = each.flops + each.pointwise_flops
     return Finding(
-        name=each.call.name,
-        kind=each.call.kind.kind,
+        name=each.name,
+        kind=each.kind,
         phase=each.phase,
         repeat=repeat,
         calls=len(each.program),
@@ -403,18 +572,53 @@ def _finding(
         compulsory_bytes=repeat * each.compulsory_bytes,
         numpy_bytes=repeat * each.program.traffic_bytes,
         program=number,
+        work=each.program,
         host=host,
         timing=timing,
-        predicted_class=predicted(host.terms, by.machine),
+        predicted_class=predicted(host, by),
         textbook_class=naive(arithmetic, each.compulsory_bytes, rates.peak(DTYPE), rates.memory_bandwidth),
-        measured_class=bound,
     )
 
 
-def _numbered(programs: list[Program]) -> list[int]:
+PARTS = {
+    "cross_attention": "cross-attention",
+    "attention": "attention",
+    "mlp": "MLP",
+    "experts": "MLP",
+    "router": "MLP",
+    "loss": "loss",
+    **dict.fromkeys(("embedding", "positions", "segments", "tokens", "patches", "relative_bias"), "embedding"),
+    **dict.fromkeys(("head", "pooler", "classes", "first_token", "output_scale"), "head"),
+}
+"""The part of a model by what the first word of a layer's name holds; the first that fits counts."""
+NORMS = ("layernorm", "rmsnorm")
+
+
+def parts_of(kinds: Mapping[str, str]) -> dict[str, str]:
+    """The part that each layer belongs to, by its name, in order of the forward pass: attention, MLP and so on; of
+    other models the outermost block. What stands alone before all blocks is the stem, between two it belongs to the
+    one before, and behind them it is the head."""
+    found: dict[str, str] = {}
+    alone: list[str] = []
+    last = ""
+    for name, kind in kinds.items():
+        words = [word for word in name.split(".") if word not in ("encoder", "decoder", "block")]
+        known = next((part for word, part in PARTS.items() if word in (words or [name])[0]), "")
+        part = "norms" if kind in NORMS else known or (words[0] if len(words) > 1 else "")
+        if not part:
+            alone.append(name)
+            continue
+        if not known and part != "norms":
+            found.update(dict.fromkeys(alone, last or "stem"))
+            alone, last = [], part
+        found[name] = part
+    return {name: found.get(name, "head" if last else "layers") for name in kinds}
+
+
+def _numbered(passes: Sequence[_Pass]) -> list[int]:
     """A number for each program, equal for those that make the same calls on arrays laid out alike."""
     known: dict[Any, int] = {}
-    return [known.setdefault(_likeness(program), len(known)) for program in programs]
+    return [known.setdefault(_likeness(each.program), len(known)) for each in passes]
 
 
 def _likeness(program: Program) -> tuple[Any, ...]:
@@ -433,32 +637,22 @@ def _likeness(program: Program) -> tuple[Any, ...]:
 
 
 def _warnings(calibration: Calibration, layers: Sequence[Finding]) -> tuple[str, ...]:
-    noisy = [layer for layer in layers if layer.timing.noise]
     found = list(calibration.warnings)
-    if noisy:
-        worst = max(noisy, key=lambda layer: layer.measured_interval[1] / layer.measured_interval[0])
+    unsettled = [layer for layer in layers if not layer.timing.resolved]
+    if unsettled:
+        share = sum(layer.measured_seconds for layer in unsettled) / sum(layer.measured_seconds for layer in layers)
         found.append(
-            f"{len(noisy)} of {len(layers)} measurements are noisy, such as {worst.name}: {worst.timing.noise}"
+            f"{len(unsettled)} of {len(layers)} layers, {share:.0%} of the time, are unresolved: they had too few"
+            " undisturbed moments, and are not judged"
         )
     return tuple(found)
 
 
 NOTES = (
-    "layers: each alone, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"
+    "layers: a row is all repeats; bytes are compulsory (inputs, weights and outputs moved once)"
     " and NumPy's own passes; FLOP/B is operations of both sorts a compulsory byte",
-    "times: CPU time of one thread, the fastest of all samples; ± is half its 95 % interval;"
-    " off is predicted over measured, less one",
-    "rates: what was achieved, of the fastest product; GB/s of NumPy's passes, which caches serve faster than memory",
-    "bound by: the model's terms; measured, by changing one thing at a time; textbook, intensity against the ridge;"
-    " ? is too close to call",
-)
-
-
-NOTES = (
-    "layers: each alone, a row all its repeats; bytes are compulsory (inputs, weights and outputs moved once)"
-    " and NumPy's own passes; FLOP/B is operations of both sorts a compulsory byte",
-    "times: CPU time of one thread, the fastest of all samples; ± is half its 95 % interval;"
-    " off is predicted over measured, less one",
+    "times: of one thread, the fastest of samples that are known to be undisturbed (~: too few of them, unresolved);"
+    " ± is half its 95 % interval; off is predicted over measured, less one",
     "rates: what was achieved, of the fastest product; GB/s of NumPy's passes, which caches serve faster than memory",
     "bound by: the model's terms; measured, by changing one thing at a time; textbook, intensity against the ridge;"
     " ? is too close to call",
@@ -466,36 +660,51 @@ NOTES = (
 
 
 def _sheet(check: Check) -> Sheet:
-    """Layers, how far predictions are off, what takes longest, and what bounds layers if that was measured."""
+    """The verdict, layers, how far predictions are off, what takes longest, and what binds layers if measured."""
     errors = Table(
         (f"Error by level {check.level}: {LEVELS[check.level]}", "median", "p90", "worst", "R² log"),
-        [(f"{len(check.layers)} layers, {len({x.program for x in check.layers})} measured", *check.errors.cells())],
+        [(f"{len(check.errors.predicted)} of {len(check.layers)} layers, the resolved ones", *check.errors.cells())],
     )
-    tables = [_layers(check), errors, _gains(check)]
+    tables = [_layers(check), _gains("If one part were faster", check.part_gains), _gains(KIND, check.gains), errors]
     if check.agreement.pairs:
         asked = {"the model": check.agreement, "intensity against the ridge": check.textbook_agreement}
         rows = [(name, *found.cells()) for name, found in asked.items()]
-        tables.append(Table(("What bounds a layer, by", "layers", "agree", "kappa"), rows))
+        tables.append(Table(("What binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows))
     idle = [f"without a call, and so without a line: {len(check.idle)} views and the like"] if check.idle else []
-    return Sheet([check.question, str(check.calibration.machine)], tables, check.warnings, [*idle, *NOTES])
+    head = [check.question, *check.verdict, str(check.calibration.machine)]
+    return Sheet(head, tables, check.warnings, [*idle, *NOTES])
+
+
+KIND = "If one kind were faster"
+
+
+def _largest(shares: Mapping[str, float]) -> str:
+    """Names with their shares, those that are worth naming, the largest first."""
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    told = [f"{printable(name)} {share:.0%}" for name, share in ordered[:NAMED] if share >= 0.01]
+    rest = 1 - sum(share for _, share in ordered[: len(told)])
+    return ", ".join([*told, *([f"all else {rest:.0%}"] if rest >= 0.005 else [])])
+
+
+HEADER = ("layer", "measured", "share", "off", "bound by", "model says", "predicted", "±", "× as it came", "kind")
+HEADER += ("FLOPs", "FLOP/s", "of peak", "GB/s", "FLOP/B", "bytes", "NumPy's", "textbook")
+WORDS = frozenset(map(HEADER.index, ("layer", "bound by", "model says", "kind", "textbook")))
 
 
 def _layers(check: Check) -> Table:
-    header = ("layer", "kind", "FLOPs", "bytes", "NumPy's", "FLOP/B", "predicted", "measured", "±", "off")
-    header += ("FLOP/s", "of peak", "GB/s", "bound by model", "measured", "textbook", "share")
     longest = {id(layer) for layer in check.top(MOST_ROWS)}
     rows = [_line(check, layer) for layer in check.layers if id(layer) in longest]
     if others := [layer for layer in check.layers if id(layer) not in longest]:
         rows.append(_sum(check, others, f"{len(others)} others"))
     rows.append(_sum(check, check.layers, "total"))
-    return Table(header, rows, words=frozenset({0, 1, 13, 14, 15}), total=True)
+    return Table(HEADER, rows, words=WORDS, total=True)
 
 
 def _line(check: Check, layer: Finding) -> Cells:
     low, high = layer.measured_interval
     kind = f"{layer.kind} ×{layer.repeat}" if layer.repeat > 1 else layer.kind
-    half = f"{(high - low) / 2 / layer.measured_seconds:.1%}"
-    classes = (layer.predicted_class, layer.measured_class or "-", layer.textbook_class)
+    half = f"{(high - low) / 2 / layer.measured_seconds:.1%}" if layer.timing.resolved else "unresolved"
+    classes = (layer.measured_class or "-", layer.predicted_class, layer.textbook_class)
     return _cells(check, [layer], (printable(layer.full_name), kind), half, tuple(map(str, classes)))
 
 
@@ -509,34 +718,39 @@ def _cells(check: Check, layers: Sequence[Finding], names: Cells, half: str, cla
     arithmetic, compulsory, numpy, predicted, measured = (
         sum(getattr(layer, field) for layer in layers) for field in fields
     )
+    came = sum(layer.repeat * layer.timing.as_it_came for layer in layers)
+    resolved = all(layer.timing.resolved for layer in layers)
     return (
-        *names,
-        show_count(arithmetic) if arithmetic else "-",
-        show_bytes(compulsory),
-        show_bytes(numpy),
-        f"{arithmetic / compulsory:.2f}" if arithmetic and compulsory else "-",
-        show_seconds(predicted),
-        show_seconds(measured),
-        half,
+        names[0],
+        f"{'' if resolved else '~'}{show_seconds(measured)}",
+        f"{measured / check.measured_seconds:.1%}" if len(layers) < len(check.layers) else "100%",
         f"{predicted / measured - 1:+.1%}",
+        classes[0],
+        classes[1],
+        show_seconds(predicted),
+        half,
+        f"{came / measured:.2f}",
+        names[1],
+        show_count(arithmetic) if arithmetic else "-",
         show_rate(arithmetic / measured) if arithmetic else "-",
         f"{arithmetic / measured / check.peak:.1%}" if arithmetic else "-",
         f"{numpy / measured / 1e9:.1f}",
-        *classes,
-        f"{measured / check.measured_seconds:.1%}" if len(layers) < len(check.layers) else "100%",
+        f"{arithmetic / compulsory:.2f}" if arithmetic and compulsory else "-",
+        show_bytes(compulsory),
+        show_bytes(numpy),
+        classes[2],
     )
 
 
-def _gains(check: Check) -> Table:
-    whole = int(1e12 * check.measured_seconds)
+def _gains(title: str, gains: Sequence[Gain]) -> Table:
     rows = [
         (
-            gain.kind,
+            gain.name,
             show_seconds(gain.seconds),
-            show_share(int(1e12 * gain.seconds), whole),
+            f"{gain.share:.1%}",
             f"{gain.twice:.2f}×",
             "∞" if gain.share == 1 else f"{gain.limit:.2f}×",
         )
-        for gain in check.gains[:TOP]
+        for gain in gains[:TOP]
     ]
-    return Table(("If one kind were faster", "time", "share", "twice as fast: all", "at most"), rows)
+    return Table((title, "time", "share", "twice as fast: all", "at most"), rows)

@@ -1,24 +1,31 @@
-"""What bounds a layer: compute, memory (at which level), or overhead; predicted, measured, and by the textbook.
+"""What binds a layer, by resource: matmul (the multiply-add units), a function, a cache, DRAM, or overhead.
 
-Measured by ablation, never by comparing the model with itself: one thing about the calls is changed to see what their
-time depends on. On smallest shapes a call has only its overhead left; if that is more than half of the time, the layer
-is overhead-bound. A tile is a part of a call's arrays, in the same layout, that the caches of one core hold; if tiles,
-scaled up to the whole, are more than a third faster, the layer is memory-bound, at the level from which tiles at that
-reuse distance take most nearly as long. Otherwise it is compute-bound. The prediction applies the same thresholds to
-the model's own terms. Near a threshold it is too close to call.
+Predicted, measured, and by the textbook (compute or memory). Measured by ablation, never by comparing the model with
+itself: one thing about the calls is changed to see what their time depends on.
+
+- On smallest shapes a call has only its overhead left: if that is more than half of the time, overhead binds.
+- A tile is a part of a call's arrays, in the same layout, that the caches of one core hold: if tiles, scaled up to the
+  whole, are more than a third faster, memory beyond them binds, at the level from which tiles at that reuse distance
+  take most nearly as long.
+- Otherwise what most of the time on tiles is spent on: matrix products, or functions. If the operands of a function's
+  tile, copied instead of computed, are more than a third faster, the function binds; else the cache that serves it.
+
+The prediction applies the same thresholds to the model's own terms. Near a threshold it is too close to call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, prod
 from typing import Literal
 
+from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.host import Host
-from costmodel.roofline.hosttime import Terms
+from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.program import Op, Program, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -151,8 +158,13 @@ def _compact(ref: Ref, shape: Shape) -> Shape:
     return tuple(steps)
 
 
-Bound = Literal["compute", "memory", "overhead"]
-BOUNDS: tuple[Bound, ...] = ("compute", "memory", "overhead")
+Bound = Literal["matmul", "function", "cache", "DRAM", "overhead", "compute", "memory"]
+BOUNDS: tuple[Bound, ...] = ("matmul", "function", "cache", "DRAM", "overhead")
+"""What the model and a measurement tell apart; the textbook says "compute" or "memory"."""
+COARSE: dict[Bound, Bound] = {"matmul": "compute", "function": "compute", "cache": "memory", "DRAM": "memory"}
+"""The textbook's class of a resource."""
+DRAM = "memory"
+"""The level beyond all caches, as a host names it."""
 
 OVERHEAD_SHARE = 1 / 2
 """Share of the time from which a layer is overhead-bound."""
@@ -161,39 +173,92 @@ RESIDENT_SHARE = 2 / 3
 BAND = 0.1
 """Half width of the band around a threshold that is too close to call."""
 
-QUICK = Protocol(rounds=2, least_rounds=1, item_seconds=0.02, sample_seconds=1e-4)
+QUICK = Protocol(rounds=12, least_rounds=2, enough=2, item_seconds=0.02, sample_seconds=5e-5)
 
-FLEETING = Protocol(rounds=1, burst=2, warm_passes=2, sample_seconds=1e-5)
+FLEETING = Protocol(rounds=3, least_rounds=1, enough=1, warm_passes=2, sample_seconds=1e-5)
 """For rings of many copies, whose runs are long."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What bounds a layer. level: of memory, if that bounds it. close: whether it is too close to call."""
+    """What binds a layer. level: which cache, or which function. close: whether it is too close to call."""
 
     bound: Bound
     level: str = ""
     close: bool = False
 
+    @property
+    def name(self) -> str:
+        """The resource: the function or the cache by its own name."""
+        return self.level or self.bound
+
+    @property
+    def coarse(self) -> Bound:
+        """The textbook's class."""
+        return COARSE.get(self.bound, self.bound)
+
     def __str__(self) -> str:
-        named = f"{self.bound} ({self.level})" if self.level else self.bound
-        return f"{named}?" if self.close else named
+        return f"{self.name}{'?' * self.close}"
 
 
-def verdict(seconds: float, overhead: float, resident: float, level: str = "") -> Verdict:
-    """By the thresholds: measured time, overhead, and time on cache-resident tiles [s]."""
-    over, kept = overhead / seconds, resident / seconds
+@dataclass(frozen=True)
+class Spent:
+    """Where time goes [s]: overhead of calls; `resident`, all of it with operands in the caches of a core.
+
+    by: how much of the latter beside overhead is of each resource (bound, its name).
+    """
+
+    overhead: float
+    resident: float
+    by: Mapping[tuple[Bound, str], float]
+
+
+def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
+    """By the thresholds. seconds: in all; level: of memory, if that binds."""
+    over, kept = spent.overhead / seconds, spent.resident / seconds
     close = abs(over - OVERHEAD_SHARE) < BAND or (over < OVERHEAD_SHARE and abs(kept - RESIDENT_SHARE) < BAND)
     if over > OVERHEAD_SHARE:
         return Verdict("overhead", close=close)
     if kept < RESIDENT_SHARE:
-        return Verdict("memory", level, close)
-    return Verdict("compute", close=close)
+        return Verdict("DRAM", close=close) if level in ("", DRAM) else Verdict("cache", level, close)
+    kinds: dict[Bound, float] = {}
+    for (bound, _), took in spent.by.items():
+        kinds[bound] = kinds.get(bound, 0.0) + took
+    if not kinds:
+        return Verdict("overhead", close=True)
+    bound = max(kinds, key=lambda kind: kinds[kind])
+    ordered = sorted(kinds.values(), reverse=True)
+    close = close or (len(ordered) > 1 and ordered[0] - ordered[1] < 2 * BAND * sum(ordered))
+    named = {name: took for (kind, name), took in spent.by.items() if kind == bound}
+    return Verdict(bound, max(named, key=lambda name: named[name]), close)
 
 
-def predicted(terms: Terms, machine: Host) -> Verdict:
-    """From a prediction's terms."""
-    return verdict(terms.seconds, terms.overhead, terms.seconds - terms.memory, machine.level_of(terms.reach))
+def predicted(host: HostTime, calibration: Calibration) -> Verdict:
+    """From a prediction's terms, call by call."""
+    terms, machine, by = host.terms, calibration.machine, {}
+    moving = calibration.rates.rate("copyto", "float32", False) / (2 * ITEM_BYTES["float32"])
+    for op, own in host.calls:
+        took = own.compute + own.rows
+        place = _resource(op, took, op.traffic_bytes * moving, machine)
+        by[place] = by.get(place, 0.0) + took
+    if not host.calls:
+        by["matmul", ""] = terms.compute
+    return verdict(
+        terms.seconds, Spent(terms.overhead, terms.seconds - terms.memory, by), machine.level_of(terms.reach)
+    )
+
+
+def _resource(op: Op, computing: float, moving: float, machine: Host) -> tuple[Bound, str]:
+    """What binds a call with operands in the caches of a core, if it takes so long, and moving them so long [s]."""
+    if op.name == "matmul":
+        return "matmul", ""
+    if op.name not in MOVES and moving < RESIDENT_SHARE * computing:
+        return "function", op.name
+    return "cache", machine.level_of(min(op.traffic_bytes, TILE_BYTES))
+
+
+MOVES = ("copyto", "take")
+"""Functions that do nothing but move."""
 
 
 def naive(flops: float, moved_bytes: float, peak: float, bandwidth: float) -> Verdict:
@@ -209,40 +274,70 @@ def distances_of(machine: Host) -> dict[str, int]:
     return {**dict(zip(names, shares, strict=True)), "memory": min(2 * sizes[-1], 2**27)}
 
 
-def classify(programs: Sequence[Program], seconds: Sequence[float], machine: Host) -> list[Verdict]:
+def classify(
+    programs: Sequence[Program], seconds: Sequence[float], machine: Host, sentinels: Sentinels | None = None
+) -> list[Verdict]:
     """What bounds each program, which takes so long [s], by ablation of its calls."""
-    effects = _effects([op for program in programs for op in program])
+    sentinels = sentinels or Sentinels()
+    effects = _effects([op for program in programs for op in program], machine, sentinels)
+    levels: dict[Signature, str] = {}
     found = []
     for program, took in zip(programs, seconds, strict=True):
         calls = [effects[signature_of(op)] for op in program]
-        overhead, resident = (sum(call[i] for call in calls) for i in (0, 1))
-        found.append(verdict(took, overhead, resident))
-    for i, program in enumerate(programs):
-        if found[i].bound == "memory":
-            slower = seconds[i] / sum(effects[signature_of(op)][1] for op in program)
-            found[i] = Verdict(
-                "memory", _level(max(program, key=lambda op: op.traffic_bytes), slower, machine), found[i].close
-            )
+        by: dict[tuple[Bound, str], float] = {}
+        for call in calls:
+            for place, spent in call.by.items():
+                by[place] = by.get(place, 0.0) + spent
+        whole = Spent(sum(call.overhead for call in calls), sum(call.resident for call in calls), by)
+        level = ""
+        if whole.overhead <= OVERHEAD_SHARE * took and whole.resident < RESIDENT_SHARE * took:
+            largest = max(program, key=lambda op: op.traffic_bytes)
+            key = signature_of(largest)
+            if key not in levels:
+                levels[key] = _level(largest, took / whole.resident, machine, sentinels)
+            level = levels[key]
+        found.append(verdict(took, whole, level))
     return found
 
 
-def _effects(ops: Sequence[Op]) -> dict[Signature, tuple[float, float]]:
-    """Time of each distinct call on smallest shapes, and without memory beyond the cache [s]."""
+def _effects(ops: Sequence[Op], machine: Host, sentinels: Sentinels) -> dict[Signature, Spent]:
+    """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
-    least = measure([alone(smallest(op)) for op in distinct.values()], protocol=QUICK)
-    parts = measure([alone(part) for part, _ in tiles.values()], protocol=QUICK)
-    return {
-        key: (small.minimum, small.minimum + max(part.minimum - small.minimum, 0.0) * tiles[key][1])
-        for key, small, part in zip(distinct, least, parts, strict=True)
-    }
+    asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
+    changed = [smallest(op) for op in distinct.values()], [part for part, _ in tiles.values()], [*asked.values()]
+    programs = [alone(op) for some in changed for op in some]
+    timings = measure(programs, protocol=QUICK, sentinels=sentinels)
+    least, parts, copies = (
+        iter(timings[: len(distinct)]),
+        iter(timings[len(distinct) :]),
+        iter(timings[2 * len(distinct) :]),
+    )
+    found = {}
+    moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(asked.items(), copies, strict=True)}
+    for (key, op), small, part in zip(distinct.items(), least, parts, strict=False):
+        times = tiles[key][1]
+        own = max(part.seconds - small.seconds, 0.0)
+        copy_seconds, copy = moved.get(key, (0.0, op))
+        moving = max(copy_seconds - small.seconds, 0.0) * tiles[key][0].traffic_bytes / copy.traffic_bytes
+        place = _resource(op, own, moving, machine)
+        found[key] = Spent(small.seconds, small.seconds + own * times, {place: own * times})
+    return found
 
 
-def _level(op: Op, slower: float, machine: Host) -> str:
+def copied(op: Op) -> Op:
+    """A copy of the largest operand of a call, in its layout, in place of what the call computes."""
+    if not op.operands:
+        return Op("copyto", (0.5,), op.output)
+    x = max(op.operands, key=lambda ref: ref.bytes)
+    return Op("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
+
+
+def _level(op: Op, slower: float, machine: Host, sentinels: Sentinels) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING)[0].minimum
+        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinels=sentinels)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
     near = took.pop("cache")

@@ -17,6 +17,7 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.figures import write
+from costmodel.display.rooflines import Chart
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
@@ -24,6 +25,7 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
 from costmodel.roofline.checking import MOST_ROUNDS, Check, with_rounds
 from costmodel.roofline.host import Host
+from costmodel.roofline.pictures import Drawn, chart_of
 from costmodel.roofline.profiling import PROTOCOL, Profile
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import asked, network_that_fits
@@ -183,11 +185,14 @@ DRIFT = 0.10
 """Relative drift of a core's speed between two measurements: a change is an interval that lies wholly beyond it."""
 
 Samples = Annotated[list[float], Field(min_length=1, max_length=3 * MOST_ROUNDS)]
-Outcome = Literal["slower", "faster", "as before", "new", "gone"]
+Outcome = Literal["slower", "faster", "as before", "unresolved", "new", "gone"]
 
 
 class Baseline(BaseModel):
-    """Stored samples [s] of each layer or pass, by name, with the question and the machine."""
+    """Stored samples [s] of each layer or pass, by name, with the question and the machine.
+
+    unresolved: names of what had too few undisturbed samples. chart: what is drawn of a check.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -197,6 +202,8 @@ class Baseline(BaseModel):
     created: str
     statistic: Statistic
     samples: dict[str, Samples]
+    unresolved: list[str] = Field(default_factory=list)
+    chart: Chart | None = None
 
     @field_validator("samples")
     @classmethod
@@ -216,7 +223,9 @@ def baseline_of(found: Check | Profile) -> Baseline:
         machine=found.calibration.machine,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         statistic=next(iter(timings.values())).statistic,
-        samples={name: list(timing.samples) for name, timing in timings.items()},
+        samples={name: list(timing.counted) for name, timing in timings.items()},
+        unresolved=[name for name, timing in timings.items() if not timing.resolved],
+        chart=chart_of(found) if isinstance(found, Check) else None,
     )
 
 
@@ -241,6 +250,24 @@ def read(path: str | os.PathLike[str]) -> Baseline:
     if found.format != FORMAT:
         raise CostModelError(f"{where} is of format {found.format}, this version reads {FORMAT}: --save makes one anew")
     return found
+
+
+def is_saved(path: str) -> bool:
+    """Whether a file looks like one that `save` wrote."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            start = file.read(100)
+    except (OSError, ValueError):
+        return False
+    return start.lstrip("{ \n").startswith('"format"') and '"question"' in start
+
+
+def drawn_of(path: str | os.PathLike[str]) -> Drawn:
+    """What is drawn of a check that was kept. Raises CostModelError."""
+    found = read(path)
+    if found.chart is None:
+        raise CostModelError(f"{printable(str(path))} keeps no check: 'roofline check MODEL --save FILE' makes one")
+    return Drawn(found.chart, str(found.machine))
 
 
 @dataclass(frozen=True)
@@ -327,5 +354,7 @@ def _change(name: str, then: Baseline, now: Baseline) -> Change:
             "gone" if before else "new",
         )
     low, high = speedup_interval(after, before)
+    if name in then.unresolved or name in now.unresolved:
+        return Change(name, before.seconds, after.seconds, (low, high), "unresolved")
     outcome: Outcome = "slower" if low > 1 + DRIFT else "faster" if high < 1 / (1 + DRIFT) else "as before"
     return Change(name, before.seconds, after.seconds, (low, high), outcome)

@@ -12,18 +12,19 @@ Six models, each adding to the one before:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from math import hypot
 
 from costmodel.errors import SettingError, shown
-from costmodel.roofline.calibration import PREFIX, Calibration, calibration_networks
+from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
 from costmodel.roofline.products import regime_of
-from costmodel.roofline.program import Op, Program, Span, distinct_bytes
+from costmodel.roofline.program import Op, Program, Span
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -37,6 +38,9 @@ LEVELS = {
 
 LONG = 3200
 """Length of rows at which a reduction's time per element no longer falls."""
+
+
+CAUSES = ("compute", "memory", "overhead", "rows")
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,14 @@ class Terms:
             self.compute + other.compute, memory, self.overhead + other.overhead, self.rows + other.rows, far.reach
         )
 
+    def shared_by(self, number: int) -> Terms:
+        """Of one of so many equal runs."""
+        return replace(self, **{name: getattr(self, name) / number for name in CAUSES})
+
     @property
     def dominant(self) -> str:
         """The largest term's name."""
-        return max(("compute", "memory", "overhead", "rows"), key=lambda name: getattr(self, name))
+        return max(CAUSES, key=lambda name: getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -97,11 +105,6 @@ class HostTime:
         """90 % prediction interval [s]."""
         return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
 
-    def changed(self, change: Callable[[Op, Terms], Terms]) -> HostTime:
-        """The same with each call's terms changed."""
-        calls = tuple((op, change(op, terms)) for op, terms in self.calls)
-        return _summed(calls, self.level, self.error)
-
 
 def host_time(
     program: Program,
@@ -121,7 +124,12 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances(program.touched, between)
+    codes = {name: -number for number, name in enumerate(dict.fromkeys(op.name for op in program), 1)}
+    touched = [
+        (*spans, Span(codes[op.name] - 1, codes[op.name], 0))
+        for op, spans in zip(program, program.touched, strict=True)
+    ]
+    distances = reuse_distances(touched, between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
@@ -171,12 +179,15 @@ def _roof(compute: float, memory: float) -> Terms:
 
 
 def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
-    signature = signature_of(op)
+    """Of one call; distances: of its operands, then of the function's own code."""
+    signature, (*distances, code) = signature_of(op), distances
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
         return _roof(compute, _moving(op, rates, level, distances))
     terms = _terms(signature, op, rates, distances)
-    return terms if level == 6 else Terms(terms.compute, terms.memory, reach=terms.reach)
+    if level == 6:
+        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code))
+    return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
 def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
@@ -208,6 +219,9 @@ def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
     total = 0.0
     for ref, strand, far in seen.values():
         lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
+        if 1 < strand.step < LINE // strand.itemsize:
+            total += lines * rates.windowed(far)
+            continue
         total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
     return total
 
@@ -292,45 +306,20 @@ def _pattern(loop: Loop, number: int) -> str:
     return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"
 
 
-GROUPS = ("products", "products' memory", "loops", "rows", "overhead")
-HOLD = 0.5
-"""Ridge penalty that holds each factor to 1: the weight of one more program that says so."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """Factors, one for each of `GROUPS`, by which time in a whole program exceeds that of calls repeated alone."""
-
-    factors: tuple[float, ...]
-
-    def applied(self, op: Op, terms: Terms) -> Terms:
-        """The terms of a call in a whole program."""
-        compute, memory, rows, overhead = (self.factors[group] for group in _groups(op))
-        return replace(
-            terms,
-            compute=terms.compute * compute,
-            memory=terms.memory * memory,
-            rows=terms.rows * rows,
-            overhead=terms.overhead * overhead,
-        )
-
-
 def predict_seconds(
     program: Program,
     calibration: Calibration,
     *,
     level: int = 6,
-    in_context: bool = False,
     compulsory_bytes: int | None = None,
     between: int = 0,
 ) -> HostTime:
-    """How long a program takes on the calibrated machine: each time when repeated alone, or once within a network.
+    """How long a program takes on the calibrated machine when it is run over and over.
 
     Args:
         program: what is run; a layer's, or a whole network's.
         calibration: of the machine.
         level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
-        in_context: for whole networks: with the factors that the calibration's own networks gave.
         compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
         between: bytes that other work touches between two repetitions.
 
@@ -345,90 +334,12 @@ def predict_seconds(
         compulsory_bytes=compulsory_bytes,
         between=between,
     )
-    if not in_context or level < 6:
-        return host
-    context = context_of(calibration)
-    return host.changed(context.applied)
+    return replace(host, error=hypot(host.error, calibration.doubt))
 
 
-def context_of(calibration: Calibration) -> Context:
-    """The factors with which the calibration networks take as long as they did, each near 1."""
-    return _fitted(calibration.rates)
-
-
-@lru_cache(maxsize=8)
-def _fitted(rates: Rates) -> Context:
-    import numpy as np
-    from scipy.optimize import nnls
-
-    took = {name: value for name, value in rates.seconds.items() if name.startswith(PREFIX)}
-    programs = {name: program for name, program in calibration_networks().items() if name in took}
-    if not programs:
-        return Context((1.0,) * len(GROUPS))
-    rows = np.zeros((len(programs), len(GROUPS)))
-    for row, (name, program) in zip(rows, programs.items(), strict=True):
-        for op, terms in host_time(program, rates).calls:
-            np.add.at(row, _groups(op), (terms.compute, terms.memory, terms.rows, terms.overhead))
-        row /= took[name]
-    held = HOLD * np.eye(len(GROUPS))
-    matrix, goal = np.vstack([rows, held]), np.concatenate([np.ones(len(rows)), np.full(len(GROUPS), HOLD)])
-    return Context(tuple(map(float, nnls(matrix, goal)[0])))
-
-
-def _groups(op: Op) -> list[int]:
-    """To which of `GROUPS` the terms of a call belong: compute, memory, rows, overhead."""
-    return [0, 1, 3, 4] if op.name == "matmul" else [2, 2, 3, 4]
-
-
-def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
-    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
-
-    Half of the call that touched it last and half of this one count, since both stream through what they touch.
-    between: bytes that other work touches between two repetitions.
-    """
-    recent: dict[tuple[int, int], tuple[Span, int]] = {}
-    found: list[list[float]] = []
-    for turn in range(2):
-        found = []
-        for number, spans in enumerate(touched):
-            own = distinct_bytes(spans)
-            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
-            for span in spans:
-                _touch(span, turn * len(touched) + number, recent)
-    return found
-
-
-def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
-    """Move a span to the end of `recent`, ordered by last use; entries that it covers are removed."""
-    place = span.start, span.end
-    if recent.pop(place, None) is None:
-        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
-            del recent[covered]
-    recent[place] = span, mark
-
-
-def _distance(
-    span: Span,
-    recent: dict[tuple[int, int], tuple[Span, int]],
-    own: int,
-    touched: Sequence[Sequence[Span]],
-    others: int,
-) -> float:
-    between = at_once = 0
-    last = -1
-    for entry, mark in reversed(recent.values()):
-        if mark != last:
-            between, at_once, last = between + at_once, 0, mark
-        if _overlaps(entry, span):
-            between += others if mark < len(touched) else 0
-            return max(between + (distinct_bytes(touched[mark % len(touched)]) + own) / 2, span.bytes)
-        at_once += entry.bytes
-    return float("inf")
-
-
-def _overlaps(a: Span, b: Span) -> bool:
-    return a.start < b.end and b.start < a.end
-
-
-def _covers(a: Span, b: Span) -> bool:
-    return a.start <= b.start and b.end <= a.end
+def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repeat: int = 1) -> HostTime:
+    """One of `repeat` equal runs of some calls of a program, where they are in it."""
+    chosen = tuple(host.calls[number] for number in calls)
+    terms = _summed(chosen, host.level, 1.0).terms.shared_by(repeat)
+    error = hypot(_error(chosen, calibration.rates), calibration.doubt) if host.level == 6 else 1.0
+    return HostTime(terms, error, host.level, chosen)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
@@ -21,6 +22,7 @@ from costmodel.roofline.checking import check as checked
 
 Layer = Literal["roofline", "scatter", "bars"]
 KINDS: tuple[Layer, ...] = get_args(Layer)
+ALL = "all"
 NAMED = 3
 """Layers that are named where there is no room for more."""
 
@@ -38,7 +40,7 @@ def plot(
     Args:
         model: a check, or what `check` takes.
         path: .png, .svg, .pdf, ...; .html is interactive and self-contained. Without it matplotlib's figure is given.
-        kind: "roofline", "scatter" (predicted against measured) or "bars" (time of each layer).
+        kind: "roofline", "scatter" (predicted against measured), "bars" (time of each layer) or "all".
         dark: on black instead of white; a page takes its colours from the reader's system.
         **asked: as `check` takes them.
 
@@ -47,22 +49,54 @@ def plot(
 
     """
     check_drawable(path, kind)
-    check = model if isinstance(model, Check) else checked(model, **asked)
-    chart = chart_of(check)
-    if kind == "roofline" and not chart.drawn:
-        raise CostModelError(f"{check.prediction.model.title} does no arithmetic: there is nothing to draw")
-    if path is not None and _is_page(path):
-        head = f"<p><b>{escape(check.question)}</b><br>{escape(str(check.calibration.machine))}</p>"
-        write(interactive.page(check.question, head, chart, [kind]), path)
-        return None
-    figure = picture(chart, kind, dark)
-    return figure if path is None else save(figure, path)
+    found = drawn(model if isinstance(model, Check) else checked(model, **asked))
+    if path is not None:
+        files = draw(found, path, kind=kind, dark=dark)
+        return None if _is_page(path) else Path(files[0])
+    if kind == ALL:
+        raise CostModelError(
+            "all kinds of pictures need a path: give one that ends in .html, or in .png for a file each"
+        )
+    _check_arithmetic(found, [kind])
+    return picture(found.chart, kind, dark)
+
+
+class Drawn(NamedTuple):
+    """What is drawn of a check, as plain data that is kept and drawn again. machine: it was measured on, in words."""
+
+    chart: Chart
+    machine: str
+
+
+def drawn(check: Check) -> Drawn:
+    """Of a check."""
+    return Drawn(chart_of(check), str(check.calibration.machine))
+
+
+def draw(found: Drawn, path: str | os.PathLike[str], *, kind: str = "roofline", dark: bool = False) -> list[str]:
+    """Draw to a file; all kinds on one page, or in a file each, whose name ends in the kind. Returns their names."""
+    kinds = [name for name in KINDS if name != "roofline" or found.chart.drawn] if kind == ALL else [kind]
+    _check_arithmetic(found, kinds)
+    if _is_page(path):
+        head = f"<p><b>{escape(found.chart.title)}</b><br>{escape(found.machine)}</p>"
+        write(interactive.page(found.chart.title, head, found.chart, kinds), path)
+        return [str(path)]
+    whole = Path(path)
+    paths = [whole.with_name(f"{whole.stem}-{name}{whole.suffix}") for name in kinds] if kind == ALL else [whole]
+    for name, each in zip(kinds, paths, strict=True):
+        save(picture(found.chart, name, dark), each)
+    return list(map(str, paths))
+
+
+def _check_arithmetic(found: Drawn, kinds: Sequence[str]) -> None:
+    if "roofline" in kinds and not found.chart.drawn:
+        raise CostModelError(f"{found.chart.title} does no arithmetic: there is nothing to draw")
 
 
 def check_drawable(path: str | os.PathLike[str] | None, kind: str) -> None:
     """Raise CostModelError for an unknown kind, a missing library or a path that cannot be written."""
-    if kind not in KINDS:
-        raise unknown("kind of picture", kind, KINDS)
+    if kind not in (*KINDS, ALL):
+        raise unknown("kind of picture", kind, (*KINDS, ALL))
     if path is not None and _is_page(path):
         interactive.require()
     else:
@@ -92,6 +126,7 @@ def chart_of(check: Check) -> Chart:
     dots = sorted((_dot(check, layers) for layers in groups.values()), key=lambda dot: -dot.share)
     errors = check.errors
     said = f"median error {errors.median:.1%}, nine of ten within {errors.quantile(0.9):.1%}"
+    said = said if errors.predicted else "no layer is resolved"
     return Chart(check.question, check.ceilings, tuple(dots), said, _left_out(check))
 
 

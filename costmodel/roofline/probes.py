@@ -7,7 +7,7 @@ is predicted: see `costmodel.roofline.validation`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
@@ -140,6 +140,9 @@ LARGEST_BYTES = 96 * MIB
 ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
 """Lengths of inner loops at which the cost of starting one is measured."""
 
+WINDOW_BYTES, WINDOW_LENGTH = (200 * KIB, 1500 * KIB, 9000 * KIB, 42_000 * KIB), 112
+"""Memory that strided windows touch, whole lines of it [bytes], and elements in a row of them."""
+
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
 
 
@@ -178,6 +181,7 @@ def probes(thorough: bool = False) -> Iterator[Probe]:
         yield from _overheads(dtype)
         yield from _curves(dtype, thorough)
         yield from _rows(dtype)
+        yield from _windows(dtype)
         yield from _reductions(dtype, thorough)
         yield from _moves(dtype)
         yield from _products(dtype, thorough)
@@ -271,6 +275,15 @@ def _rows(dtype: str) -> Iterator[Probe]:
                 yield Probe(f"{pattern} {length} {dtype}", op)
 
 
+def _windows(dtype: str) -> Iterator[Probe]:
+    """Every other element of every other row, from caches and beyond, as pooling reads them."""
+    for size in WINDOW_BYTES if dtype == "float32" else ():
+        pitch = 2 * WINDOW_LENGTH
+        rows = size // (4 * (pitch + WINDOW_LENGTH))
+        x = array(rows, WINDOW_LENGTH, strides=(2 * pitch, 2), elements=2 * rows * pitch)
+        yield Probe(f"windows {size} {dtype}", Op("copyto", (x,), array(rows, WINDOW_LENGTH)))
+
+
 def _reductions(dtype: str, thorough: bool) -> Iterator[Probe]:
     total = 40_000
     for name in ("add.reduce", "maximum.reduce"):
@@ -318,6 +331,47 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
     else:
         a = array(batch, m, k, dtype=dtype)
     return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))
+
+
+COLD_BYTES = (200 * KIB, 1200 * KIB, 8 * MIB)
+"""What is touched between two calls of a function, whose code and arrays are then no longer near [bytes]."""
+COLD = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
+COLD_REDUCED = ("add.reduce", "maximum.reduce")
+COLD_BOXES = (
+    Box(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
+    Box(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
+    Box(4, (2, 400, 400), (15, 2500, 2500), 1e6, 6e7, layout="b"),
+    Box(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
+)
+"""Products whose weights come from DRAM."""
+EVICTING = "evicting"
+
+
+def placed() -> Program:
+    """Calls that are measured in place, each once in a pass: tiny ones after a large one, and products whose weights
+    were last touched a pass ago, since together they are larger than caches; their other operands are shared.
+
+    Each is of a layer that has the probe's name.
+    """
+    ops: list[Op] = []
+    few = array(8)
+    for size in COLD_BYTES:
+        evicting = replace(elementwise("copyto", size, "float32"), layer=EVICTING)
+        for name in COLD:
+            inputs = (few, few) if name in BINARY else (few,)
+            ops += [evicting, Op(name, inputs, array(8), layer=f"cold {name} {size}")]
+        for name in COLD_REDUCED:
+            params = {"axis": -1}
+            tiny = Op(name, (few.reshape(2, 4),), array(2), params, layer=f"cold {name} {size}")
+            ops += [evicting, tiny]
+    shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
+    read = Buffer(max(m * k for m, _, k, _ in shapes), "float32", "input")
+    written = Buffer(max(m * n for m, n, _, _ in shapes), "float32", "input")
+    for m, n, k, layout in shapes:
+        weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
+        name = f"cold product {m} {n} {k} {layout or 'plain'}"
+        ops.append(Op("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+    return program_of(ops, [op.output for op in ops], name="placed")
 
 
 class Workbench:

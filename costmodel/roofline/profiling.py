@@ -26,8 +26,8 @@ from costmodel.roofline.recorder import asked, network_that_fits
 from costmodel.roofline.timing import Protocol, Timing, measure
 from costmodel.training.settings import GivenSettings, takes_settings
 
-PROTOCOL = Protocol(rounds=15, least_rounds=5, burst=1, item_seconds=4.0)
-"""Of whole programs: one sample a turn, so that samples of several interleave."""
+PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
+"""Of whole programs, as they come."""
 
 NAMES = {"inference": "forward", "train": "forward+backward"}
 
@@ -132,7 +132,8 @@ class Profile(Answer):
 
     def _table(self) -> Table:
         columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
-        rows: list[Cells] = [(name, *(column[name] for column in columns)) for name in columns[0]]
+        names = dict.fromkeys(name for column in columns for name in column)
+        rows: list[Cells] = [(name, *(column.get(name, "-") for column in columns)) for name in names]
         rows.insert(0, ("parameters", *(show_count(self.params) for _ in columns)))
         return Table(("Profile", *self.passes), rows)
 
@@ -148,7 +149,7 @@ def _cells(found: Pass, efficiency: float) -> dict[str, str]:
         "  95 % interval": f"{show_seconds(low)} to {show_seconds(high)}",
         "  min": show_seconds(timing.minimum),
         "  mean": show_seconds(timing.mean),
-        **{f"  p{percent}": show_seconds(timing.percentile(percent)) for percent in (50, 95, 99)},
+        **{f"  p{percent}": show_seconds(timing.percentile(percent)) for percent in timing.percentiles},
         "  samples": str(timing.count),
         "latency: predicted": show_seconds(found.host.seconds),
         "  off": f"{found.host.seconds / found.seconds - 1:+.1%}",
@@ -228,7 +229,7 @@ def _question(prediction: Prediction, passes: str) -> str:
 
 
 def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> Pass:
-    host = predict_seconds(program, calibration, in_context=True)
+    host = predict_seconds(program, calibration)
     trained = prediction.settings.training
     return Pass(
         name,
@@ -238,7 +239,7 @@ def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, c
         peak_bytes(program),
         host,
         timing,
-        predicted(host.terms, calibration.machine),
+        predicted(host, calibration),
         _spent(host, prediction),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.memory import STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.memory import LINE, STAGGER, Memory, aligned, fill, padded
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class Program:
         item = ITEM_BYTES[ref.dtype]
         start = self.layout.starts[ref.buffer] + ref.offset * item
         extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
-        touched = ref.bytes
+        touched = ref.bytes * _lines(ref)
         if op.name == "take" and ref is op.inputs[0]:
             touched = op.output.bytes
         elif op.name.endswith(".at") and ref is op.output:
@@ -354,6 +354,12 @@ class Program:
             thunks.append(op.bind(memory))
             memory.free(dropped)
         return thunks
+
+
+def _lines(ref: Ref) -> int:
+    """How many times its own bytes the cache lines have that an array touches, of which a stride leaves parts out."""
+    steps = [abs(step) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step]
+    return min(max(min(steps, default=1), 1), LINE // ITEM_BYTES[ref.dtype])
 
 
 def program_of(

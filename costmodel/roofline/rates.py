@@ -8,21 +8,29 @@ from functools import cache, cached_property
 from math import exp, log
 
 from costmodel.roofline.probes import (
+    COLD_BYTES,
     CURVE_BYTES,
     GATHERED_WIDTHS,
     RATE_BYTES,
     REDUCED_LENGTHS,
     RESIDENT_BYTES,
     ROW_LENGTHS,
+    WINDOW_BYTES,
+    placed,
     probes,
 )
 from costmodel.roofline.products import Fit, fit, regime_of
+from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 2.4
 """Exponent p of how compute and memory time overlap, (compute^p + memory^p)^(1/p); fitted to exp, tanh, sqrt and
 division on operands from memory."""
+
+NEAR_BYTES = 16 * 1024
+"""What the first cache holds beside a call's own code and arrays [bytes]."""
 
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
@@ -121,6 +129,39 @@ class Rates:
         way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
         """
         return self._streams[way](distance)
+
+    @cached_property
+    def _windows(self) -> Table:
+        """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
+        call, extra, so_far = self._call("copyto", "float32"), [], 0.0
+        near = self.seconds[f"windows {WINDOW_BYTES[0]} float32"] - call
+        near /= self.ops[f"windows {WINDOW_BYTES[0]} float32"].output.size
+        for size in WINDOW_BYTES:
+            op = self.ops[f"windows {size} float32"]
+            beyond = self.seconds[f"windows {size} float32"] - call - near * op.output.size
+            lines = 2 * op.operands[0].bytes
+            so_far = max(so_far, (beyond - op.output.bytes * self.far(size, "one")) / lines)
+            extra.append(so_far)
+        return Table(WINDOW_BYTES, extra)
+
+    def windowed(self, distance: float) -> float:
+        """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
+        return max(self._windows(distance), self.far(distance, "one"))
+
+    @cached_property
+    def placed(self) -> dict[str, tuple[Op, list[float]]]:
+        """Calls that were measured in place, by name, and the reuse distances of their operands [bytes]."""
+        program = placed()
+        distances = reuse_distances(program.touched)
+        return {op.layer: (op, far) for op, far in zip(program, distances, strict=True) if op.layer in self.seconds}
+
+    def cold(self, name: str, distance: float) -> float:
+        """What a call takes longer if so much was touched since the function's last call [s]."""
+        if f"cold {name} {COLD_BYTES[0]}" not in self.seconds:
+            name = "add.reduce" if name.endswith(".reduce") else "add"
+        call = self.call(name, "float32")
+        extra = [max(self.seconds[f"cold {name} {size}"] - call, 0.0) for size in COLD_BYTES]
+        return Table((NEAR_BYTES, *COLD_BYTES), (0.0, *extra))(distance)
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -223,12 +264,19 @@ class Rates:
             and regime_of(self._product(name)) == regime
         ]
         found = [self._product(name) for name in names]
+        far = [self.operand_times(p) for p in found]
         call = self._call("matmul", dtype)
+        for name, (op, distances) in self.placed.items() if dtype == "float32" else ():
+            p = signature_of(op)
+            if isinstance(p, Product) and regime_of(p) == regime:
+                names.append(name)
+                found.append(p)
+                far.append(self.operand_times(p, distances))
         times = [
             max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
             for name, p in zip(names, found, strict=True)
         ]
-        return fit(found, [self.operand_times(p) for p in found], times, [call / p.batch for p in found])
+        return fit(found, far, times, [call / p.batch for p in found])
 
     def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
         """Time to load each operand of one product of a batch, beyond that from cache [s]."""

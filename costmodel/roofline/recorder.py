@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
@@ -303,13 +303,23 @@ def network_that_fits(prediction: Prediction, dtype: str = "float32", *, optimiz
     return network
 
 
+IDLE = {"device": "gpu", "allocator": "exact", "update": "loop", "on": None, "stack": "eager"}
+"""Settings of other questions, which change nothing of what NumPy runs, and their defaults."""
+PLAIN = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
+"""Settings of which NumPy runs but one value."""
+
+
 def check_runs(prediction: Prediction) -> None:
     """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
     settings = prediction.settings
     if settings.keeps:
         raise SettingError(f"mode={settings.mode!r} is not run in NumPy: use mode='inference'")
-    plain = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
-    for name, value in plain.items():
+    for name, value in IDLE.items():
+        if getattr(settings, name) != value:
+            raise SettingError(
+                f"{name}={shown(getattr(settings, name))} has no effect on what NumPy runs: leave it out"
+            )
+    for name, value in PLAIN.items():
         if getattr(settings, name) != value:
             raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":

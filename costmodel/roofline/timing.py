@@ -1,13 +1,21 @@
 """How time is measured: the one protocol behind every number in seconds.
 
-- Clock: CPU time of this thread for kernels of one thread, which does not run while others have the core; wall time for
-  several threads, and then only a machine at rest gives a verdict of "quiet".
+A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
+former, and known to be (`costmodel.roofline.sentinels`):
+
+- One sample a turn, turns interleaved over all items, so that samples see different moments and drift hits all alike.
+- Before a sample it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if the
+  sentinels before and after it rest, memory's too where an item's working set is beyond the caches of a core.
+- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `AGREE`: time goes to the
+  others, until a budget ends, and none has much more of it than its share. What is not settled then is unresolved:
+  shown, never judged.
+- Two clocks, wall and CPU time of this thread: a sample on which they disagree is thrown away, since either the core
+  was taken away or the CPU clock lies, as it does now and then. Where they agree the wall clock counts.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
-- Rounds are interleaved: each takes a few samples of every item in turn, so that drift hits all alike.
 - Warm-up: at each of its turns an item first runs untimed until no pass has been faster than those before for 0.1 ms,
   eight times at most: caches settle only after several passes, and what the item before left must be gone.
 - Memory is 64-byte aligned (an arena), and garbage collection is off.
-- Statistic: the minimum for kernels, the median for whole programs; both are always kept, with the samples.
+- Statistic: the fastest undisturbed sample for kernels; for whole programs as they come the median of CPU time.
 """
 
 from __future__ import annotations
@@ -17,14 +25,16 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.roofline.host import require
 from costmodel.roofline.memory import aligned, check_fits
+from costmodel.roofline.probes import RESIDENT_BYTES
 from costmodel.roofline.program import Program, Thunk
+from costmodel.roofline.sentinels import Sentinels
 
 if TYPE_CHECKING:
     import numpy
@@ -32,32 +42,40 @@ if TYPE_CHECKING:
 Statistic = Literal["minimum", "median"]
 
 RESAMPLES = 400
+TAILS = {50: 1, 95: 20, 99: 100}
+"""Percentiles, and from how many samples on they say anything: that one sample lies beyond them."""
 SPREAD_LIMIT = 0.10
 WAIT_LIMIT = 1.25
 SETTLING = 1e5
 """Warm-up ends when no pass has been faster for so long [ns]: a cache takes several passes to hold a working set."""
+AGREE = 0.03
+"""How far the third fastest undisturbed sample of a settled item is from the fastest; and one clock from the other."""
+MOST_SHARE = 4
+"""How many times its share of the time a long item may take while others are open."""
+SHORT = 300_000
+"""Items no longer than this run once more after the wait, for what it evicted [ns]."""
+GRAIN = 3000
+"""What reading two clocks may take [ns]."""
 
 
 @dataclass(frozen=True)
 class Protocol:
     """How long and how often to measure.
 
-    sample_seconds: the least that a sample lasts. rounds: turns of every item, of `burst` samples each; fewer (no less
-    than `least_rounds`) for an item that would take more than `item_seconds` in all. threads: how many BLAS may use.
+    rounds: turns of an item at most, one sample each; least_rounds: at least. enough: undisturbed samples that settle
+    an item, after which it has no more turns; 0 for as many turns as there are, without waiting for a moment's rest, as
+    it comes. item_seconds: after so long it has no more either, and `budget` is for all items together.
+    sample_seconds: the least that a sample lasts. threads: how many BLAS may use.
     """
 
-    rounds: int = 8
-    burst: int = 3
+    rounds: int = 200
     least_rounds: int = 3
-    sample_seconds: float = 2e-4
-    item_seconds: float = 0.5
+    enough: int = 5
+    sample_seconds: float = 1e-4
+    item_seconds: float = 1.0
+    budget: float = float("inf")
     warm_passes: int = 8
     threads: int = 1
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """Nanoseconds of this thread's CPU time; of wall time if there are several threads."""
-        return time.thread_time_ns if self.threads == 1 else time.perf_counter_ns
 
 
 @dataclass(frozen=True)
@@ -65,17 +83,31 @@ class Timing:
     """Samples of one item [s per call], and their statistics.
 
     inner: calls in each sample. wall_ratio: wall time over CPU time while sampling (1 at rest; 0 if not known).
+    undisturbed: those of the samples that are known to be; empty if none is, or nobody asked. resolved: whether they
+    settle the matter.
     """
 
     samples: tuple[float, ...]
     inner: int = 1
     wall_ratio: float = 0.0
     statistic: Statistic = "minimum"
+    undisturbed: tuple[float, ...] = ()
+    resolved: bool = True
 
     @property
     def seconds(self) -> float:
-        """The minimum or the median, whichever `statistic` says."""
-        return self.minimum if self.statistic == "minimum" else self.median
+        """The fastest undisturbed sample or the median of all, whichever `statistic` says."""
+        return min(self.counted) if self.statistic == "minimum" else self.median
+
+    @property
+    def counted(self) -> tuple[float, ...]:
+        """The samples that `seconds` is of [s]."""
+        return (self.statistic == "minimum" and self.undisturbed) or self.samples
+
+    @property
+    def as_it_came(self) -> float:
+        """The median of all samples, whoever disturbed them [s]."""
+        return self.median
 
     @property
     def count(self) -> int:
@@ -104,18 +136,23 @@ class Timing:
         return float(np.percentile(self.samples, percent))
 
     @property
+    def percentiles(self) -> list[int]:
+        """Those of `TAILS` that there are samples for."""
+        return [percent for percent, least in TAILS.items() if self.count >= least]
+
+    @property
     def interval(self) -> tuple[float, float]:
-        """95 % bootstrap interval of `seconds` [s]."""
+        """95 % bootstrap interval of `seconds` [s]; up to the median of all samples if they are unresolved."""
         import numpy as np
 
         low, high = np.percentile(self.resampled(np.random.default_rng(0), RESAMPLES), (2.5, 97.5))
-        return float(low), float(high)
+        return float(low), float(high if self.resolved else max(high, self.median))
 
     def resampled(self, random: numpy.random.Generator, count: int) -> numpy.ndarray:
         """`seconds` of so many samples drawn anew with replacement (the bootstrap) [s]."""
         import numpy as np
 
-        draws = random.choice(self.samples, (count, len(self.samples)))
+        draws = random.choice(self.counted, (count, len(self.counted)))
         return np.min(draws, axis=1) if self.statistic == "minimum" else np.median(draws, axis=1)
 
     @property
@@ -129,7 +166,9 @@ class Timing:
         low, high = self.interval
         width = (high - low) / self.seconds if self.seconds else 0.0
         reasons = []
-        if self.wall_ratio > WAIT_LIMIT:
+        if not self.resolved:
+            return f"unresolved: {len(self.undisturbed)} of {self.count} samples are known to be undisturbed"
+        if self.wall_ratio > WAIT_LIMIT and not self.undisturbed:
             reasons.append(f"the core was shared (wall time is {self.wall_ratio:.1f} × CPU time)")
         if width > SPREAD_LIMIT:
             reasons.append(f"the 95 % interval is {width:.0%} wide")
@@ -137,7 +176,8 @@ class Timing:
 
     def shared_by(self, number: int) -> Timing:
         """The time of one of `number` equal calls that each sample made."""
-        return replace(self, samples=tuple(sample / number for sample in self.samples), inner=self.inner * number)
+        samples, undisturbed = (tuple(s / number for s in some) for some in (self.samples, self.undisturbed))
+        return replace(self, samples=samples, undisturbed=undisturbed, inner=self.inner * number)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data [s]."""
@@ -147,24 +187,67 @@ class Timing:
             "interval": list(self.interval),
             "minimum": self.minimum,
             "mean": self.mean,
-            **{f"p{percent}": self.percentile(percent) for percent in (50, 95, 99)},
+            **{f"p{percent}": self.percentile(percent) if percent in self.percentiles else None for percent in TAILS},
             "count": self.count,
+            "undisturbed": len(self.undisturbed),
+            "resolved": self.resolved,
+            "as_it_came": self.as_it_came,
             "inner": self.inner,
             "wall_ratio": self.wall_ratio,
             "noise": self.noise,
         }
 
 
+class _Sample(NamedTuple):
+    """Time of one call [s], and what the sentinels read before and after; none where nobody asked."""
+
+    seconds: float
+    readings: tuple[tuple[int, int], ...]
+
+
 @dataclass
 class _Item:
-    """One callable while it is measured; wall and cpu are of all samples [ns]."""
+    """One callable while it is measured; wall and cpu are of all samples, spent of all turns [ns].
+
+    far: whether it works on more than the caches of a core hold.
+    """
 
     call: Callable[[], Any]
+    far: bool
     inner: int
-    rounds: int
-    samples: list[float]
+    samples: list[_Sample] = field(default_factory=list)
+    turns: int = 0
     wall: int = 0
     cpu: int = 0
+    spent: int = 0
+
+    def undisturbed(self, sentinels: Sentinels) -> list[float]:
+        """Samples of undisturbed moments, by what is known of the sentinels' best now, the fastest first."""
+        return sorted(s.seconds for s in self.samples if s.readings and all(map(sentinels.rest, s.readings)))
+
+    def settled(self, protocol: Protocol, sentinels: Sentinels) -> bool:
+        """Whether there are enough undisturbed samples, and the fastest agree."""
+        return _settled(self.undisturbed(sentinels), protocol.enough)
+
+    def over(self, protocol: Protocol) -> bool:
+        """Whether it has had its turns, or its time."""
+        return self.turns >= protocol.least_rounds and (
+            self.turns >= protocol.rounds or self.spent > 1e9 * protocol.item_seconds
+        )
+
+    def timing(self, protocol: Protocol, sentinels: Sentinels | None, statistic: Statistic) -> Timing:
+        """What was found."""
+        ratio = self.wall / self.cpu if self.cpu else 0.0
+        all_samples = tuple(s.seconds for s in self.samples) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
+        if sentinels is None:
+            return Timing(all_samples, self.inner, ratio, statistic)
+        known = tuple(self.undisturbed(sentinels))
+        return Timing(all_samples, self.inner, ratio, statistic, known, _settled(known, protocol.enough))
+
+
+def _settled(fastest: Sequence[float], enough: int) -> bool:
+    """Whether undisturbed samples, the fastest first, are enough and agree."""
+    return bool(enough) and len(fastest) >= enough and fastest[min(2, enough - 1)] <= (1 + AGREE) * fastest[0]
 
 
 def time_calls(
@@ -172,19 +255,43 @@ def time_calls(
     protocol: Protocol | None = None,
     *,
     statistic: Statistic = "minimum",
+    far: Sequence[bool] = (),
+    sentinels: Sentinels | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
-    """Time each callable by the protocol, rounds interleaved. `progress` is told the share done, 0 to 1."""
-    protocol = protocol or Protocol()
+    """Time each callable by the protocol, turns interleaved. `progress` is told the share done, 0 to 1.
+
+    far: which of them work on more than the caches of a core hold. sentinels: of this run, if there are any yet.
+    """
+    protocol, tell = protocol or Protocol(), progress or (lambda share: None)
     with at_rest(protocol.threads):
-        items = [_first(call, protocol) for call in calls]
-        for number in range(protocol.rounds):
-            for item in items:
-                if number < item.rounds:
-                    _turn(item, protocol)
-            if progress is not None:
-                progress((number + 1) / protocol.rounds)
-    return [Timing(tuple(i.samples), i.inner, i.wall / i.cpu if i.cpu else 0.0, statistic) for i in items]
+        watch = (sentinels or Sentinels()) if protocol.enough else None
+        distant = far or [False] * len(calls)
+        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
+        began, done, ended = time.perf_counter_ns(), 0, False
+        open_items = items
+        while open_items:
+            fair = MOST_SHARE * sum(each.spent for each in open_items) / len(open_items)
+            for item in open_items:
+                if watch is not None and item.turns >= protocol.least_rounds and item.spent > fair:
+                    continue
+                _turn(item, protocol, watch)
+                late = time.perf_counter_ns() - began > 1e9 * protocol.budget
+                ended = late and min(each.turns for each in items) >= protocol.least_rounds
+                if ended:
+                    break
+            open_items = [] if ended else [each for each in items if not _finished(each, protocol, watch)]
+            done += 1
+            closed = 1 - len(open_items) / len(items)
+            spent = (time.perf_counter_ns() - began) * 1e-9 / protocol.budget
+            tell(max(closed, min(max(done / protocol.rounds, spent), 1.0)) if open_items else 1.0)
+    return [item.timing(protocol, watch, statistic) for item in items]
+
+
+def _finished(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> bool:
+    if item.over(protocol):
+        return True
+    return sentinels is not None and item.turns >= protocol.least_rounds and item.settled(protocol, sentinels)
 
 
 @contextmanager
@@ -203,23 +310,20 @@ def at_rest(threads: int = 1) -> Iterator[None]:
             gc.enable()
 
 
-def _first(call: Callable[[], Any], protocol: Protocol) -> _Item:
+def _first(call: Callable[[], Any], far: bool, protocol: Protocol) -> _Item:
     """Warm an item, and decide how often to repeat it."""
     best = _warm(call, protocol)
-    inner = max(1, round(protocol.sample_seconds * 1e9 / best))
-    rounds = int(protocol.item_seconds * 1e9 / (best * (inner * protocol.burst + 2)))
-    return _Item(call, inner, min(max(rounds, protocol.least_rounds), protocol.rounds), [])
+    return _Item(call, far, max(1, round(protocol.sample_seconds * 1e9 / best)))
 
 
 def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
     """Run until passes have not become faster for `SETTLING`; returns the fastest pass [ns]."""
-    clock = protocol.clock
     best = 1 << 62
     slower = 0
     for _ in range(protocol.warm_passes):
-        start = clock()
+        start = time.perf_counter_ns()
         call()
-        took = clock() - start
+        took = time.perf_counter_ns() - start
         slower = slower + 1 if took > 0.97 * best else 0
         best = min(best, took)
         if slower and slower * best > SETTLING:
@@ -227,19 +331,33 @@ def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
     return max(best, 1)
 
 
-def _turn(item: _Item, protocol: Protocol) -> None:
-    """Warm up, then take a burst of samples."""
-    call, clock = item.call, protocol.clock
-    _warm(call, protocol)
-    for _ in range(protocol.burst):
-        wall = time.perf_counter_ns()
-        start = clock()
-        for _ in repeat(None, item.inner):
+def _turn(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> None:
+    """Warm up, wait for a moment's rest, then take a sample; none if the clocks disagree."""
+    call, inner, readings = item.call, item.inner, []
+    began = time.perf_counter_ns()
+    best = _warm(call, protocol)
+    if sentinels is not None:
+        streamed = sentinels.memory.read() if item.far else -1
+        started = time.perf_counter_ns()
+        sentinels.wait()
+        began += time.perf_counter_ns() - started
+        if best < SHORT:
             call()
-        took = clock() - start
-        item.wall += time.perf_counter_ns() - wall
-        item.cpu += took
-        item.samples.append(took / item.inner * 1e-9)
+        readings.append((sentinels.core.read(), streamed))
+    wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+    for _ in repeat(None, inner):
+        call()
+    cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+    if sentinels is not None:
+        readings.append((sentinels.core.read(), sentinels.memory.read() if item.far else -1))
+    item.turns += 1
+    item.wall += wall
+    item.cpu += cpu
+    item.spent += time.perf_counter_ns() - began
+    agree = abs(wall - cpu) <= AGREE * wall + GRAIN
+    took = wall if protocol.threads > 1 or (agree and sentinels is not None) else cpu
+    if took > 0 and (agree or sentinels is None or protocol.threads > 1):
+        item.samples.append(_Sample(took / inner * 1e-9, tuple(readings)))
 
 
 def conditions() -> dict[str, float]:
@@ -262,9 +380,10 @@ def measure(
     reuse_bytes: int = 0,
     protocol: Protocol | None = None,
     statistic: Statistic = "minimum",
+    sentinels: Sentinels | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
-    """Time programs, rounds interleaved over all of them.
+    """Time programs, turns interleaved over all of them.
 
     reuse_bytes: 0 for warm, each run right after the last one; otherwise cold: as many copies of the program's memory
     take turns as it takes for so many bytes to be touched between two uses of one. Raises CostModelError if the memory
@@ -278,7 +397,8 @@ def measure(
         arena = aligned(number * size)
         parts = [arena[i * size :][:size] for i in range(number)]
         calls.append(runner([thunk for part in parts for thunk in program.bind(part)]))
-    timings = time_calls(calls, protocol, statistic=statistic, progress=progress)
+    far = [number * each.touched_bytes > RESIDENT_BYTES for each, number in zip(programs, copies, strict=True)]
+    timings = time_calls(calls, protocol, statistic=statistic, far=far, sentinels=sentinels, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
 
 

@@ -1,16 +1,20 @@
 """Validation: errors of the predictions on this host, for layers and whole programs that no calibration measured.
 
-Calibration stands before and after the measurement (the faster of each probe counts), and each layer and each whole
-program is measured twice (the faster counts): how far the two differ is the floor that no prediction gets below.
+Calibration stands before and after the measurement (the faster of each probe counts), and each layer is measured twice
+(the faster counts): how far the two differ is the floor that no prediction gets below. Whole programs are measured in
+place, call by call, so that every NumPy function has a row: what is off there is what to mend next. What had too few
+undisturbed moments is unresolved, and not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
@@ -18,10 +22,12 @@ from costmodel.display.table import Table
 from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
-from costmodel.roofline.hosttime import LEVELS, compulsory_bytes_of, predict_seconds
-from costmodel.roofline.probes import probes
+from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
+from costmodel.roofline.passage import Passage, measure_in_place
+from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -72,42 +78,86 @@ def layers_of(cases: Iterable[Case] = CASES) -> list[Layer]:
 def keep_apart(programs: Iterable[Program]) -> None:
     """Assert that no matrix product or row loop to be predicted is one that a calibration measures."""
     probed = {signature_of(p.op): p.name for thorough in (False, True) for p in probes(thorough)}
+    probed |= {signature_of(op): op.layer for op in placed()}
     for program in programs:
         for op in program:
             same = probed.get(signature_of(op))
             assert same is None, f"{op} of {program.name} is the probe {same!r}"
 
 
-WHOLE: tuple[Case, ...] = (
+WHOLE: tuple[tuple[Architecture | str, dict[str, Any]], ...] = (
+    ("gpt2-small", {"batch": 1, "seq": 32, "mode": "inference"}),
     ("gpt2-small", {"batch": 1, "seq": 64, "mode": "inference"}),
     ("gpt2-small", {"batch": 1, "seq": 128, "mode": "inference"}),
-    ("gpt2-small", {"batch": 2, "seq": 128, "mode": "inference"}),
+    ("gpt2-small", {"batch": 1, "seq": 256, "mode": "inference"}),
     ("resnet18", {"batch": 1, "mode": "inference"}),
     ("resnet50", {"batch": 1, "mode": "inference"}),
+    ("vgg16", {"batch": 1, "image": (112, 112), "mode": "inference"}),
+    ("resnet18", {"batch": 2, "image": (64, 64), "mode": "train", "optimizer": "sgd"}),
+    ("mlp-mnist", {"batch": 1, "mode": "inference"}),
+    ("mlp-mnist", {"batch": 512, "mode": "inference"}),
     ("mlp-mnist", {"batch": 64, "mode": "train"}),
     ("mlp-mnist", {"batch": 512, "mode": "train"}),
     ("mlp-lenet-300-100", {"batch": 128, "mode": "train"}),
+    (
+        Transformer(name="small transformer", vocab=5000, context=128, layers=4, width=256, heads=4),
+        {"batch": 2, "seq": 128, "mode": "train"},
+    ),
 )
 """Forward passes and training steps that are predicted whole."""
 
-PROTOCOL = Protocol(rounds=5, least_rounds=2, item_seconds=0.12)
+PROTOCOL = Protocol(rounds=1000, item_seconds=4.0, budget=30.0)
 """Of each of the two measurements of the layers."""
-WHOLE_PROTOCOL = Protocol(rounds=3, least_rounds=1, item_seconds=1.0)
+WHOLE_BUDGET = 4.0
+"""Of each whole program [s]."""
+CALIBRATION_BUDGET = 25.0
+"""Of each of the two calibrations [s]."""
+SHARE = 0.03
+"""Share of some program's time from which a function is worth a row."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One whole program, in place [s]. resolved: the share of its time that is of settled calls."""
+
+    name: str
+    predicted: float
+    measured: float
+    as_it_came: float = 0.0
+    resolved: float = 1.0
+
+
+@dataclass(frozen=True)
+class Function:
+    """All calls of one NumPy function in the whole programs [s]. share: most that it takes of one of them."""
+
+    name: str
+    calls: int
+    predicted: float
+    measured: float
+    share: float
+
+    @property
+    def bias(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True, repr=False)
 class Validation(Answer):
     """Predictions and measurements side by side, with the calibration between them.
 
-    times: of each layer, measured twice. whole: (name, predicted, measured) of whole programs [s].
+    times: of each layer, measured twice [s]; resolved: whether both are. whole, functions: of whole programs.
     bounds: (predicted, measured, by the textbook) of each layer.
     """
 
     calibration: Calibration
     layers: tuple[Layer, ...]
     times: tuple[tuple[float, float], ...]
-    whole: tuple[tuple[str, float, float], ...]
+    whole: tuple[Whole, ...]
+    functions: tuple[Function, ...]
     bounds: tuple[tuple[Verdict, Verdict, Verdict], ...]
+    resolved: tuple[bool, ...]
     seconds: float
 
     @property
@@ -116,46 +166,58 @@ class Validation(Answer):
         return tuple(map(min, self.times))
 
     @property
-    def floor(self) -> Errors:
+    def resolved_share(self) -> float:
+        """Of the layers."""
+        return sum(self.resolved) / len(self.resolved)
+
+    def _judged(self, predicted: Iterable[float], measured: Iterable[float], unresolved: bool) -> Errors:
+        """Of the resolved layers, or of all."""
+        pairs = [(p, m) for p, m, known in zip(predicted, measured, self.resolved, strict=True) if known or unresolved]
+        return Errors(tuple(p for p, _ in pairs), tuple(m for _, m in pairs))
+
+    def floor(self, *, unresolved: bool = False) -> Errors:
         """Repeatability: the second measurement of each layer predicted by the first."""
         first, second = zip(*self.times, strict=True)
-        return Errors(first, second)
+        return self._judged(first, second, unresolved)
 
-    def errors(self, level: int) -> Errors:
-        """Of the layers, by one of the models."""
-        found = (predict_seconds(layer.program, self.calibration, level=level) for layer in self.layers)
-        return Errors(tuple(host.seconds for host in found), self.measured)
+    def errors(self, level: int, *, unresolved: bool = False) -> Errors:
+        """Of the layers, by one of the models; of those that are resolved unless told otherwise."""
+        found = (predict_seconds(layer.program, self.calibration, level=level).seconds for layer in self.layers)
+        return self._judged(found, self.measured, unresolved)
 
     @property
     def whole_errors(self) -> Errors:
-        """Of the whole programs, in context."""
-        _, predicted, measured = zip(*self.whole, strict=True)
-        return Errors(predicted, measured)
+        """Of the whole programs."""
+        return Errors(tuple(each.predicted for each in self.whole), tuple(each.measured for each in self.whole))
 
     def agreement(self, *, clear: bool = False, textbook: bool = False) -> Agreement:
         """Of predicted classes, or the textbook's, with measured ones; clear: without those too close to call."""
         pairs: list[tuple[Bound, Bound]] = []
-        for modelled, found, by_ridge in self.bounds:
-            if not (clear and (modelled.close or found.close)):
-                pairs.append(((by_ridge if textbook else modelled).bound, found.bound))
+        for (modelled, found, by_ridge), known in zip(self.bounds, self.resolved, strict=True):
+            if known and not (clear and (modelled.close or found.close)):
+                pairs.append((by_ridge.bound, found.coarse) if textbook else (modelled.bound, found.bound))
         return Agreement(tuple(pairs))
 
     def sheet(self) -> Sheet:
         """See the class."""
         made = f"calibration {self.calibration.took_seconds:.1f} s (before and after), all {self.seconds:.0f} s"
-        tables = [self._models(), self._programs(), *self._classes()]
+        made += f"; {self.resolved_share:.0%} of the layers are resolved, the others not judged"
+        tables = [self._models(), self._programs(), self._functions(), *self._classes()]
         return Sheet([str(self.calibration.machine), made], tables, self.calibration.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        whole = [{"name": name, "predicted": p, "measured": m} for name, p, m in self.whole]
         return {
             "machine": str(self.calibration.machine),
             "took_seconds": self.seconds,
             "calibration_seconds": self.calibration.took_seconds,
-            "floor": self.floor.to_dict(),
+            "resolved": self.resolved_share,
+            "floor": self.floor().to_dict(),
+            "floor_of_all": self.floor(unresolved=True).to_dict(),
+            "of_all": self.errors(6, unresolved=True).to_dict(),
             "models": {str(level): self.errors(level).to_dict() for level in LEVELS},
-            "programs": whole,
+            "programs": [asdict(each) for each in self.whole],
+            "functions": [{**asdict(each), "bias": each.bias} for each in self.functions],
             "whole": self.whole_errors.to_dict(),
             "agreement": self.agreement().to_dict(),
             "agreement_where_clear": self.agreement(clear=True).to_dict(),
@@ -164,14 +226,44 @@ class Validation(Answer):
 
     def _models(self) -> Table:
         rows = [(f"{level} {LEVELS[level]}", *self.errors(level).cells()) for level in LEVELS]
-        rows.append(("two measurements of the same layer", *self.floor.cells()))
-        return Table((f"{len(self.layers)} layers, error", "median", "p90", "worst", "R² log"), rows)
+        rows.append(("two measurements of the same layer", *self.floor().cells()))
+        if not all(self.resolved):
+            rows.append(("model 6, unresolved layers too", *self.errors(6, unresolved=True).cells()))
+            rows.append(("two measurements, unresolved layers too", *self.floor(unresolved=True).cells()))
+        count = f"{sum(self.resolved)} of {len(self.layers)} layers, error"
+        return Table((count, "median", "p90", "worst", "R² log"), rows)
 
     def _programs(self) -> Table:
-        rows = [(name, f"{1e3 * p:.2f}", f"{1e3 * m:.2f}", f"{p / m - 1:+.1%}") for name, p, m in self.whole]
+        rows = [
+            (
+                each.name,
+                f"{1e3 * each.predicted:.2f}",
+                f"{1e3 * each.measured:.2f}",
+                f"{each.predicted / each.measured - 1:+.1%}",
+                f"{each.as_it_came / each.measured:.2f}",
+                f"{each.resolved:.0%}",
+            )
+            for each in self.whole
+        ]
         errors = self.whole_errors
-        rows.append(("size of error: median, worst", "", f"{errors.median:.1%}", f"{errors.worst:.1%}"))
-        return Table(("whole programs", "predicted ms", "measured ms", "error"), rows, total=True)
+        rows.append(("size of error: median, worst", "", f"{errors.median:.1%}", f"{errors.worst:.1%}", "", ""))
+        header = ("whole programs, in place", "predicted ms", "measured ms", "error", "× as it came", "resolved")
+        return Table(header, rows, total=True)
+
+    def _functions(self) -> Table:
+        rows = [
+            (
+                each.name,
+                f"{each.calls:,}",
+                f"{1e3 * each.predicted:.2f}",
+                f"{1e3 * each.measured:.2f}",
+                f"{each.bias:+.0%}",
+                f"{each.share:.1%}",
+            )
+            for each in self.functions
+        ]
+        header = ("NumPy's functions in them", "calls", "predicted ms", "measured ms", "bias", "most of one")
+        return Table(header, rows)
 
     def _classes(self) -> tuple[Table, Table]:
         asked = {
@@ -183,51 +275,75 @@ class Validation(Answer):
         counts = self.agreement().confusion
         confusion = [(a, *(str(counts[a, b]) for b in BOUNDS)) for a in BOUNDS]
         return (
-            Table(("what bounds a layer, by", "layers", "agree", "kappa"), rows),
+            Table(("what binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows),
             Table(("predicted \\ measured", *BOUNDS), confusion),
         )
 
 
 def validate(progress: Callable[[float], None] | None = None) -> Validation:
-    """Calibrate, measure layers and whole programs, measure the layers again, calibrate again; in under two minutes."""
+    """Calibrate, measure layers and whole programs, measure the layers again, calibrate again; in four minutes."""
     began = perf_counter()
     tell = progress or (lambda share: None)
     layers = layers_of()
     programs = [layer.program for layer in layers]
-    before = measure_probes(progress=lambda share: tell(0.1 * share))
-    first = measure(programs, protocol=PROTOCOL, progress=lambda share: tell(0.1 + 0.25 * share))
-    bounds = classify(programs, [timing.minimum for timing in first], before.machine)
-    tell(0.5)
-    whole = [_whole(case) for case in WHOLE]
-    tell(0.55)
-    second = measure(programs, protocol=PROTOCOL, progress=lambda share: tell(0.55 + 0.3 * share))
-    whole = [(name, program, min(took, _took(program))) for name, program, took in whole]
-    both = before.joined(measure_probes(progress=lambda share: tell(0.9 + 0.1 * share)))
-    times = tuple((a.minimum, b.minimum) for a, b in zip(first, second, strict=True))
+    sentinels = Sentinels()
+
+    def part(start: float, end: float) -> Callable[[float], None]:
+        return lambda share: tell(start + (end - start) * share)
+
+    before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_BUDGET, sentinels=sentinels)
+    first = measure(programs, protocol=PROTOCOL, sentinels=sentinels, progress=part(0.1, 0.3))
+    bounds = classify(programs, [timing.seconds for timing in first], before.machine, sentinels)
+    whole = []
+    for number, (model, settings) in enumerate(WHOLE):
+        tell(0.35 + 0.3 * number / len(WHOLE))
+        program = network_of(predict(model, **settings)).program
+        whole.append(measure_in_place(program, budget=WHOLE_BUDGET, sentinels=sentinels))
+    second = measure(programs, protocol=PROTOCOL, sentinels=sentinels, progress=part(0.65, 0.9))
+    after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_BUDGET, sentinels=sentinels)
+    both = before.joined(after)
     forecasts = [predict_seconds(program, both) for program in programs]
+    hosts = [predict_seconds(passage.program, both) for passage in whole]
     return Validation(
         both,
         tuple(layers),
-        times,
-        tuple((name, predict_seconds(program, both, in_context=True).seconds, took) for name, program, took in whole),
+        tuple((a.seconds, b.seconds) for a, b in zip(first, second, strict=True)),
         tuple(
-            (predicted(host.terms, both.machine), bound, _naive(program, both))
+            Whole(_named(case), host.seconds, passage.seconds, passage.as_it_came, passage.resolved)
+            for case, host, passage in zip(WHOLE, hosts, whole, strict=True)
+        ),
+        functions_of(whole, hosts),
+        tuple(
+            (predicted(host, both), bound, _naive(program, both))
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)
         ),
+        tuple(a.resolved and b.resolved for a, b in zip(first, second, strict=True)),
         perf_counter() - began,
     )
 
 
-def _whole(case: Case) -> tuple[str, Program, float]:
+def functions_of(passages: Sequence[Passage], hosts: Sequence[HostTime]) -> tuple[Function, ...]:
+    """The functions that take at least `SHARE` of some program's time, those that take longest in all first."""
+    rows: dict[str, list[float]] = {}
+    shares: dict[str, float] = {}
+    for passage, host in zip(passages, hosts, strict=True):
+        own: dict[str, float] = {}
+        for (op, terms), took in zip(host.calls, passage.call_seconds(), strict=True):
+            row = rows.setdefault(op.name, [0, 0.0, 0.0])
+            for column, value in enumerate((1, terms.seconds, took)):
+                row[column] += value
+            own[op.name] = own.get(op.name, 0.0) + took
+        for name, took in own.items():
+            shares[name] = max(shares.get(name, 0.0), took / passage.seconds)
+    found = (Function(name, int(row[0]), row[1], row[2], shares[name]) for name, row in rows.items())
+    return tuple(sorted((each for each in found if each.share >= SHARE), key=lambda each: -each.measured))
+
+
+def _named(case: tuple[Architecture | str, dict[str, Any]]) -> str:
     model, settings = case
-    program = network_of(predict(model, **settings)).program
-    said = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "mode")
+    said = ", ".join(f"{name} {value}" for name, value in settings.items() if name in ("batch", "seq"))
     what = "forward" if settings["mode"] == "inference" else "training step"
-    return f"{model} {what} ({said})", program, _took(program)
-
-
-def _took(program: Program) -> float:
-    return measure([program], protocol=WHOLE_PROTOCOL, statistic="median")[0].seconds
+    return f"{model if isinstance(model, str) else model.title} {what} ({said})"
 
 
 def _naive(program: Program, calibration: Calibration) -> Verdict:

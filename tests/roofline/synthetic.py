@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host
-from costmodel.roofline.probes import probes
+from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Op
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.signature import Product, signature_of
 
 CALL = 1e-6
@@ -27,14 +31,73 @@ def took(op: Op) -> float:
 
 def calibration(**changes) -> Calibration:
     seconds = {probe.name: took(probe.op) for probe in probes()}
+    seconds |= {op.layer: took(op) for op in placed()}
     fields = {
         "machine": MACHINE,
         "created": "2026-01-02T03:04:05+00:00",
         "thorough": False,
         "took_seconds": 1.0,
-        "noisy": 0.0,
+        "unresolved": 0.0,
+        "doubt": 0.0,
         "load": 0.0,
         "steal": 0.0,
         "seconds": seconds | {EMPTY: STEP},
     }
     return Calibration(**(fields | changes))
+
+
+class Neighbour:
+    """A core whose other half a neighbour uses nine moments of ten, each of 10 to 60 ms: all takes 1.7 times as long.
+
+    Work takes 0 to 2 % longer than at its best by itself. always: the neighbour never rests. lies: every so manieth
+    reading of the CPU clock is of the time before. memory_disturbed: what streams memory takes twice as long.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.random = Random(0)
+        self.always = False
+        self.memory_disturbed = False
+        self.lies = 0
+        self._busy, self._until = True, 0.0
+        self._asked, self._last = 0, 0
+
+    def wall(self) -> int:
+        """Now [ns]."""
+        return round(self.now)
+
+    def cpu(self) -> int:
+        """The same, but for lies."""
+        self._asked += 1
+        if not (self.lies and self._asked % self.lies == 0):
+            self._last = round(self.now)
+        return self._last
+
+    def take(self, nanoseconds: float) -> None:
+        """Work that takes so long when undisturbed."""
+        left = nanoseconds * (1 + 0.02 * self.random.random())
+        while left > 0:
+            if self.now >= self._until:
+                self._busy = self.random.random() < 0.9
+                self._until = self.now + self.random.uniform(10e6, 60e6)
+            slower = 1.7 if self._busy or self.always else 1.0
+            done = min(left, (self._until - self.now) / slower)
+            self.now += max(done * slower, 1e-3)
+            left -= max(done, 1e-3)
+
+    def leave(self) -> None:
+        """Be at rest from now on."""
+        self.always, self._busy, self._until = False, False, float("inf")
+
+    def work(self, nanoseconds: float) -> Callable[[], None]:
+        """A call that takes so long."""
+        return lambda: self.take(nanoseconds)
+
+    def sentinels(self) -> Sentinels:
+        """Sentinels that feel the neighbour, with what is known after a second."""
+        found = Sentinels(self.work(12_000), lambda: self.take(40_000 if self.memory_disturbed else 20_000))
+        end = self.now + 1e9
+        while self.now < end:
+            found.core.read()
+            found.memory.read()
+        return found

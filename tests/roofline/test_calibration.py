@@ -25,6 +25,9 @@ from costmodel.roofline.calibration import (
     store,
 )
 from costmodel.roofline.host import this_machine
+from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.program import Program
+from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Timing
 from tests.roofline.synthetic import MACHINE, calibration
 
@@ -183,11 +186,23 @@ def test_two_calibrations_join_to_the_faster_of_each_probe() -> None:
     assert slow.joined(calibration()).seconds == calibration().seconds == calibration().joined(slow).seconds
 
 
-def test_a_noisy_one_is_said_to_be() -> None:
+def test_unresolved_probes_are_said_and_widen_every_interval() -> None:
     now = datetime.now(UTC).isoformat()
-    assert calibration(noisy=0.3, created=now).warnings == [
-        "30% of the probes are noisy: calibrate again when the machine is at rest"
+    doubtful = calibration(unresolved=0.3, doubt=0.2, created=now)
+    assert doubtful.warnings == [
+        "30% of the probes are unresolved, for lack of undisturbed moments, so that predictions may be off by 20% "
+        "more: calibrate again when the machine is at rest"
     ]
+    program = next(program for program in programs() if len(program) > 1)
+    low, high = predict_seconds(program, doubtful).interval
+    lower, higher = predict_seconds(program, calibration()).interval
+    assert low < lower <= higher < high
+    assert high >= 1.2 * predict_seconds(program, doubtful).seconds
+
+
+def programs() -> list[Program]:
+    calls = cm.predict("mlp-lenet-300-100", mode="inference").run.root.calls()
+    return [forward_program(call) for call in calls]
 
 
 def test_a_joined_calibration_has_rates_of_its_own() -> None:
@@ -217,13 +232,32 @@ def test_without_a_calibration_there_is_no_machine() -> None:
         cm.roofline.machine()
 
 
-def test_one_that_is_mostly_noise_serves_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_with_too_much_unresolved_serves_and_is_kept_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(calibration())
     before = path.read_bytes()
-    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(noisy=0.88))
-    found = calibrate()
-    assert "88% of the probes are noise, so it is not kept: calibrate at rest" in found.warnings
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=storage.MOST_UNRESOLVED + 0.01))
+    assert calibrate().unresolved > storage.MOST_UNRESOLVED
     assert path.read_bytes() == before
+    found = calibrate(keep=True)
+    assert read(path, MACHINE) == found
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=storage.MOST_UNRESOLVED))
+    assert read(path_of(MACHINE), MACHINE) != calibrate() == read(path, MACHINE)
+    calibrate(keep=False)
+
+
+def test_one_that_is_made_and_not_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=0.9))
+    said: list[str] = []
+    calibrated(say=said.append)
+    assert "calibrating now, which takes about 10 s on a host at rest, and up to 45 s on one that is not" in said[0]
+    assert said[1].startswith("this calibration is not kept")
+    assert not path_of(MACHINE).exists()
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, True, "60", float("nan"), float("inf"), 1e6])
+def test_a_budget_is_a_time(budget: object) -> None:
+    with pytest.raises(CostModelError, match="is not from 1 to 3,600 seconds"):
+        calibrate(budget=budget)  # type: ignore[arg-type]
 
 
 def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +265,5 @@ def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     nothing = Timing((0.0,) * 3)
     monkeypatch.setattr(storage, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
-    monkeypatch.setattr(storage, "measure", lambda programs, **_: [nothing] * len(programs))
     with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):
         storage.measure_probes()

@@ -2,23 +2,27 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 import costmodel as cm
+from costmodel.display.table import Page, written_for
 from costmodel.errors import CostModelError
 from costmodel.roofline.calibration import ceilings_of
-from costmodel.roofline.checking import Check, Gain, check
-from costmodel.roofline.classification import Verdict
+from costmodel.roofline.checking import Check, Gain, check, parts_of
+from costmodel.roofline.classification import BOUNDS, Verdict
 from costmodel.roofline.hosttime import predict_seconds
-from costmodel.roofline.program import Layout, lay_out
+from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.reference import Buffer
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
-from tests.roofline.synthetic import MACHINE, calibration
+from tests.roofline.synthetic import MACHINE, calibration, took
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +40,22 @@ CNN = cm.CNN(
     ],
 )
 GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
-SETTINGS = {"rounds": 1, "calibration": calibration(), "classes": False}
+SETTINGS: dict[str, Any] = {"rounds": 1, "calibration": calibration(), "classes": False, "reuse": "warm"}
+
+
+def in_place(rounds: int | None) -> dict[str, Any]:
+    """To run the whole model so many times."""
+    return {**SETTINGS, "reuse": "in place", "rounds": rounds}
+
+
+def alone(reuse: int | str) -> dict[str, Any]:
+    """To run each layer by itself."""
+    return {**SETTINGS, "reuse": reuse}
 
 
 @pytest.fixture(scope="module")
 def mlp() -> Check:
-    return check(MLP, batch=3, rounds=1, calibration=calibration())
+    return check(MLP, batch=3, rounds=1, calibration=calibration(), reuse="warm")
 
 
 @pytest.mark.parametrize(("model", "asked"), [(MLP, {"batch": 3}), (CNN, {"batch": 2}), (GPT, {"seq": 5})])
@@ -81,7 +95,7 @@ def test_identical_programs_are_measured_once() -> None:
     assert len({layer.program for layer in found.layers}) == len(found.layers)
 
 
-@pytest.mark.parametrize("reuse", [0, "64 KiB"])
+@pytest.mark.parametrize("reuse", ["warm", 0, "64 KiB"])
 def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[int] = []
 
@@ -90,8 +104,100 @@ def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch:
         return lay_out(persistent, *calls)
 
     monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
-    found = check(MLP, batch=3, reuse=reuse, **SETTINGS)
+    found = check(MLP, batch=3, **alone(reuse))
     assert len(laid_out) == len({layer.program for layer in found.layers})
+
+
+class Clockwork:
+    """Calls that take as long as they are told, on clocks that agree; nothing else takes any time.
+
+    slower: by what all takes longer now.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Op], float]) -> None:
+        self.now, self.slower = 0.0, 1.0
+        self.seconds = seconds
+        for name in ("perf_counter_ns", "thread_time_ns"):
+            monkeypatch.setattr(f"costmodel.roofline.passage.time.{name}", lambda: round(self.now))
+        monkeypatch.setattr(Program, "bind", lambda program: [(self.call, (op,), {}) for op in program])
+        monkeypatch.setattr("costmodel.roofline.checking.Sentinels", lambda: Sentinels(self.sentinel, self.sentinel))
+
+    def call(self, op: Op) -> None:
+        self.now += 1e9 * self.seconds(op) * self.slower
+
+    def sentinel(self) -> None:
+        self.now += 12_000 * self.slower
+
+
+def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as long as predicted; no call is forgotten or counted twice."""
+    Clockwork(monkeypatch, lambda op: 2 * took(op))
+    cases: list[tuple[Any, dict]] = [(GPT, {"seq": 5}), (MLP, {"batch": 3, "mode": "train"}), (CNN, {"batch": 2})]
+    for model, settings in cases:
+        found = check(model, **settings, **in_place(5))
+        assert found.passage is not None
+        assert found.resolved == 1
+        whole = sum(2 * took(op) for op in found.passage.program)
+        assert found.measured_seconds == pytest.approx(whole, rel=1e-3)
+        assert found.as_it_came == pytest.approx(whole, rel=1e-3)
+        assert found.error == pytest.approx(-0.5, abs=0.02)
+        assert [layer.error for layer in found.layers] == pytest.approx([-0.5] * len(found.layers), abs=0.08)
+        assert found.disturbance == pytest.approx(1, abs=1e-3)
+
+
+def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clockwork(monkeypatch, took)
+    said: list[str] = []
+    found = check(GPT, seq=5, **in_place(None), say=said.append)
+    assert found.passage is not None
+    assert 3 <= len(found.passage.whole) <= 6, "no longer than it takes to settle"
+    (told,) = said
+    assert told.startswith("a pass is predicted to take ")
+    assert "measuring takes up to" in told
+
+
+def test_the_optimizer_s_step_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clockwork(monkeypatch, took)
+    found = check(MLP, batch=3, mode="train", optimizer="adamw", **in_place(3))
+    (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
+    assert (step.name, step.kind) == ("optimizer's step", "adamw")
+    assert found.passage is not None
+    ops = [op for op in found.passage.program if op.phase == "optimizer"]
+    assert step.calls == len(ops)
+    assert step.measured_seconds == pytest.approx(sum(map(took, ops)), rel=1e-3)
+    assert step.pointwise_flops == sum(op.pointwise for op in ops) > 0
+
+
+def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven sentinels of ten find that all takes 1.7 times as long."""
+    clockwork, turns = Clockwork(monkeypatch, took), count()
+    steady = clockwork.sentinel
+
+    def sentinel() -> None:
+        clockwork.slower = 1.0 if next(turns) % 10 in (0, 1, 5) else 1.7
+        steady()
+
+    monkeypatch.setattr(clockwork, "sentinel", sentinel)
+    found = check(GPT, seq=5, **in_place(60))
+    assert found.passage is not None
+    whole = sum(map(took, found.passage.program))
+    assert found.resolved == 1
+    assert found.measured_seconds == pytest.approx(whole, rel=1e-3)
+    assert found.as_it_came > 1.2 * whole
+    assert "as it came" in str(found)
+
+
+def test_layers_without_an_undisturbed_moment_are_shown_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    clockwork = Clockwork(monkeypatch, took)
+    monkeypatch.setattr("costmodel.roofline.sentinels.Sentinel.rests", lambda *_: False)
+    found = check(GPT, seq=5, **in_place(4))
+    assert clockwork.now > 0
+    assert found.resolved == 0
+    assert found.errors.predicted == ()
+    assert not found.fails(0.0)
+    assert all(layer.full_name in str(found) for layer in found.layers)
+    assert any("are unresolved" in warning for warning in found.warnings)
+    assert json.loads(found.to_json())["errors"]["median"] is None
 
 
 def test_totals_are_sums_and_shares_add_up_to_one(mlp: Check) -> None:
@@ -136,9 +242,47 @@ def test_classes_are_predicted_measured_and_the_textbook_s(mlp: Check) -> None:
     assert all(isinstance(layer.measured_class, Verdict) for layer in mlp.layers)
     assert len(mlp.agreement.pairs) == len(mlp.textbook_agreement.pairs) == len(mlp.layers)
     assert {layer.textbook_class.bound for layer in mlp.layers} <= {"compute", "memory"}
+    assert {layer.measured_class.bound for layer in mlp.layers if layer.measured_class} <= set(BOUNDS)
     without = check(MLP, batch=3, **SETTINGS)
     assert {layer.measured_class for layer in without.layers} == {None}
     assert without.to_dict()["agreement"] is None
+
+
+def test_parts_of_a_model_are_those_a_reader_knows() -> None:
+    gpt = check(GPT, seq=5, **SETTINGS)
+    assert {gain.name for gain in gpt.part_gains} == {"attention", "MLP", "norms", "embedding", "head"}
+    assert {layer.part for layer in gpt.layers if layer.name == "block.add_attention"} == {"attention"}
+    assert math.fsum(gain.share for gain in gpt.part_gains) == pytest.approx(1)
+    calls = cm.predict("resnet18", mode="inference", image=64).run.root.calls()
+    parts = parts_of({call.name: call.kind.kind for call in calls})
+    assert [*dict.fromkeys(parts.values())] == ["stem", "basic", "stage1", "stage2", "stage3", "head"]
+    assert parts["conv"] == parts["max_pool"] == "stem"
+    calls = cm.predict("vgg16", mode="inference", image=64).run.root.calls()
+    assert parts_of({call.name: call.kind.kind for call in calls})["max_pool2"] == "repeat2"
+
+
+def test_the_verdict_comes_first_and_says_what_takes_the_time_what_binds_it_and_how_far_off(mlp: Check) -> None:
+    lines = str(mlp).splitlines()
+    assert lines[1].startswith("takes ")
+    assert "as it came" in lines[1]
+    assert lines[2].startswith("bound by: ")
+    assert lines[3].startswith("predicted ")
+    layers = tuple(
+        replace(layer, timing=Timing((2 * layer.host.seconds, 4 * layer.host.seconds, 4 * layer.host.seconds)))
+        for layer in mlp.layers
+    )
+    told = replace(mlp, layers=layers)
+    assert "2.00 ×" in told.verdict[0]
+    assert "50.0% too short; layers: median error 50.0%" in told.verdict[2]
+
+
+def test_a_narrow_terminal_keeps_the_columns_that_matter(mlp: Check) -> None:
+    with written_for(Page(80)):
+        lines = str(mlp).splitlines()
+    table = lines[lines.index(next(line for line in lines if line.startswith("layer"))) :]
+    assert all(name in table[0] for name in ("layer", "measured", "share", "off", "bound by"))
+    assert max(map(len, table[: len(mlp.layers) + 3])) <= 80
+    assert any("no room for" in line for line in table)
 
 
 def test_every_view_has_every_layer(mlp: Check) -> None:
@@ -171,7 +315,7 @@ def test_levels_differ_only_in_what_is_predicted() -> None:
 
 def test_cold_layers_are_predicted_as_cold_and_say_so() -> None:
     wide = cm.MLP(sizes=[400, 500, 9], activation="relu")
-    warm, cold = check(wide, batch=60, **SETTINGS), check(wide, batch=60, reuse="16 MiB", **SETTINGS)
+    warm, cold = check(wide, batch=60, **SETTINGS), check(wide, batch=60, **alone("16 MiB"))
     assert cold.predicted_seconds > warm.predicted_seconds
     assert "cold (16.0 MiB between two runs)" in str(cold)
     assert "warm" in str(warm)
@@ -180,11 +324,13 @@ def test_cold_layers_are_predicted_as_cold_and_say_so() -> None:
 
 def test_ceilings_are_what_was_measured() -> None:
     told = ceilings_of(calibration())
-    assert [ceiling.name for ceiling in told] == ["float32", "float64", "L1", "L2", "memory"]
+    assert [ceiling.name for ceiling in told] == ["matmul float32", "L1", "L2", "DRAM"]
     assert told[0].rate == calibration().rates.peak("float32")
     assert told[-1].at(2.0) == 2 * calibration().rates.memory_bandwidth
+    exponential = ceilings_of(calibration(), functions=["exp"])[1]
+    assert (exponential.name, exponential.rate) == ("exp", pytest.approx(1e9, rel=0.01)), "a nanosecond an element"
     bare = calibration(machine=replace(MACHINE, caches=()))
-    assert [ceiling.name for ceiling in ceilings_of(bare)] == ["float32", "float64", "memory"]
+    assert [ceiling.name for ceiling in ceilings_of(bare)] == ["matmul float32", "DRAM"]
 
 
 def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
@@ -193,7 +339,7 @@ def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
         name: 100 * took for name, took in seconds.items() if name.startswith(("curve add 6144 ", "curve add 24576 "))
     }
     told = ceilings_of(calibration(seconds=seconds | slow))
-    assert [ceiling.name for ceiling in told] == ["float32", "float64", "L2", "memory"]
+    assert [ceiling.name for ceiling in told] == ["matmul float32", "L2", "DRAM"]
 
 
 @pytest.mark.parametrize(
@@ -205,9 +351,15 @@ def test_a_level_that_seems_slower_than_the_next_has_no_ceiling() -> None:
         ({"rounds": 2.5}, "rounds 2.5"),
         ({"reuse": "64"}, "no unit"),
         ({"reuse": "900 TiB"}, "is free"),
+        ({"budget": 0}, "budget 0"),
+        ({"budget": "8"}, "budget '8'"),
         ({"batch": 0}, "batch"),
         ({"attention": "flash"}, "attention"),
         ({"precision": "bf16"}, "fp32"),
+        ({"device": "cpu"}, "device='cpu' has no effect on what NumPy runs: leave it out"),
+        ({"allocator": "cuda"}, "allocator='cuda' has no effect"),
+        ({"mode": "train", "update": "foreach"}, "update='foreach' has no effect"),
+        ({"checkpoint": "block", "mode": "train"}, "checkpoint"),
         ({"batch": 10**9}, "use a smaller batch"),
     ],
 )
@@ -217,6 +369,7 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_measured(asked: di
 
     monkeypatch.setattr("costmodel.roofline.checking.calibrated", never)
     monkeypatch.setattr("costmodel.roofline.checking.measure", never)
+    monkeypatch.setattr("costmodel.roofline.checking.measure_in_place", never)
     assert said in error_of(lambda: check(MLP, **asked))
 
 

@@ -12,7 +12,7 @@ from costmodel.roofline import calibration as storage
 from costmodel.roofline import validation
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.classification import Verdict
-from costmodel.roofline.validation import Validation, layers_of
+from costmodel.roofline.validation import Function, Validation, Whole, layers_of
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, calibration
 
@@ -28,7 +28,8 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
 
 def test_calibrate_says_what_it_found_and_where_it_is(capsys, measured: Calibration) -> None:
     outcome = here(capsys, "roofline", "calibrate")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 0
+    assert outcome.err == "note: calibrating takes about 10 s on a host at rest, and up to 45 s on one that is not\n"
     assert "Abacus" in outcome.out
     assert "products float32: 100.0 GFLOP/s at most" in outcome.out
     assert str(storage.path_of(MACHINE)) in outcome.out
@@ -40,7 +41,20 @@ def test_calibrate_in_json_is_the_calibration(capsys, measured: Calibration) -> 
     assert Calibration.model_validate_json(outcome.out) == measured
 
 
+def test_too_much_unresolved_is_not_kept_unless_asked_for(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=0.6, doubt=0.4))
+    outcome = here(capsys, "roofline", "calibrate", "--budget", "2")
+    assert outcome.code == 1
+    assert "about 2 s on a host at rest, and up to 2 s" in outcome.err
+    assert "warning: 60% of the probes are unresolved" in outcome.out
+    assert "not kept: more than 25% of the probes are unresolved (--keep keeps it)" in outcome.out
+    assert not storage.path_of(MACHINE).exists()
+    assert here(capsys, "roofline", "calibrate", "--keep").code == 0
+    assert storage.path_of(MACHINE).exists()
+
+
 def test_bad_input_is_one_line(capsys) -> None:
+    refused(here(capsys, "roofline", "calibrate", "--budget", "0"), "budget 0", "from 1 to 3,600")
     refused(here(capsys, "roofline", "calibrate", "--threads", "0"), "threads 0", "from 1 to 1")
     refused(here(capsys, "roofline", "calibrat"), "'calibrat'", "'calibrate'")
 
@@ -54,13 +68,16 @@ def test_help_has_examples(capsys, command: str) -> None:
 
 def found() -> Validation:
     layers = tuple(layers_of([("mlp-lenet-300-100", {"batch": 32})]))
-    compute, memory = Verdict("compute"), Verdict("memory", "L2", close=True)
+    compute, memory = Verdict("matmul"), Verdict("cache", "L2", close=True)
+    last = len(layers) - 1
     return Validation(
         calibration(),
         layers,
-        tuple((1e-4 * (i + 1), 1.1e-4 * (i + 1)) for i, _ in enumerate(layers)),
-        (("one", 1.1, 1.0), ("two", 0.9, 1.0), ("three", 3.0, 2.0)),
-        tuple((compute, memory if i else compute, memory) for i, _ in enumerate(layers)),
+        tuple((1e-4 * (i + 1), (1.1 if i < last else 9) * 1e-4 * (i + 1)) for i, _ in enumerate(layers)),
+        (Whole("one", 1.1, 1.0), Whole("two", 0.9, 1.0), Whole("three", 3.0, 2.0, 4.0, 0.7)),
+        (Function("exp", 12, 0.5, 1.0, 0.3),),
+        tuple((compute, memory if i else compute, Verdict("memory")) for i, _ in enumerate(layers)),
+        tuple(i < last for i, _ in enumerate(layers)),
         80.0,
     )
 
@@ -69,10 +86,23 @@ def test_validate_prints_every_model_the_floor_and_the_worst_cases(capsys, monke
     monkeypatch.setattr(validation, "validate", lambda _: found())
     outcome = here(capsys, "roofline", "validate")
     assert (outcome.code, outcome.err) == (0, "")
-    for said in ("6 overheads", "two measurements of the same layer", "worst", "three", "+50.0%", "kappa"):
+    for said in (
+        "6 overheads",
+        "two measurements of the same layer",
+        "worst",
+        "three",
+        "+50.0%",
+        "kappa",
+        "-50%",
+        "2.00",
+        "recall",
+    ):
         assert said in outcome.out
     data = json.loads(here(capsys, "roofline", "validate", "--json").out)
     assert data["whole"] == pytest.approx({"median": 0.1, "p90": 0.42, "worst": 0.5, "r_squared": 0.4237}, rel=1e-3)
-    assert data["floor"]["median"] == pytest.approx(1 - 1 / 1.1)
+    assert data["floor"]["worst"] == pytest.approx(1 - 1 / 1.1), "what is unresolved is not judged"
+    assert data["floor_of_all"]["worst"] == pytest.approx(1 - 1 / 9)
+    assert data["resolved"] == pytest.approx(1 - 1 / len(found().layers))
+    assert data["functions"][0]["bias"] == -0.5
     assert data["agreement_where_clear"]["layers"] == 1
     assert set(data["models"]) == {"1", "2", "3", "4", "5", "6"}

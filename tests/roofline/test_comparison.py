@@ -57,7 +57,8 @@ def test_every_view_of_a_profile_has_every_pass(profiled: Profile) -> None:
     data = json.loads(profiled.to_json())
     assert list(data["passes"]) == ["forward", "forward+backward"]
     latency = data["passes"]["forward"]["latency"]
-    assert latency["minimum"] <= latency["p50"] <= latency["p95"] <= latency["p99"]
+    assert latency["minimum"] <= latency["p50"]
+    assert latency["p95"] is latency["p99"] is None, "two samples say nothing of one in twenty"
     assert latency["interval"][0] <= latency["seconds"] <= latency["interval"][1]
     assert all(name in text for name in data["passes"] for text in (str(profiled), profiled._repr_html_()))
 
@@ -100,6 +101,18 @@ def test_more_samples_never_widen_what_is_certain() -> None:
     assert low <= lower <= higher <= high
 
 
+def test_what_is_unresolved_then_or_now_is_no_regression(checked: Check) -> None:
+    then = baseline.baseline_of(checked).model_copy(update={"unresolved": []})
+    first, *_ = then.samples
+    slow = then.model_copy(update={"samples": {name: [9.0 * max(s)] * 9 for name, s in then.samples.items()}})
+    outcomes = {c.name: c.outcome for c in baseline.changes_between(then, slow).changes}
+    assert set(outcomes.values()) == {"slower"}
+    doubtful = slow.model_copy(update={"unresolved": [first]})
+    outcomes = {c.name: c.outcome for c in baseline.changes_between(then, doubtful).changes}
+    assert outcomes.pop(first) == "unresolved"
+    assert set(outcomes.values()) == {"slower"}
+
+
 def test_models_are_measured_side_by_side_and_profiles_apart(profiled: Profile) -> None:
     side = compare(MLP, cm.MLP(sizes=[7, 600, 600, 5]), batch=3, rounds=3)
     assert side.together
@@ -131,7 +144,7 @@ def test_a_baseline_comes_back_as_it_was(tmp_path, checked: Check, profiled: Pro
             update={"created": baseline.read(path).created}
         )
         changes = baseline.against(found, baseline.read(path)).changes
-        assert {change.outcome for change in changes} == {"as before"}
+        assert {change.outcome for change in changes} <= {"as before", "unresolved"}
     assert [p.name for p in tmp_path.iterdir()] == ["base.json"]
 
 
@@ -140,7 +153,7 @@ def test_a_baseline_comes_back_as_it_was(tmp_path, checked: Check, profiled: Pro
 )
 def test_only_what_is_beyond_noise_and_drift_is_a_change(checked: Check, factor: float, outcome: str) -> None:
     """The baseline took `factor` times as long."""
-    now = baseline.baseline_of(checked)
+    now = baseline.baseline_of(checked).model_copy(update={"unresolved": []})
     first = next(iter(now.samples))
     then = now.model_copy(update={"samples": now.samples | {first: [factor * min(now.samples[first])] * 9}})
     still = {name: [min(values)] * 9 for name, values in now.samples.items()}
@@ -150,7 +163,7 @@ def test_only_what_is_beyond_noise_and_drift_is_a_change(checked: Check, factor:
 
 
 def test_layers_that_are_new_or_gone_are_said_to_be(checked: Check) -> None:
-    now = baseline.baseline_of(checked)
+    now = baseline.baseline_of(checked).model_copy(update={"unresolved": []})
     first, *_ = now.samples
     then = {f"{name}s" if name == first else name: values for name, values in now.samples.items()}
     outcomes = {

@@ -9,12 +9,13 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import SettingError
-from costmodel.roofline.calibration import Calibration, calibration_networks
-from costmodel.roofline.hosttime import LEVELS, Context, Terms, context_of, predict_seconds, reuse_distances
-from costmodel.roofline.probes import CURVE_BYTES, RESIDENT_BYTES
-from costmodel.roofline.program import Program, Span
+from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.hosttime import LEVELS, predict_seconds
+from costmodel.roofline.probes import COLD_BYTES, CURVE_BYTES, RESIDENT_BYTES, WINDOW_BYTES, placed, probes
+from costmodel.roofline.program import Program, Span, program_of
 from costmodel.roofline.rates import Table, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.tape import Tape
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
@@ -116,28 +117,6 @@ def test_the_interval_holds_the_prediction_and_widens_with_doubt(abacus: Calibra
     assert wide.error > predict_seconds(program, abacus).error
 
 
-def test_context_multiplies_each_kind_of_time() -> None:
-    tape = Tape()
-    tape.exp(tape.array((3, 5), "input"))
-    product = tape.matmul(tape.array((3, 5), "input"), tape.array((5, 2), "weight"))
-    terms = Terms(compute=1.0, memory=2.0, overhead=3.0, rows=4.0, reach=5.0)
-    context = Context((2.0, 3.0, 5.0, 11.0, 13.0))
-    assert product.shape == (3, 2)
-    assert context.applied(tape.ops[0], terms) == Terms(5.0, 10.0, 39.0, 44.0, 5.0)
-    assert context.applied(tape.ops[1], terms) == Terms(2.0, 6.0, 39.0, 44.0, 5.0)
-
-
-def test_context_is_learnt_from_networks_that_took_longer(abacus: Calibration) -> None:
-    assert context_of(abacus).factors == (1.0,) * 5
-    whole = {name: predict_seconds(program, abacus).seconds for name, program in calibration_networks().items()}
-    as_alone = calibration(seconds={**abacus.seconds, **whole})
-    assert context_of(as_alone).factors == pytest.approx((1.0,) * 5, rel=1e-3)
-    longer = calibration(seconds={**abacus.seconds, **{name: 1.4 * value for name, value in whole.items()}})
-    program = network_of(cm.predict("mlp-lenet-300-100", batch=32)).program
-    alone = predict_seconds(program, longer).seconds
-    assert predict_seconds(program, longer, in_context=True).seconds == pytest.approx(1.4 * alone, rel=0.1)
-
-
 def test_tables_interpolate_in_logarithms_and_stay_at_their_ends() -> None:
     table = Table((1, 100), (2, 200))
     assert table(10) == pytest.approx(20)
@@ -186,3 +165,44 @@ def test_a_span_is_never_nearer_than_itself() -> None:
 def test_parts_of_what_was_touched_were_touched() -> None:
     whole, part, other = span(0, 1000), Span(500, 600, 100), span(5000, 10)
     assert inf not in [d for call in reuse_distances([(whole, other), (part, other)]) for d in call]
+
+
+def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
+    """Its code was evicted by what was touched since its last call, whichever arrays that were."""
+    slow = {f"cold sqrt {size}": CALL + 5e-6 for size in COLD_BYTES}
+    by = calibration(seconds=calibration().seconds | slow)
+
+    def sqrt_overhead(elements: int) -> float:
+        t = Tape()
+        x, few = t.array((elements,), "input"), t.array((4,), "input")
+        t.sqrt(few)
+        t.exp(x, out=x)
+        found = predict_seconds(program_of(t.ops, [x, t.ops[0].output]), by)
+        return next(terms.overhead for op, terms in found.calls if op.name == "sqrt")
+
+    assert sqrt_overhead(4_000_000) == pytest.approx(CALL + 5e-6, rel=0.02)
+    assert sqrt_overhead(100) == pytest.approx(CALL, rel=0.02)
+    assert sqrt_overhead(30_000) <= sqrt_overhead(300_000) <= sqrt_overhead(3_000_000)
+
+
+def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
+    seconds = calibration().seconds
+    name = f"windows {WINDOW_BYTES[-1]} float32"
+    by = calibration(seconds=seconds | {name: 5 * seconds[name]})
+    pool = layer("resnet18", "max_pool", batch=64)
+    plain = layer("resnet18", "relu", batch=64)
+    assert predict_seconds(pool, by).seconds > 1.5 * predict_seconds(pool, calibration()).seconds
+    assert predict_seconds(plain, by).seconds == pytest.approx(predict_seconds(plain, calibration()).seconds)
+
+
+def test_weights_from_memory_cost_what_products_in_place_say() -> None:
+    """Weights that were last touched a pass ago, or that no cache holds, take 0.1 ns a byte beside the arithmetic."""
+    slow = dict(slow_memory().seconds)
+    products = {probe.name: probe.op for probe in probes() if probe.name.startswith("product ")}
+    far = {name: op.operands[1].bytes for name, op in products.items() if op.operands[1].bytes > 2 * RESIDENT_BYTES}
+    far |= {op.layer: op.operands[1].bytes for op in placed() if op.name == "matmul"}
+    known = {name: slow[name] + 1e-10 * size for name, size in far.items()}
+    program = network_of(cm.predict(cm.MLP(sizes=[2000, 2500, 2500, 2500, 2500]), batch=64, mode="inference")).program
+    hidden, exposed = (predict_seconds(program, calibration(seconds=seconds)) for seconds in (slow, slow | known))
+    weights = sum(ref.bytes for ref in program.weights)
+    assert exposed.seconds - hidden.seconds == pytest.approx(1e-10 * weights, rel=0.25)

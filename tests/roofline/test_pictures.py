@@ -23,7 +23,7 @@ KINDS = ("roofline", "scatter", "bars")
 @pytest.fixture(scope="module")
 def found() -> Check:
     gpt = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
-    return check(gpt, seq=5, rounds=1, classes=False, calibration=calibration())
+    return check(gpt, seq=5, rounds=1, classes=False, reuse="warm", calibration=calibration())
 
 
 def test_a_dot_is_a_program_and_shares_are_of_all(found: Check) -> None:

@@ -61,3 +61,14 @@ def test_looked_up_tables_are_touched_only_where_they_are_looked_up() -> None:
     (spans,) = program_of(t.ops, [y]).touched
     assert [s.bytes for s in spans] == [3 * 8 * 4, 3 * 8, 3 * 8 * 4]
     assert len(spans) == len(t.ops[0].accesses)
+
+
+def test_a_stride_touches_whole_lines() -> None:
+    t = Tape()
+    x = t.array((4, 3, 40, 40), "input")
+    windows = x.windows((2, 2), (2, 2), (1, 1), (20, 20))[:, :, 0, 1]
+    t.exp(windows)
+    t.exp(x[:, :, :, ::30])
+    program = program_of(t.ops, [op.output for op in t.ops])
+    assert [s.bytes for s in program.touched[0]] == [2 * windows.bytes, windows.bytes]
+    assert program.touched[1][0].bytes == LINE // 4 * (4 * 3 * 40 * 2 * 4), "a line an element"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.roofline import calibration as storage
+from costmodel.roofline.recorder import IDLE, PLAIN
 from tests.command import here, refused
 from tests.roofline.synthetic import MACHINE, calibration
 
@@ -23,6 +24,8 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
+    monkeypatch.setattr("costmodel.roofline.timing._settled", lambda *_: True)
+    monkeypatch.setattr("costmodel.roofline.passage.Group.settled", True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text("architecture: mlp\nsizes: [7, 24, 5]\n")
 
@@ -83,6 +86,33 @@ def test_a_baseline_is_kept_and_regressions_fail(capsys, command: str) -> None:
     assert data["against"]["regressions"] == len(kept["samples"])
 
 
+def test_a_check_that_was_kept_is_drawn_again_without_measuring(capsys, monkeypatch) -> None:
+    assert here(capsys, "roofline", "check", "tiny.yaml", *QUICK, "--save", "saved.json").code == 0
+    monkeypatch.setattr(storage, "measure_probes", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("costmodel.roofline.checking.measure_in_place", lambda *_, **__: pytest.fail("measured"))
+    drawn = here(capsys, "roofline", "plot", "saved.json", "--kind", "all", "--out", "a.html")
+    assert (drawn.code, drawn.out) == (0, "wrote a.html\n")
+    page = Path("a.html").read_text()
+    assert page.count("js-plotly-plot") >= 1
+    assert page.count("<figure>") == 3
+    assert "MLP: one forward" in page
+    drawn = here(capsys, "roofline", "plot", "saved.json", "--kind", "all", "--out", "a.png")
+    assert drawn.out == "wrote a-roofline.png, a-scatter.png, a-bars.png\n"
+    assert all(Path(f"a-{kind}.png").stat().st_size > 1000 for kind in ("roofline", "scatter", "bars"))
+
+
+def test_a_baseline_of_a_profile_has_no_picture(capsys) -> None:
+    assert here(capsys, "roofline", "profile", "tiny.yaml", *QUICK, "--save", "base.json").code == 0
+    refused(here(capsys, "roofline", "plot", "base.json"), "base.json keeps no check")
+
+
+@pytest.mark.parametrize("command", ["check", "plot", "profile", "compare"])
+def test_what_changes_nothing_is_not_offered(capsys, command: str) -> None:
+    text = here(capsys, "roofline", command, "--help").out
+    assert not [name for name in (*IDLE, *PLAIN, "precision", "cache", "past") if f"--{name} " in text]
+    assert all(f"--{name} " in text for name in ("batch", "seq", "mode", "optimizer", "loss"))
+
+
 def test_pictures_and_pages_are_written(capsys) -> None:
     drawn = here(capsys, "roofline", "plot", "tiny.yaml", "--no-classes", *QUICK, "--kind", "bars", "--out", "a.png")
     assert (drawn.code, drawn.out) == (0, "wrote a.png\n")
@@ -115,11 +145,14 @@ def test_profile_and_compare_in_json(capsys) -> None:
         ("plot tiny.yaml --out a.doc", ".png"),
         ("plot tiny.yaml --kind pie", "roofline"),
         ("profile gpt2-xl --batch 100000", "use a smaller batch"),
-        ("profile tiny.yaml --precision bf16", "fp32"),
+        ("profile tiny.yaml --precision bf16", "--precision"),
+        ("check tiny.yaml --device cpu", "--device"),
+        ("plot saved.json --batch 3", "leave out"),
         ("compare tiny.yaml", "OTHER"),
         ("compare tiny.yaml other.yaml", "other.yaml"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_measured(capsys, monkeypatch, arguments: str, said: str) -> None:
     monkeypatch.setattr(storage, "measure_probes", lambda *_: pytest.fail("measured"))
+    Path("saved.json").write_text('{"format": 1, "question": "?"}')
     refused(here(capsys, "roofline", *arguments.split()), said)

@@ -10,7 +10,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from costmodel.roofline import timing
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Protocol, Timing, at_rest, time_calls
+from tests.roofline.synthetic import Neighbour
 
 
 class Clock:
@@ -31,6 +33,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.fixture
+def neighbour(monkeypatch: pytest.MonkeyPatch) -> Neighbour:
+    found = Neighbour()
+    monkeypatch.setattr(timing.time, "thread_time_ns", found.cpu)
+    monkeypatch.setattr(timing.time, "perf_counter_ns", found.wall)
+    return found
+
+
 def taking(clock: Clock, nanoseconds: int):
     def call() -> None:
         clock.now += nanoseconds
@@ -46,14 +56,14 @@ def test_each_call_is_timed_for_itself(clock: Clock) -> None:
 
 
 def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clock) -> None:
-    protocol = Protocol(rounds=8, burst=3, least_rounds=3, sample_seconds=1e-4, item_seconds=0.1)
+    protocol = Protocol(rounds=8, least_rounds=3, enough=0, sample_seconds=1e-4, item_seconds=0.1)
     short, long, longest = time_calls([taking(clock, n) for n in (1_000, 5_000_000, 1_000_000_000)], protocol)
-    assert (short.inner, short.count) == (100, 24)
-    assert (long.inner, long.count) == (1, 3 * (100 // 25))
-    assert (longest.inner, longest.count) == (1, 9)
+    assert (short.inner, short.count) == (100, 8)
+    assert (long.inner, long.count) == (1, 7), "three passes of 5 ms a turn, until 100 ms are over"
+    assert (longest.inner, longest.count) == (1, 3)
 
 
-def test_rounds_are_interleaved(clock: Clock) -> None:
+def test_turns_are_interleaved(clock: Clock) -> None:
     order: list[str] = []
 
     def named(name: str):
@@ -63,7 +73,7 @@ def test_rounds_are_interleaved(clock: Clock) -> None:
 
         return call
 
-    time_calls([named("a"), named("b")], Protocol(rounds=2, least_rounds=1))
+    time_calls([named("a"), named("b")], Protocol(rounds=2, least_rounds=1, enough=0))
     turns = [name for name, before in zip(order, ["", *order], strict=False) if name != before]
     assert turns == ["a", "b"] * 3, "warmed up once, then two rounds"
 
@@ -74,7 +84,7 @@ def test_warming_up_ends_when_it_no_longer_helps(clock: Clock) -> None:
     def settling() -> None:
         clock.now += max(1_000_000 >> next(calls), 1_000)
 
-    assert time_calls([settling], Protocol(rounds=1, least_rounds=1))[0].median == pytest.approx(1e-6)
+    assert time_calls([settling], Protocol(rounds=1, least_rounds=1, enough=0))[0].median == pytest.approx(1e-6)
 
 
 def test_nothing_collects_garbage_and_blas_has_one_thread_meanwhile() -> None:
@@ -99,15 +109,16 @@ def test_statistics_are_those_of_the_samples() -> None:
     assert set(found.to_dict()) >= {"minimum", "p50", "p95", "p99", "mean", "interval", "count", "noise", "wall_ratio"}
 
 
+def test_a_percentile_needs_a_sample_beyond_it() -> None:
+    assert [Timing((1.0,) * count).percentiles for count in (1, 19, 20, 99, 100)] == [
+        [50], [50], [50, 95], [50, 95], [50, 95, 99],
+    ]  # fmt: skip
+
+
 def test_doubtful_samples_say_why() -> None:
     assert Timing((1.0, 1.01, 1.0, 1.02)).noise == ""
     assert "interval" in Timing((1.0, 2.0, 3.0, 4.0)).noise
     assert Timing((1.0,) * 9, wall_ratio=2.0).noise == "the core was shared (wall time is 2.0 × CPU time)"
-
-
-def test_several_threads_are_timed_by_the_wall() -> None:
-    assert Protocol(threads=2).clock is timing.time.perf_counter_ns
-    assert Protocol().clock is timing.time.thread_time_ns
 
 
 def test_progress_is_told_and_reaches_the_end(clock: Clock) -> None:
@@ -119,3 +130,95 @@ def test_progress_is_told_and_reaches_the_end(clock: Clock) -> None:
 
 def test_a_turn_of_many_calls_is_shared_among_them() -> None:
     assert Timing((4.0, 8.0), inner=2).shared_by(4) == Timing((1.0, 2.0), inner=8)
+
+
+def test_what_a_neighbour_disturbed_does_not_count(neighbour: Neighbour) -> None:
+    """The core is one's own in a tenth of the moments; the fastest of few turns is the neighbour's time."""
+    sentinels = neighbour.sentinels()
+    for nanoseconds in (20_000, 400_000, 3_000_000):
+        (found,) = time_calls([neighbour.work(nanoseconds)], Protocol(), sentinels=sentinels)
+        assert found.resolved
+        assert len(found.undisturbed) >= 5
+        assert found.seconds == pytest.approx(nanoseconds * 1e-9, rel=0.03)
+        assert found.noise == ""
+
+
+def test_two_measurements_agree_better_than_those_of_as_many_turns_as_they_come(neighbour: Neighbour) -> None:
+    """Layers that take 10 µs to 10 ms, measured twice, against eight turns each without sentinels."""
+    layers = [neighbour.work(round(10_000 * 10 ** (i / 7))) for i in range(22)]
+    sentinels = neighbour.sentinels()
+
+    def differences(protocol: Protocol) -> list[float]:
+        first, second = (time_calls(layers, protocol, sentinels=sentinels) for _ in range(2))
+        return sorted(abs(a.seconds / b.seconds - 1) for a, b in zip(first, second, strict=True))
+
+    known, as_it_comes = differences(Protocol(item_seconds=9.0, rounds=400)), differences(Protocol(rounds=8, enough=0))
+    assert known[11] <= 0.015
+    assert known[19] <= 0.06
+    assert as_it_comes[19] > 0.2
+
+
+def test_without_a_moment_s_rest_nothing_is_resolved_and_the_interval_says_so(neighbour: Neighbour) -> None:
+    sentinels = neighbour.sentinels()
+    neighbour.always = True
+    (found,) = time_calls([neighbour.work(50_000)], Protocol(rounds=10), sentinels=sentinels)
+    assert not found.resolved
+    assert found.undisturbed == ()
+    assert found.noise == f"unresolved: 0 of {found.count} samples are known to be undisturbed"
+    assert found.interval[1] >= found.median == found.as_it_came
+
+
+def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbour) -> None:
+    """All readings of the first moments may be disturbed ones, and agree with each other."""
+    neighbour.always = True
+    sentinels = neighbour.sentinels()
+    turns = count()
+
+    def later() -> None:
+        if next(turns) == 8:
+            neighbour.leave()
+        neighbour.take(50_000)
+
+    settled, _ = time_calls([neighbour.work(50_000), neighbour.work(50_000)], sentinels=sentinels)
+    assert settled.resolved, "nothing better was seen"
+    assert settled.seconds > 80e-6
+    found = time_calls([neighbour.work(50_000), later], sentinels=sentinels)
+    assert [timing.seconds for timing in found] == pytest.approx([50e-6] * 2, rel=0.03)
+
+
+def test_samples_on_which_the_clocks_disagree_are_thrown_away(neighbour: Neighbour) -> None:
+    """The CPU clock says nothing at all in every third reading: the fastest is no time of zero."""
+    neighbour.lies = 3
+    (found,) = time_calls([neighbour.work(200_000)], Protocol(), sentinels=neighbour.sentinels())
+    assert min(found.samples) >= 0.99 * 200e-6
+
+
+def test_a_long_item_leaves_time_for_the_others(neighbour: Neighbour) -> None:
+    """Within a budget, what takes 100 ms a turn does not keep what takes 0.1 ms from its samples."""
+    calls = [neighbour.work(100_000_000), *(neighbour.work(100_000) for _ in range(10))]
+    found = time_calls(calls, Protocol(budget=10.0, rounds=500, item_seconds=9.0), sentinels=neighbour.sentinels())
+    assert not found[0].resolved, "no moment is so long"
+    assert all(timing.resolved for timing in found[1:])
+
+
+def test_memory_s_sentinel_counts_for_what_is_beyond_the_caches(neighbour: Neighbour) -> None:
+    sentinels = neighbour.sentinels()
+    neighbour.memory_disturbed = True
+    near, far = time_calls([neighbour.work(50_000)] * 2, far=[False, True], sentinels=sentinels)
+    assert near.resolved
+    assert not far.resolved
+
+
+def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clock) -> None:
+    took = iter([100] * 400 + [1] * 3 + [105, 115])
+
+    def work() -> None:
+        clock.now += next(took, 100)
+
+    sentinels = Sentinels(work, taking(clock, 10))
+    for _ in range(3):
+        sentinels.core.read()
+    assert sentinels.core.best == 100, "three readings of 1 are not four"
+    assert sentinels.rest((sentinels.core.read(), -1))
+    assert not sentinels.rest((sentinels.core.read(), -1))
+    assert not sentinels.rest((100, 14))

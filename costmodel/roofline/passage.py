@@ -1,0 +1,236 @@
+"""A whole program as it runs, call by call: each call finds in the caches what the program before it left there.
+
+Every call is timed by itself, pass after pass, by two clocks. The core's sentinel runs between calls, about once every
+`EVERY`: a call's time is undisturbed if the sentinel rests before and after, and the clocks agree. Calls that are
+alike, as those of equal blocks, are taken together: the time of one is the median over them of the fastest undisturbed
+time of each. Added up these make the program's time undisturbed; the median of whole passes is its time as it came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from costmodel.roofline.memory import check_fits
+from costmodel.roofline.program import Phase, Program, Thunk
+from costmodel.roofline.sentinels import RING, Sentinels
+from costmodel.roofline.timing import AGREE, GRAIN, Timing, at_rest
+
+EVERY = 300_000
+"""Time between two sentinels, if no call is longer [ns]."""
+ENOUGH = 5
+"""Undisturbed samples that settle a group of calls that are alike."""
+KEPT = 5
+"""Of the undisturbed samples, how many of the fastest are told apart."""
+LEAST, MOST = 3, 400
+"""Passes: at least, whatever they take, and at most."""
+UNSETTLED = 0.1
+"""A part of a program is resolved if no more of its time than this is of calls that are not."""
+TRIES = 50
+
+Part = tuple[str, Phase]
+"""A layer's name without the numbers of its rounds, and which pass of it."""
+
+
+class Likeness(NamedTuple):
+    """What calls have in common that are taken together: the layer, its pass, and which of its calls."""
+
+    layer: str
+    phase: Phase
+    place: int
+
+    @property
+    def part(self) -> Part:
+        """The part of the program that it belongs to."""
+        return self.layer, self.phase
+
+
+def alike(program: Program) -> list[Likeness]:
+    """The likeness of each call of a network."""
+    seen: dict[Hashable, int] = {}
+    found = []
+    for op in program:
+        own = op.layer, op.phase
+        seen[own] = seen.get(own, -1) + 1
+        found.append(Likeness(op.layer.partition("[")[0], op.phase, seen[own]))
+    return found
+
+
+@dataclass
+class Group:
+    """Calls that are alike: their numbers, and the fastest undisturbed times of each [ns]."""
+
+    calls: list[int] = field(default_factory=list)
+    fastest: dict[int, list[int]] = field(default_factory=dict)
+    any: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, number: int, took: int, undisturbed: bool) -> None:
+        """A sample of one of the calls."""
+        for known in (self.any, self.fastest) if undisturbed else (self.any,):
+            times = known.setdefault(number, [])
+            times.append(took)
+            times.sort()
+            del times[KEPT:]
+
+    def time(self, rank: int) -> float:
+        """Of one call, from the fastest sample of each but so many; of disturbed ones if there are no others [ns]."""
+        known = self.fastest or self.any
+        return median(times[min(rank, len(times) - 1)] for times in known.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough undisturbed samples, and the fastest of a call agree with the next."""
+        times = self.fastest.values()
+        return sum(map(len, times)) >= ENOUGH and self.time(1) <= (1 + 2 * AGREE) * self.time(0)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A program as it ran. groups: of calls that are alike. whole, by_part: time of each pass, of parts in it [s]."""
+
+    program: Program
+    groups: dict[Likeness, Group]
+    whole: tuple[float, ...]
+    by_part: dict[Part, tuple[float, ...]]
+
+    @property
+    def seconds(self) -> float:
+        """Undisturbed, all calls added up [s]."""
+        return sum(len(group.calls) * group.time(0) for group in self.groups.values()) * 1e-9
+
+    @property
+    def as_it_came(self) -> float:
+        """The median of whole passes [s]."""
+        return median(self.whole)
+
+    @cached_property
+    def resolved(self) -> float:
+        """The share of its time that is of settled calls."""
+        known = sum(len(g.calls) * g.time(0) for g in self.groups.values() if g.settled)
+        return known * 1e-9 / self.seconds if self.seconds else 1.0
+
+    def call_seconds(self) -> list[float]:
+        """Undisturbed time of each call [s]."""
+        found = [0.0] * len(self.program)
+        for group in self.groups.values():
+            for number in group.calls:
+                found[number] = group.time(0) * 1e-9
+        return found
+
+    @cached_property
+    def parts(self) -> dict[Part, list[Group]]:
+        """Groups by the part of the program that they belong to."""
+        found: dict[Part, list[Group]] = {}
+        for likeness, group in self.groups.items():
+            found.setdefault(likeness.part, []).append(group)
+        return found
+
+    def timing(self, parts: Sequence[Part], repeat: int = 1) -> Timing:
+        """Of one of `repeat` equal runs of some parts together."""
+        groups = [group for part in parts for group in self.parts[part]]
+
+        def spent(rank: int) -> float:
+            return sum(len(group.calls) * group.time(rank) for group in groups)
+
+        open_time = sum(len(group.calls) * group.time(0) for group in groups if not group.settled)
+        came = zip(*(self.by_part[part] for part in parts), strict=True)
+        return Timing(
+            samples=tuple(sum(times) / repeat for times in came),
+            undisturbed=tuple(spent(rank) * 1e-9 / repeat for rank in range(KEPT)),
+            resolved=open_time <= UNSETTLED * spent(0),
+        )
+
+
+def expected_seconds(one_pass: float, budget: float) -> float:
+    """How long `measure_in_place` takes at most, if one pass takes so long [s]."""
+    return one_pass * (LEAST + 1) if one_pass * (LEAST + 1) > budget else min(budget, one_pass * (MOST + 1))
+
+
+def measure_in_place(
+    program: Program,
+    *,
+    budget: float = 8.0,
+    passes: int | None = None,
+    sentinels: Sentinels | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Passage:
+    """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
+
+    Raises CostModelError if the memory is not there.
+    """
+    check_fits(program.layout.arena_bytes + RING, "the measurement")
+    likenesses = alike(program)
+    groups: dict[Likeness, Group] = {}
+    for number, likeness in enumerate(likenesses):
+        groups.setdefault(likeness, Group()).calls.append(number)
+    whole: list[float] = []
+    by_part: dict[Part, list[float]] = {likeness.part: [] for likeness in groups}
+    with at_rest():
+        sentinels = sentinels or Sentinels()
+        thunks = program.bind()
+        _passed(thunks, sentinels)
+        began = time.perf_counter_ns()
+        while True:
+            walls, own, undisturbed = _passed(thunks, sentinels)
+            whole.append(sum(walls) * 1e-9)
+            spent = dict.fromkeys(by_part, 0)
+            for number, likeness in enumerate(likenesses):
+                groups[likeness].add(number, own[number], undisturbed[number])
+                spent[likeness.part] += walls[number]
+            for part, nanoseconds in spent.items():
+                by_part[part].append(nanoseconds * 1e-9)
+            share = max((time.perf_counter_ns() - began) * 1e-9 / budget, len(whole) / (passes or MOST))
+            if progress is not None:
+                progress(min(share, 1.0))
+            if len(whole) >= passes if passes else _over(len(whole), share, groups):
+                break
+    if progress is not None:
+        progress(1.0)
+    return Passage(program, groups, tuple(whole), {part: tuple(times) for part, times in by_part.items()})
+
+
+def _over(done: int, share: float, groups: dict[Likeness, Group]) -> bool:
+    return done >= LEAST and (share >= 1 or all(group.settled for group in groups.values()))
+
+
+def _passed(thunks: Sequence[Thunk], sentinels: Sentinels) -> tuple[list[int], list[int], list[bool]]:
+    """One pass, call by call: its time as it came, its time without what others had the core for [ns], and whether it
+    is undisturbed."""
+    clock, processor, core = time.perf_counter_ns, time.thread_time_ns, sentinels.core
+    times: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
+    since = clock()
+    for function, arguments, options in thunks:
+        if clock() - since > EVERY or not pieces:
+            pieces.append((core.read(), len(times)))
+            since = clock()
+        cpu = processor()
+        wall = clock()
+        function(*arguments, **options)
+        wall = clock() - wall
+        times.append((wall, processor() - cpu))
+    pieces.append((core.read(), len(times)))
+    beside = _clock_cost()
+    walls = [max(wall - beside, 1) for wall, _ in times]
+    agree = [abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
+    own = [
+        wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
+    ]
+    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinels), agree, strict=True)]
+
+
+def _rested(pieces: Sequence[tuple[int, int]], sentinels: Sentinels) -> Iterator[bool]:
+    for (before, start), (after, end) in pairwise(pieces):
+        rests = sentinels.core.rests(before) and sentinels.core.rests(after)
+        yield from (rests for _ in range(end - start))
+
+
+def _clock_cost() -> int:
+    """What reading the clock adds to a call [ns]."""
+    clock = time.perf_counter_ns
+    return min(-clock() + clock() for _ in range(TRIES))
