@@ -14,7 +14,8 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, plain
-from costmodel.cost.report import heading, headline
+from costmodel.cost.question import heading
+from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable

@@ -103,7 +103,7 @@ class Solution(Answer):
             'batch [samples]'
 
         """
-        from costmodel.cost.report import heading
+        from costmodel.cost.question import heading
         from costmodel.display.figures import DARK, LIGHT, save
         from costmodel.display.lines import Rooms, stacked
 
@@ -215,7 +215,7 @@ def solve(
 
 @takes_settings(without="batch")
 def max_batch(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The largest batch whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
@@ -223,7 +223,7 @@ def max_batch(
 
 @takes_settings(without="seq")
 def max_seq(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The longest sequence whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
@@ -231,7 +231,7 @@ def max_seq(
 
 @takes_settings()
 def max_layers(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
@@ -239,7 +239,7 @@ def max_layers(
 
 @takes_settings()
 def max_width(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)

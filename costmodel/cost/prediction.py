@@ -360,7 +360,7 @@ class Prediction(Data):
             ['parameters', 'contraction FLOPs a step', 'kept for backward']
 
         """
-        from costmodel.cost.report import heading
+        from costmodel.cost.question import heading
         from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel
         from costmodel.display.figures import DARK, LIGHT, save
 

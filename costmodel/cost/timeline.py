@@ -285,7 +285,7 @@ class Timeline(Answer):
             'memory alive [GiB]'
 
         """
-        from costmodel.cost.report import heading
+        from costmodel.cost.question import heading
         from costmodel.display.areas import Peak, areas
         from costmodel.display.figures import DARK, LIGHT, budgets, save
 

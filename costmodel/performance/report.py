@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from costmodel.cost.report import heading
+from costmodel.cost.question import heading
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable

@@ -312,7 +312,7 @@ def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
 def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
     asked = ("mlp-mnist", "--batch", "1:64:*2", "--optimizer", "sgd,adamw")
     saved, image = str(tmp_path / "sweep.parquet"), str(tmp_path / "sweep.png")
-    drawn = here(capsys, "sweep", *asked, "--out", saved, "--plot", image, "--memory", "64MiB")
+    drawn = here(capsys, "sweep", *asked, "--out", saved, "--out", image, "--memory", "64MiB")
     assert drawn.code == 0
     assert Path(image).read_bytes().startswith(PNG)
     front = cm.pareto(
@@ -328,6 +328,6 @@ def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
         here(capsys, "pareto", "mlp-mnist", "memory.peek", "params", "--batch", "1,2"), "did you mean 'memory.peak'"
     )
     refused(here(capsys, "pareto", "mlp-mnist", "memory.peak", "optimizer", "--optimizer", "sgd,adamw"), "names")
-    refused(here(capsys, "sweep", *asked, "--memory", "1GiB"), "give --plot FILE too")
+    refused(here(capsys, "sweep", *asked, "--memory", "1GiB"), "give a picture too")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     refused(here(capsys, "pareto", str(tmp_path / "bad.parquet"), "memory.peak", "params"), "cannot read the sweep")

@@ -188,14 +188,14 @@ class TestDrawn:
 
     def test_the_command_writes_the_picture(self, capsys, tmp_path: Path) -> None:
         path = tmp_path / "memory.png"
-        outcome = here(capsys, "timeline", "mlp-mnist", "--plot", str(path))
+        outcome = here(capsys, "timeline", "mlp-mnist", "--out", str(path))
         assert (outcome.code, outcome.out) == (0, f"{predict('mlp-mnist').timeline}\n")
         assert path.read_bytes().startswith(PNG)
         assert list(tmp_path.iterdir()) == [path]
 
     @pytest.mark.parametrize(("name", "said"), [("no/such/place.png", "cannot write"), ("memory.txt", ".png")])
     def test_a_path_that_cannot_be_written_is_one_error(self, capsys, tmp_path: Path, name: str, said: str) -> None:
-        refused(here(capsys, "timeline", "mlp-mnist", "--plot", str(tmp_path / name)), name, said)
+        refused(here(capsys, "timeline", "mlp-mnist", "--out", str(tmp_path / name)), name, said)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_is_in_the_way_is_left_alone(self, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.analysis.vary import Peaked, peaks_along
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.cost.report import heading
+from costmodel.cost.question import heading
 from costmodel.display.figures import DARK, LIGHT, budgets
 from costmodel.display.heatmaps import Heat, heatmap
 from costmodel.display.lines import FEW, MOST_LINES, Rooms, line, numbers, several, stacked
