@@ -14,6 +14,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, plain
+from costmodel.cost.question import heading
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST = 64
 """More than this side by side is a sweep."""
+NAMED = 4
+"""Models that a picture's title names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,20 +92,44 @@ class Comparison(Answer):
         return [{"label": x, "quantity": q, **self._figures(x, q)} for x in self.labels for q in self.quantities]
 
     def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
-        """Bars of parameters, FLOPs and peak memory, also written to `path` (extra `plot`); dark: on black.
+        """Bars of parameters, FLOPs and memory at the peak; what is the same in all is said above (extra `plot`).
 
-        Raises CostModelError.
+        Args:
+            path: where to write it too, such as "bars.png".
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: no matplotlib, or `path` cannot be written.
+
+        Example:
+            >>> import costmodel as cm
+            >>> figure = cm.compare("mlp-mnist", optimizer=["sgd", "adamw"]).plot()
+            >>> [axes.get_title("left") for axes in figure.axes]  # parameters and FLOPs are the same
+            ['memory at the peak']
+
         """
-        from costmodel.display.charts import PASSES, bars
+        from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel
         from costmodel.display.figures import DARK, LIGHT, save
 
         found = self.predictions
-        flops = [{part: getattr(p.flops, part) for part in PASSES} for p in found]
-        memory = [p.timeline.peak_step.alive._asdict() for p in found]
-        figure = bars(self.labels, [p.params for p in found], flops, memory, DARK if dark else LIGHT)
+        panels = [
+            params_panel([p.params for p in found]),
+            flops_panel([{part: getattr(p.flops, part) for part in PASSES} for p in found], "a step"),
+            memory_panel([p.timeline.peak_step.alive._asdict() for p in found], "memory at the peak"),
+        ]
+        figure = bars(self.labels, panels, self._title(), DARK if dark else LIGHT, ratios=True)
         if path is not None:
             save(figure, path)
         return figure
+
+    def _title(self) -> str:
+        """The models, and how all of them are run."""
+        settings = [p.settings for p in self.predictions]
+        varied = [f.name for f in fields(Settings) if len({repr(getattr(s, f.name)) for s in settings}) > 1]
+        models = list(dict.fromkeys(p.model.title for p in self.predictions))
+        first = self.predictions[0]
+        how = heading(first.model, first.settings, varied).removeprefix(f"{printable(first.model.title)}: ")
+        return f"{', '.join(map(printable, models[:NAMED]))}{' ...' if len(models) > NAMED else ''}: {how}"
 
     def tables(self) -> list[Table]:
         """Values with ratios, and differences."""

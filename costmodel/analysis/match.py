@@ -11,7 +11,7 @@ from costmodel.analysis.vary import VariedSize, current
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
-from costmodel.display.units import shower
+from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -77,7 +77,7 @@ class Match(Answer):
     def _nearness(self) -> str:
         if not self.off:
             return "exactly"
-        return f"{self.off:+.2%} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
+        return f"{show_change(self.off, 2)} of" if abs(self.off) >= 1e-4 else "within 0.01% of"
 
 
 @takes_settings()

@@ -21,7 +21,12 @@ BLOCK = 128
 
 
 def pareto(
-    sweep: Any, *quantities: str, most: str | tuple[str, ...] = (), plot: str | PathLike[str] | None = None
+    sweep: Any,
+    *quantities: str,
+    most: str | tuple[str, ...] = (),
+    tolerance: float = 0.0,
+    plot: str | PathLike[str] | None = None,
+    dark: bool = False,
 ) -> pandas.DataFrame:
     """The cells that no other is as good as in all quantities and better than in one, sorted by the first quantity.
 
@@ -30,15 +35,28 @@ def pareto(
             without an answer are left out.
         *quantities: variables of the sweep, such as "memory.peak", "flops.total": less is better.
         most: variables or axes, such as "batch", of which more is better.
+        tolerance: differences of at most this share, such as 0.01, count as none: a cell of the front is left out if
+            another of it is no worse than that in every quantity, and better by more than that in one. Of cells that
+            are left out one after another, in the order of the front, none leaves out another.
         plot: where to draw all cells and the front over the first two of them, such as "front.png" (extra `plot`).
+        dark: whether to draw on black instead of white.
 
     Returns:
         A row for each cell: its place on each axis and these quantities. Cells that are alike are all kept.
 
     Raises:
-        CostModelError: fewer than two quantities, one that the sweep does not have, or a file that cannot be used.
+        CostModelError: fewer than two quantities, one that the sweep does not have, a tolerance that is no share from
+            0 up to 1, or a file that cannot be used.
+
+    Example:
+        >>> import costmodel as cm
+        >>> grid = cm.sweep("mlp-mnist", batch=[1, 64], optimizer=["sgd", "adamw"], quantities=["memory.peak"])
+        >>> cm.pareto(grid, "memory.peak", most="batch")[["batch", "optimizer"]].values.tolist()
+        [[1, 'sgd'], [64, 'sgd']]
 
     """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise SettingError(f"tolerance={shown(tolerance)} is not a share from 0 up to 1: use one such as 0.01")
     most = (most,) if isinstance(most, str) else tuple(most)
     names = [*quantities, *most]
     if len(set(map(str, names))) < 2:
@@ -51,14 +69,40 @@ def pareto(
     frame = frame[[*axes, *(name for name in dict.fromkeys(names) if name not in axes)]].dropna(subset=names)
     frame = frame.sort_values(names, ascending=[name not in most for name in names], kind="stable")
     front: pandas.DataFrame = frame[_unbeaten(_ranks(frame, names, most))].reset_index(drop=True)
+    if tolerance:
+        front = front[_apart(front, names, most, tolerance)].reset_index(drop=True)
     if plot is not None:
         if front.empty:
             raise SettingError(f"no cell of the sweep has an answer: there is nothing to draw to {shown(str(plot))}")
-        from costmodel.display.charts import pareto_front
-        from costmodel.display.figures import save
+        from costmodel.display.figures import DARK, LIGHT, save
+        from costmodel.display.scatter import picture
 
-        save(pareto_front(frame, front, axes, names, most), plot)
+        save(picture(frame, front, axes, names, most, _title(sweep), DARK if dark else LIGHT), plot)
     return front
+
+
+def _title(sweep: Any) -> str:
+    """The model and how it is run, without what varies; where a table or file is given, what it is."""
+    if not hasattr(sweep, "attrs") or not hasattr(sweep, "dims"):
+        return f"{Path(sweep).name}" if isinstance(sweep, str | Path) else ""
+    from costmodel.analysis.sweep.plot import Asked
+
+    return Asked(sweep).title
+
+
+def _apart(front: pandas.DataFrame, names: Sequence[str], most: Sequence[str], tolerance: float) -> Array:
+    """Of the cells of a front, which are left where differences of at most a share count as none."""
+    import numpy as np
+
+    columns = [front[name].to_numpy(float) for name in names]
+    better = [-column if name in most else column for name, column in zip(names, columns, strict=True)]
+    kept = np.ones(len(front), bool)
+    for row in range(len(front)):
+        slack = [tolerance * abs(column[row]) for column in columns]
+        no_worse = np.logical_and.reduce([c <= c[row] + s for c, s in zip(better, slack, strict=True)])
+        ahead = np.logical_or.reduce([c < c[row] - s for c, s in zip(better, slack, strict=True)])
+        kept[row] = not (no_worse & ahead & kept).any()
+    return kept
 
 
 def _check_known(names: Sequence[str], columns: Sequence[str]) -> None:

@@ -367,8 +367,8 @@ CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 @takes_settings(several=True, batch=..., accumulate=..., optimizer=..., precision=..., attention=..., checkpoint=...)
 def recommend(
     model: Architecture | str,
-    *,
     memory: str | float | None = None,
+    *,
     samples: int | None = None,
     reserve: str | int = 0,
     flops_per_byte: float = FLOPS_PER_BYTE,

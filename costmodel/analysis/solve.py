@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from costmodel.analysis.vary import Curve, VariedSize, check_open, current, knob_of, last_true
+from costmodel.analysis.vary import Curve, Peaked, VariedSize, check_open, current, knob_of, last_true, peaks_along
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import BETTER, plain
@@ -86,39 +86,51 @@ class Solution(Answer):
         left = self.target.bytes - self.reserve - self.value
         return -left if self.quantity in BETTER else left
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """Memory at the peak along the knob with the target, also written to `path` (extra `plot`).
+    def plot(self, path: str | PathLike[str] | None = None, *, dark: bool = False) -> Figure:
+        """Memory at the peak by category along what is turned, with the target (extra `plot`).
 
-        Raises CostModelError without matplotlib, for another quantity, or if `path` cannot be written.
+        Args:
+            path: where to write it too, such as "batch.png".
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: no matplotlib, another quantity than memory.peak, or `path` cannot be written.
+
+        Example:
+            >>> import costmodel as cm
+            >>> figure = cm.max_batch("mlp-mnist", memory="64 MiB").plot()
+            >>> figure.axes[0].get_xlabel()
+            'batch [samples]'
+
         """
-        from costmodel.display.charts import stacked
-        from costmodel.display.figures import LIGHT, save
+        from costmodel.cost.question import heading
+        from costmodel.display.figures import DARK, LIGHT, save
+        from costmodel.display.lines import Rooms, stacked
 
         if self.quantity != "memory.peak":
             raise CostModelError(f"only memory.peak is drawn along {self.varied.name}, not {self.quantity}")
         less = f", less {show_bytes(self.reserve)}" if self.reserve else ""
         room = Budget(self.target.bytes - self.reserve, f"{show_bytes(self.target.bytes)}{less}")
         said = f"{self.varied.name} {self.answer:,} fits" if self.answer else f"no {self.varied.name} fits"
-        title = f"{self.prediction.model.title}: {said}"
-        figure = stacked(self.varied.name, self._along(), room, title, LIGHT, self.answer)
+        of = self.prediction
+        title = f"{heading(of.model, of.settings, (self.varied.name,))}: {said}"
+        theme = DARK if dark else LIGHT
+        figure = stacked(self.varied.name, self._along(), Rooms([room], asked=True), title, theme, self.answer)
         if path is not None:
             save(figure, path)
         return figure
 
-    def _along(self) -> dict[int, dict[str, int]]:
-        """Bytes at the peak by category from the knob's first value to a quarter past the answer, evenly spread."""
+    def _along(self) -> dict[int, Peaked]:
+        """Bytes at the peak by category from the knob's first value to a quarter past the answer.
+
+        Evenly spread, and on both sides of where the peak goes to another step.
+        """
         values = self.varied.values
         end = values.index(self.past or self.answer or values[0])
         most = min(max(end + 1, 5 * end // 4 + 1, 4), len(values) - 1)
         steps = min(most, POINTS - 1)
         places = sorted({most * step // steps for step in range(steps + 1)} | {max(0, end - 1), end})
-        found: dict[int, dict[str, int]] = {}
-        for value in (values[place] for place in places):
-            try:
-                found[value] = self.varied.at(value).timeline.peak_step.alive._asdict()
-            except CostModelError:
-                continue
-        return found
+        return peaks_along(values, places, self.varied.at)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; sizes of memory in bytes."""
@@ -203,7 +215,7 @@ def solve(
 
 @takes_settings(without="batch")
 def max_batch(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The largest batch whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
@@ -211,7 +223,7 @@ def max_batch(
 
 @takes_settings(without="seq")
 def max_seq(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The longest sequence whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
@@ -219,7 +231,7 @@ def max_seq(
 
 @takes_settings()
 def max_layers(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
     return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
@@ -227,7 +239,7 @@ def max_layers(
 
 @takes_settings()
 def max_width(
-    model: Architecture | str, *, memory: str | float, reserve: str | int = 0, **settings: Unpack[GivenSettings]
+    model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
     """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from costmodel.analysis.closed_forms import ClosedForms, Forms, open_sizes
 from costmodel.architectures.base import Allowed, Architecture
@@ -17,6 +19,46 @@ from costmodel.documents.description import unknown_field
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import Settings
+
+MOST_REFINED = 400
+"""Predictions that are made at most for a picture, to find where the peak goes to another place."""
+
+
+def peaks_along(values: Sequence[Any], places: Sequence[int], at: Callable[[Any], Prediction]) -> dict[Any, Peaked]:
+    """What is alive at the peak, at `places` among values, and on both sides of where the peak goes to another step.
+
+    Values that the model cannot take are left out.
+    """
+    found: dict[int, Peaked] = {}
+
+    def look(place: int) -> Any:
+        if place not in found:
+            step = at(values[place]).timeline.peak_step
+            found[place] = Peaked(step.alive._asdict(), (step.phase, step.layer))
+        return found[place].place
+
+    def between(low: int, high: int) -> None:
+        if high - low < 2 or len(found) > MOST_REFINED or look(low) == look(high):
+            return
+        middle = (low + high) // 2
+        with suppress(CostModelError):
+            look(middle)
+            between(low, middle)
+            between(middle, high)
+
+    for place in places:
+        with suppress(CostModelError):
+            look(place)
+    for low, high in pairwise(sorted(found)):
+        between(low, high)
+    return {values[place]: found[place] for place in sorted(found)}
+
+
+class Peaked(NamedTuple):
+    """Bytes at the peak by category, and where the peak is."""
+
+    alive: Mapping[str, int]
+    place: Any
 
 
 def check_open(for_: Any, settings: Mapping[str, Any]) -> None:

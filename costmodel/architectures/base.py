@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -101,6 +102,17 @@ class Architecture(Description):
     def file(self) -> str:
         """The file that this model was read from, for errors; no part of what it is."""
         return ""
+
+    def _repr_html_(self) -> str:
+        from costmodel.display.sheet import Sheet
+        from costmodel.display.table import Table
+
+        values = {name: self.value(name) for name in self.field_names() if name not in ("name", "notes")}
+        rows = [(name, shorten(str(value), 200)) for name, value in values.items() if name not in self.parts()]
+        notes = [self.notes] if self.notes else []
+        return Sheet(
+            [self.title], [Table((type(self).__name__, ""), rows, words=frozenset({0, 1}))], notes=notes
+        ).html()
 
     @property
     def caveats(self) -> tuple[tuple[str, str], ...]:

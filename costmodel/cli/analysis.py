@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, argument, option, verb
+import click
+
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, argument, option, verb
 from costmodel.cli.options import AXES, OVER, QUANTITIES, SETTINGS, axes
 
 
@@ -14,16 +16,17 @@ from costmodel.cli.options import AXES, OVER, QUANTITIES, SETTINGS, axes
     argument("target", "Such as 24GiB for memory, else 124M or 2.5T."),
     option("--for", "for_", metavar="SIZE", default="batch", help="What to find: batch, seq, layers, width, ..."),
     RESERVE,
-    PLOT,
     *SETTINGS,
     examples=(
         "solve gpt2-small memory.peak 24GiB --for batch --seq 512",
         "solve gpt2-small params 1B --for layers",
+        "solve gpt2-small memory.peak 24GiB --for batch --seq 512 --out batch.png",
         "solve resnet50 flops.total 2.5TFLOP --for image --json",
     ),
+    drawn=True,
 )
 def solve(
-    model: str, quantity: str, target: str, for_: str, reserve: str | None, plot: str | None, settings: dict[str, Any]
+    model: str, quantity: str, target: str, for_: str, reserve: str | None, settings: dict[str, Any]
 ) -> tuple[Any, int]:
     """The largest size at which a quantity is within a target; the smallest, where it falls with the size.
 
@@ -32,8 +35,6 @@ def solve(
     from costmodel.analysis.solve import solve as solved
 
     found = solved(model, quantity, target, for_=for_, reserve=reserve or 0, **settings)
-    if plot is not None:
-        found.plot(plot)
     return found, 0 if found else 1
 
 
@@ -71,7 +72,7 @@ def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
 
 @verb(
     MODEL,
-    option("--memory", metavar="SIZE", help="What there is, such as 24GiB or 80GB (default: what --on has)."),
+    click.Argument(["memory"], required=False, metavar="[MEMORY]"),
     option("--samples", metavar="N", type=int, help="Of an optimizer step, by accumulating (default: one batch)."),
     RESERVE,
     option(
@@ -83,10 +84,10 @@ def sensitivity(model: str, quantity: str, settings: dict[str, Any]) -> Any:
     ),
     *AXES,
     examples=(
-        "recommend gpt2-small --memory 24GiB",
+        "recommend gpt2-small 24GiB",
         "recommend llama-3.1-8b --on h100-sxm --seq 4096",
-        "recommend gpt2-small --memory 24GiB --seq 512 --samples 512 --optimizer adamw --reserve 1GiB",
-        "recommend resnet50 --memory 16GiB --precision fp32,bf16-autocast --checkpoint none,block --json",
+        "recommend gpt2-small 24GiB --seq 512 --samples 512 --optimizer adamw --reserve 1GiB",
+        "recommend resnet50 16GiB --precision fp32,bf16-autocast --checkpoint none,block --json",
     ),
 )
 def recommend(
@@ -99,7 +100,7 @@ def recommend(
 ) -> tuple[Any, int]:
     """Settings that fit, ranked by how much of a step is work on its samples, or by samples a second with --on.
 
-    Exit code 0, or 1 if nothing fits.
+    MEMORY is what there is, such as 24GiB or 80GB: that of the machine unless given. Exit code 0, or 1 if nothing fits.
 
     What is given stays; of several values one is chosen.
     """
@@ -117,29 +118,25 @@ def recommend(
     option("--at-equal", metavar="QUANTITY", help="Size all but the first to come nearest to its params, ..."),
     option("--by", metavar="SIZE", default="width", help="What to turn for that: width, layers, ..."),
     QUANTITIES,
-    PLOT,
     OVER,
     *AXES,
     examples=(
         "compare gpt2-small resnet50 mlp-mnist --batch 8",
         "compare gpt2-small --optimizer sgd,adamw --checkpoint none,block",
         "compare gpt2-small --over layers=12,24 --over width=768,1536",
-        "compare gpt2-small gpt2-medium --at-equal params --plot bars.png",
+        "compare gpt2-small gpt2-medium --at-equal params --out bars.png",
     ),
+    drawn=True,
 )
 def compare(
     models: tuple[str, ...],
     at_equal: str | None,
     by: str,
     quantities: list[str] | None,
-    plot: str | None,
     over: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Any:
     """Models or settings side by side: values, differences and ratios to the first. Options take several values."""
     from costmodel.analysis.compare import compare as compared
 
-    found = compared(*models, at_equal=at_equal, by=by, quantities=quantities, **axes(settings, over))
-    if plot is not None:
-        found.plot(plot)
-    return found
+    return compared(*models, at_equal=at_equal, by=by, quantities=quantities, **axes(settings, over))

@@ -5,23 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from costmodel.display.answer import Data
 from costmodel.display.table import Page, page, written_for
 
 
-class Shown(NamedTuple):
-    """An answer as data and as text, for a verb whose result is no object with both."""
+@dataclass(frozen=True, repr=False)
+class Shown(Data):
+    """An answer as data and as text, for a verb whose result is no object with both. of: what it shows, if that has."""
 
     data: Any
     text: str
+    of: Any = None
 
     def to_dict(self) -> Any:
         """The data."""
         return self.data
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What a table has a row for each of."""
+        if isinstance(self.data, list):
+            return [row if isinstance(row, dict) else {"": row} for row in self.data]
+        return self.of.rows() if self.of is not None else super().rows()
 
     def __str__(self) -> str:
         return self.text
@@ -34,10 +44,20 @@ class Setting(click.Option):
 class Verb(click.Command):
     """A command that answers with an object that has ``to_dict()`` and a text, alone or with an exit code."""
 
+    drawn = False
+    """Whether the answer has a picture."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line. Raises click.UsageError, which knows the verb whose help to name."""
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in OLDER:
+                raise click.UsageError(f"{error.option_name}: {OLDER[error.option_name]}", ctx) from None
+            if error.option_name == "--memory" and any(p.name == "memory" for p in self.params):
+                raise click.UsageError("--memory: what there is follows MODEL, as in gpt2-small 24GiB", ctx) from None
+            error.ctx = error.ctx or ctx
+            raise
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
@@ -53,8 +73,15 @@ class Verb(click.Command):
         if names := [option.name for option in self.params if isinstance(option, Setting)]:
             given = {name: ctx.params.pop(name) for name in names}
             ctx.params["settings"] = {name: value for name, value in given.items() if value is not None}
+        out = ctx.params.pop(OUT, None)
+        if out is not None:
+            from costmodel.display.output import check_out
+
+            check_out(out, drawn=self.drawn)
         found = super().invoke(ctx)
         answer, code = found if type(found) is tuple else (found, 0)
+        if out is not None:
+            write(answer, out)
         if not as_json:
             return str(answer), code
         import json
@@ -72,17 +99,45 @@ class Verb(click.Command):
                     formatter.write_dl([record for record in records if record])
 
 
-def verb(*parameters: click.Parameter, examples: tuple[str, ...]) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a verb of the function that answers it; ``--json`` is among the options of each."""
+OUT = "written_to"
+"""The parameter of ``--out`` where a verb has none of its own."""
+_SAYS = "--out FILE writes a picture, a page, a table or data, by the ending of the name"
+OLDER = {"--plot": _SAYS, "--html": _SAYS, "--csv": _SAYS, "--output": _SAYS}
+"""Options that are no more, or never were, and what to give instead."""
+
+
+def write(answer: Any, path: str) -> None:
+    """Write an answer to a file, by its ending. Raises CostModelError."""
+    from costmodel.display.output import write_out
+
+    of = answer.of if isinstance(answer, Shown) and answer.of is not None else None
+    if of is not None and not path.lower().endswith((".json", ".txt")):
+        answer = of
+    write_out(answer, path)
+
+
+def verb(
+    *parameters: click.Parameter, examples: tuple[str, ...], drawn: bool = False
+) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a verb of the function that answers it; ``--json`` and ``--out`` are among the options of each.
+
+    drawn: whether its answer has a picture.
+    """
 
     def made(answer: Callable[..., Any]) -> Verb:
         name = answer.__name__.rstrip("_").replace("_", "-")
+        own = any("--out" in parameter.opts for parameter in parameters)
+        forms = f"{'.png, .svg, .pdf, ' if drawn else ''}.html, .csv, .parquet, .json or .txt"
+        out = option("--out", OUT, metavar="FILE", help=f"Also write it to FILE, which ends in {forms}.")
         params = [
             *parameters,
+            *([] if own else [out]),
             option("--json", "as_json", is_flag=True, help="Print JSON."),
             option("--wide", is_flag=True, help="Print all columns, however wide the terminal is."),
         ]
-        return Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
+        command = Verb(name, callback=answer, params=params, help=answer.__doc__, epilog=epilog(*examples))
+        command.drawn = drawn
+        return command
 
     return made
 
@@ -113,7 +168,6 @@ def writable(_: click.Context, __: click.Parameter, path: str | None) -> str | N
 
 MODEL = argument("model", "A ready model's name, or the path of a YAML or JSON file.")
 QUANTITY = argument("quantity", "params, flops.forward, memory.activations, memory.peak, ...")
-PLOT = option("--plot", metavar="FILE", callback=writable, help="Also draw it, as FILE.png, .svg or .pdf.")
 RESERVE = option("--reserve", metavar="SIZE", help="Memory to leave for what is not modelled.")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from costmodel.cli.commands import MODEL, Shown, option, verb
-from costmodel.display.table import Table, wrapped
+from costmodel.display.table import wrapped
 
 
 @verb(
@@ -14,17 +16,11 @@ from costmodel.display.table import Table, wrapped
     option("--max-params", metavar="N", help="Only with at most so many parameters, such as 8e9 or 8B."),
     examples=("models", "models --family llama --max-params 8e9", "models --json"),
 )
-def models(family: str | None, min_params: str | None, max_params: str | None) -> Shown:
+def models(family: str | None, min_params: str | None, max_params: str | None) -> Any:
     """The ready models, with their parameters and where their numbers come from."""
-    from textwrap import shorten
-
     from costmodel.importers.zoo import models as entries
 
-    found = entries(family, min_params=min_params, max_params=max_params)
-    fields = ("name", "architecture", "params", "notes")
-    data = [{field: getattr(entry, field) for field in fields} for entry in found]
-    rows = [(e.name, e.architecture, f"{e.params:,}", shorten(e.notes, 60, placeholder=" ...")) for e in found]
-    return Shown(data, Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3})).text())
+    return entries(family, min_params=min_params, max_params=max_params)
 
 
 @verb(MODEL, examples=("show gpt2-small > my-model.yaml", "show resnet50 --json"))

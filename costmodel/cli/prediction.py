@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, PLOT, QUANTITY, RESERVE, Shown, argument, option, verb
+from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Shown, argument, option, verb
 from costmodel.cli.options import SETTINGS
 
 
 @verb(
     MODEL,
     option("--tier", type=click.Choice(("ceiling", "typical", "calibrated")), help="Where constants of --on are from."),
-    option("--plot", metavar="FILE", help="With --on, draw its roofline, as FILE.png, .svg or .pdf."),
     option("--depth", type=int, metavar="N", help="Sum layers up by part, so many levels down."),
     option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
     *SETTINGS,
@@ -23,15 +22,16 @@ from costmodel.cli.options import SETTINGS
         "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
+        "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --out roofline.png",
         "predict my-model.yaml --json",
     ),
+    drawn=True,
 )
-def predict(
-    model: str, tier: str | None, plot: str | None, depth: int | None, shapes: bool, settings: dict[str, Any]
-) -> Any:
+def predict(model: str, tier: str | None, depth: int | None, shapes: bool, settings: dict[str, Any]) -> Any:
     """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
 
-    A time comes with its range, what bounds it, and the layers that take longest.
+    A time comes with its range, what bounds it, and the layers that take longest. As a picture --out draws what each
+    part has, or with --on the roofline.
     """
     from costmodel.cost.prediction import predict as predicted
 
@@ -39,18 +39,15 @@ def predict(
     if found.settings.on is not None:
         machine: Any = found.settings.on
         given: Any = tier  # checked there
-        time: Any = found.on(machine, stack=found.settings.stack, tier=given)
-        if plot is not None:
-            time.plot(plot)
-        return time
-    if tier or plot:
-        raise click.UsageError("--tier and --plot are of a time: give --on MACHINE too")
+        return found.on(machine, stack=found.settings.stack, tier=given)
+    if tier:
+        raise click.UsageError("--tier is of a time: give --on MACHINE too")
     if depth is None and not shapes:
         return found
     data = found.to_dict()
     if depth is not None:
         data["parts"] = [row.to_dict() for row in found.by_part(depth)]
-    return Shown(data, found.report(depth=depth, shapes=shapes))
+    return Shown(data, found.report(depth=depth, shapes=shapes), found)
 
 
 @verb(
@@ -92,18 +89,15 @@ def fits(model: str, memory: str, reserve: str | None, choose: bool, settings: d
 
 @verb(
     MODEL,
-    PLOT,
     *SETTINGS,
     examples=(
         "timeline gpt2-small --batch 8 --seq 512",
-        "timeline gpt2-small --batch 8 --checkpoint block --plot memory.png",
+        "timeline gpt2-small --batch 8 --checkpoint block --out memory.png",
     ),
+    drawn=True,
 )
-def timeline(model: str, plot: str | None, settings: dict[str, Any]) -> Any:
+def timeline(model: str, settings: dict[str, Any]) -> Any:
     """What is alive at the steps that matter, and where the peak is; with --json at every step."""
     from costmodel.cost.prediction import predict as predicted
 
-    found = predicted(model, **settings).timeline
-    if plot is not None:
-        found.plot(plot)
-    return found
+    return predicted(model, **settings).timeline

@@ -79,7 +79,6 @@ def validate() -> Any:
         help="Each layer alone: warm, or cold, so much being touched between two runs (64MiB).",
     ),
     option("--budget", metavar="SECONDS", type=float, default=8.0, help="How long to go on for what is unresolved."),
-    option("--html", metavar="FILE", callback=writable, help="Also write a page with tables and pictures."),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
@@ -88,7 +87,9 @@ def validate() -> Any:
         "roofline check mlp-mnist --batch 32",
         "roofline check mlp-mnist --batch 32 --level 1 --no-classes --json",
         "roofline check mlp-lenet-300-100 --batch 64 --rounds 2 --fail-over 400%",
+        "roofline check mlp-mnist --batch 32 --out check.html",
     ),
+    drawn=True,
 )
 def check(
     model: str,
@@ -97,7 +98,6 @@ def check(
     no_classes: bool,
     reuse: str | None,
     budget: float,
-    html: str | None,
     fail_over: str | None,
     save: str | None,
     against: str | None,
@@ -119,16 +119,14 @@ def check(
         progress=_watched(),
         say=_note,
     )
-    if html is not None:
-        found.to_html(html)
     answer, code = baseline.answer(found)
     if most is None:
         return answer, code
     failed = found.fails(most)
     if not found.errors.predicted:
-        return Shown(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged"), code
+        return Shown(answer.data, f"{answer.text}\n\nno layer is resolved, so none is judged", found), code
     verdict = f"median error {found.errors.median:.1%}, {'over' if failed else 'within'} {most:.1%}"
-    return Shown(answer.data, f"{answer.text}\n\n{verdict}"), 1 if failed else code
+    return Shown(answer.data, f"{answer.text}\n\n{verdict}", found), 1 if failed else code
 
 
 @verb(
@@ -224,9 +222,9 @@ class Baseline:
         if self.path is not None:
             baseline.save(found, self.path)
         if changes is None:
-            return Shown(found.to_dict(), str(found)), 0
+            return Shown(found.to_dict(), str(found), found), 0
         data = {**found.to_dict(), "against": changes.to_dict()}
-        return Shown(data, f"{found}\n\n{changes}"), 1 if changes.slower else 0
+        return Shown(data, f"{found}\n\n{changes}", found), 1 if changes.slower else 0
 
 
 def _note(message: str) -> None:

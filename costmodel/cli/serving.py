@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from costmodel.cli.commands import MODEL, PLOT, option, verb
+from costmodel.cli.commands import MODEL, option, verb
 from costmodel.cli.options import SETTINGS, read_values
 from costmodel.errors import SettingError, shown
 
@@ -48,22 +48,16 @@ def _drafts(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
     ),
     option("--drafts", metavar="MODEL:N:CHANCE", callback=_drafts, help="Speculative: llama-3.2-1b:4:0.8."),
     option("--price", type=float, metavar="MONEY", help="Of an hour of the machine."),
-    PLOT,
     *(setting for setting in SETTINGS if setting.name in SERVED),
     examples=(
         "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --engine vllm",
         "serve llama-2-7b --on rtx-4090 --input 1 --output 128 --engine llama.cpp --precision int4 --concurrency 1",
-        "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --price 2.5 --plot serving.png",
+        "serve llama-3.1-8b --on h100-sxm --input 1024 --output 256 --price 2.5 --out serving.png",
     ),
+    drawn=True,
 )
-def serve(model: str, plot: str | None, settings: dict[str, Any], on: str, **asked: Any) -> Any:
+def serve(model: str, settings: dict[str, Any], on: str, **asked: Any) -> Any:
     """How a machine serves a decoder: time to first token, time a token, tokens a second, by concurrency."""
-    from costmodel.display.figures import check_writable
     from costmodel.performance.serving import serve as served
 
-    if plot is not None:
-        check_writable(plot)
-    found = served(model, on=on, **asked, **settings)
-    if plot is not None:
-        found.plot(plot)
-    return found
+    return served(model, on=on, **asked, **settings)

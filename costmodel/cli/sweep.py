@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.cli.commands import MODEL, PLOT, RESERVE, Shown, argument, option, verb
+from costmodel.cli.commands import MODEL, RESERVE, Shown, argument, option, verb, write
 from costmodel.cli.options import AXES, OVER, QUANTITIES, axes
 from costmodel.cost.quantities import ALL as KNOWN
 from costmodel.display.table import Table
@@ -25,15 +25,23 @@ SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
 MOST_PRINTED = 40
 MOST_JSON = 100_000
 """Cells that are printed; more are for a file."""
+RESUMED = (".parquet", ".zarr")
+STORED = (*RESUMED, ".csv", ".json")
+"""Endings of files that hold cells; any other is of a picture."""
 
 
 @verb(
     MODEL,
     QUANTITIES,
-    option("--out", metavar="FILE", help="Write all cells to FILE.parquet or FILE.zarr instead of a table."),
+    option(
+        "--out",
+        metavar="FILE",
+        multiple=True,
+        help="Write all cells to FILE.parquet, .zarr, .csv or .json instead of a table, or draw them as FILE.png, .svg "
+        "or .pdf; may be given again.",
+    ),
     option("--resume", is_flag=True, help="Go on with a file that an interrupt left."),
-    PLOT,
-    option("--memory", metavar="SIZE", help="With --plot, draw the edge of what fits so much."),
+    option("--memory", metavar="SIZE", multiple=True, help="In a picture, draw what fits; may be given again."),
     RESERVE,
     OVER,
     *AXES,
@@ -41,16 +49,15 @@ MOST_JSON = 100_000
         "sweep gpt2-small --batch 1:64:*2 --seq 512,1024 --optimizer sgd,adamw --out sweep.parquet",
         "sweep gpt2-small --over layers=6:24:6 --over width=768,1536 --quantities params,memory.peak",
         "sweep resnet50 --batch 8,16 --image 224,224x320 --json",
-        "sweep gpt2-small --batch 1:64 --seq 128:1024:64 --plot fits.png --memory 24GiB",
+        "sweep gpt2-small --batch 1:64 --seq 128:1024:64 --out fits.png --memory 24GiB",
     ),
 )
 def sweep(
     model: str,
     quantities: list[str] | None,
-    out: str | None,
+    out: tuple[str, ...],
     resume: bool,
-    plot: str | None,
-    memory: str | None,
+    memory: tuple[str, ...],
     reserve: str | None,
     over: tuple[str, ...],
     settings: dict[str, Any],
@@ -60,20 +67,33 @@ def sweep(
     Names of parts to checkpoint together are joined as in --checkpoint none,mlp+attention.
     """
     asked = axes(settings, over)
-    if plot is not None:
-        _draw(model, asked, quantities, plot, memory, reserve)
-    elif memory or reserve:
-        raise click.UsageError("--memory and --reserve are drawn: give --plot FILE too")
-    if resume and out is None:
-        raise click.UsageError("--resume goes on with a file: give its --out FILE too")
-    return Cells(model, asked, quantities) if out is None else _written(model, asked, quantities, out, resume)
+    pictures = [path for path in out if Path(path).suffix.lower() not in STORED]
+    stored = [path for path in out if path not in pictures]
+    if (memory or reserve) and not pictures:
+        raise click.UsageError("--memory and --reserve are drawn: give a picture too, such as --out fits.png")
+    if len(stored) > 1:
+        raise click.UsageError("--out names more than one file of cells: write one, and convert it")
+    if resume and not (stored and Path(stored[0]).suffix in RESUMED):
+        raise click.UsageError("--resume goes on with a file: give its --out FILE.parquet or FILE.zarr too")
+    for path in pictures:
+        _check_picture(path)
+    for path in pictures:
+        _draw(model, asked, quantities, path, memory, reserve)
+    cells = Cells(model, asked, quantities)
+    if not stored:
+        return cells
+    if Path(stored[0]).suffix in RESUMED:
+        return _written(model, asked, quantities, stored[0], resume)
+    write(Shown(cells.to_dict(), ""), stored[0])
+    return Shown({"path": stored[0], "cells": len(cells.to_dict())}, f"{stored[0]}: {len(cells.to_dict()):,} cells")
 
 
 @verb(
     MODEL,
     argument("quantities", "Of which less is better: memory.peak, flops.hardware, ...", several="QUANTITY..."),
     option("--most", metavar="NAME", multiple=True, help="Of which more is better: batch, seq, ..."),
-    PLOT,
+    option("--tolerance", metavar="SHARE", type=float, default=0.0, help="Smaller differences count as none (0.01)."),
+    option("--out", metavar="FILE", help="Also draw it, as FILE.png, .svg or .pdf, or write it: .csv, .html, ..."),
     OVER,
     *AXES,
     examples=(
@@ -85,14 +105,18 @@ def pareto(
     model: str,
     quantities: tuple[str, ...],
     most: tuple[str, ...],
-    plot: str | None,
+    tolerance: float,
+    out: str | None,
     over: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Shown:
     """The cells of a grid of questions that no other beats. MODEL may be a sweep that was saved, as sweep.parquet."""
     from costmodel.analysis.pareto import pareto as front_of
     from costmodel.analysis.sweep.sweeps import sweep as swept
+    from costmodel.display.output import PICTURES, check_out
 
+    if out is not None:
+        check_out(out, drawn=True)
     asked = axes(settings, over)
     saved = Path(model).suffix in (".parquet", ".zarr")
     if saved and asked:
@@ -102,12 +126,16 @@ def pareto(
         if name not in wanted and name not in asked:
             raise unknown("quantity or axis", name, [*KNOWN, *asked])
     grid = model if saved else swept(model, quantities=list(dict.fromkeys(wanted)) or None, **asked)
-    front = front_of(grid, *quantities, most=most, plot=plot)
+    picture = out if out is not None and Path(out).suffix.lower() in PICTURES else None
+    front = front_of(grid, *quantities, most=most, tolerance=tolerance, plot=picture)
     rows: list[dict[str, Any]] = [
         {str(name): int(v) if isinstance(v, float) and v.is_integer() else v for name, v in row.items()}
         for row in front.to_dict("records")
     ]
-    return Shown(rows, _table(rows, list(map(str, front.columns))))
+    found = Shown(rows, _table(rows, list(map(str, front.columns))))
+    if out is not None and picture is None:
+        write(found, out)
+    return found
 
 
 class Cells:
@@ -141,8 +169,25 @@ class Cells:
         return "\n".join(lines)
 
 
+def _check_picture(path: str) -> None:
+    """Raise SettingError or CostModelError for a name that is neither of cells nor of a picture."""
+    from costmodel.display.figures import check_writable, figure_class
+
+    if Path(path).suffix[1:].lower() not in figure_class()().canvas.get_supported_filetypes():
+        raise SettingError(
+            f"--out {shown(path)} has no known ending: use a name that ends in .parquet, .zarr, .csv or .json (cells), "
+            "or .png, .svg or .pdf (a picture)"
+        )
+    check_writable(path)
+
+
 def _draw(
-    model: str, asked: Any, quantities: Sequence[str] | None, path: str, memory: str | None, reserve: str | None
+    model: str,
+    asked: Any,
+    quantities: Sequence[str] | None,
+    path: str,
+    memory: Sequence[str],
+    reserve: str | None,
 ) -> None:
     """Draw a sweep; see `Sweep.plot`. Raises CostModelError."""
     from costmodel.analysis.sweep.sweeps import sweep as swept
@@ -151,13 +196,12 @@ def _draw(
     first = wanted[0]
     if memory and "memory.peak" not in wanted:
         wanted.append("memory.peak")
-    swept(model, quantities=wanted, **asked).plot(path, quantity=first, memory=memory, reserve=reserve or 0)
+    grid = swept(model, quantities=wanted, **asked)
+    grid.plot(path, quantity=first, memory=list(memory) or None, reserve=reserve or 0)
 
 
 def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool) -> Shown:
     """Write all cells to a file; says what it holds. Raises CostModelError, KeyboardInterrupt."""
-    if Path(out).suffix not in (".parquet", ".zarr"):
-        raise SettingError(f"--out {shown(out)} has no known ending: use a name that ends in .parquet or .zarr")
     from costmodel.analysis.sweep.sweeps import space_of
 
     space = space_of(model, quantities, asked)

@@ -35,6 +35,7 @@ from costmodel.training.settings import Stack as StackName
 
 if TYPE_CHECKING:
     import sympy
+    from matplotlib.figure import Figure
 
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
@@ -104,7 +105,7 @@ class Prediction(Data):
         asked = self.settings
         exact = asked.allocator == "exact"
         standing = self._standing if exact else standing_of(self.run, asked, ALLOTTED[asked.allocator])
-        return timeline_of(self.run, asked, standing)
+        return timeline_of(self.model, self.run, asked, standing)
 
     @cached_property
     def _standing(self) -> Standing:
@@ -341,6 +342,49 @@ class Prediction(Data):
         from costmodel.cost.report import text
 
         return text(self, depth, shapes)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, depth: int = 2, dark: bool = False) -> Figure:
+        """Parameters, FLOPs and kept activations by part, the largest dozen and "other" (extra `plot`).
+
+        What is alive at each moment is drawn by `timeline.plot`, a roofline by `on(machine).plot`.
+
+        Args:
+            path: where to write it too, such as "parts.png".
+            depth: levels of parts, as in `by_part`.
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: no matplotlib, a depth that is none, or `path` cannot be written.
+
+        Example:
+            >>> import costmodel as cm
+            >>> figure = cm.predict("gpt2-small", batch=8, seq=512).plot()
+            >>> [axes.get_title("left") for axes in figure.axes]
+            ['parameters', 'contraction FLOPs a step', 'kept for backward']
+
+        """
+        from costmodel.cost.question import heading
+        from costmodel.display.bars import PASSES, bars, flops_panel, memory_panel, params_panel
+        from costmodel.display.figures import DARK, LIGHT, save
+
+        parts = self.by_part(depth)
+        training = self.settings.training
+        panels = [
+            params_panel([row.params for row in parts]),
+            flops_panel(
+                [{one: getattr(row, f"{one}_flops") for one in PASSES} for row in parts],
+                "a step" if training else "a pass",
+            ),
+        ]
+        if training:
+            kept = [{"activations": row.activation_bytes, "casts": row.cast_bytes} for row in parts]
+            panels.append(memory_panel(kept, "kept for backward"))
+        names = [f"{row.name} ×{row.repeat}" if row.repeat > 1 else row.name for row in parts]
+        title = heading(self.model, self.settings)
+        figure = bars(names, panels, title, DARK if dark else LIGHT, ratios=False)
+        if path is not None:
+            save(figure, path)
+        return figure
 
     def by_part(self, depth: int = 1) -> list[Row]:
         """A row for each part of the model, `depth` levels down: rows of layers within it added up, in order.

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from costmodel.display.units import show_bytes, show_flops
 from costmodel.training.frozen import Frozen, frozen
 
 
+class Lines(Frozen):
+    """Abstract: numbers of one unit, a line for each; in a notebook a table."""
+
+    _show: ClassVar[Callable[[int], str]]
+
+    def _repr_html_(self) -> str:
+        from costmodel.display.table import Table
+
+        lines = {name: getattr(self, name) for name in (*self.__dataclass_fields__, *self._sums)}
+        show = type(self)._show
+        return Table(("", type(self).__name__, "exact"), [(n, show(v), f"{v:,}") for n, v in lines.items()]).html()
+
+    _sums: ClassVar[tuple[str, ...]] = ()
+    """Properties that are lines too."""
+
+
 @frozen()
-class Flops(Frozen):
+class Flops(Lines):
     """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
+
+    _show = staticmethod(show_flops)
+    _sums = ("total", "hardware")
 
     forward: int
     backward: int
@@ -27,7 +48,7 @@ class Flops(Frozen):
 
 
 @frozen()
-class Memory(Frozen):
+class Memory(Lines):
     """Memory by purpose [bytes]; `peak` is the most alive at once, not the sum of the lines.
 
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
@@ -35,6 +56,8 @@ class Memory(Frozen):
     cache: what decoding keeps of tokens after the pass, part of the peak of a prefill and of a decode step; after an
     inference, which keeps nothing, what it would be, beside the peak.
     """
+
+    _show = staticmethod(show_bytes)
 
     weights: int
     masters: int
@@ -51,12 +74,14 @@ class Memory(Frozen):
 
 
 @frozen()
-class Traffic(Frozen):
+class Traffic(Lines):
     """Compulsory bytes of one forward pass: every input, weight and output of each layer moved once.
 
     forward is all of it. weights: of these those that are weights, of experts as many as have rows, in few bits with
     their scales. kv_read, kv_written: those that decoding keeps. A dynamic cache is read and written to grow it, too.
     """
+
+    _show = staticmethod(show_bytes)
 
     forward: int
     weights: int

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from costmodel.cost.question import question
 from costmodel.cost.rows import Row, rows_of
 from costmodel.display.table import Cells, Marked, Table, narrowed, printable, styled, wrapped
 from costmodel.display.units import show_bytes, show_count, show_exact, show_flops, show_share
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from costmodel.cost.prediction import Prediction
     from costmodel.training.optimizers import Optimizer
     from costmodel.training.precision import Precision
-    from costmodel.training.settings import CacheName, Mode
+    from costmodel.training.settings import CacheName
 
 
 def conventions(p: Prediction) -> list[tuple[str, str]]:
@@ -141,31 +142,9 @@ def html(p: Prediction) -> str:
     return f'<div style="overflow-x:auto">{head}{drawn}{notes}{details}</div>'
 
 
-_WHAT: dict[Mode, str] = {
-    "train": "one training step",
-    "inference": "one forward pass (inference)",
-    "prefill": "prefill, logits of the last token",
-    "decode": "one decode step",
-}
-
-
 def headline(p: Prediction) -> str:
     """The question in one line: the model and how it is run."""
-    extent, settings = p.batch_shape, p.settings
-    what = _WHAT[settings.mode]
-    sizes = [f"batch {int(extent.batch)}"]
-    if settings.accumulate > 1:
-        sizes = [f"{settings.accumulate} micro-batches of {int(extent.batch)}"]
-    if extent.seq is not None:
-        sizes.append(f"seq {int(extent.seq)}")
-    if settings.past is not None:
-        sizes.append(f"past {settings.past}")
-    if extent.target not in (None, extent.seq):
-        sizes.append(f"target_seq {int(extent.target)}")
-    if extent.image is not None:
-        sizes.append("image {}×{}".format(*map(int, extent.image)))
-    optimizer = [settings.states.name] if settings.training else []
-    return printable(f"{p.model.title}: {what}, {', '.join([*sizes, settings.policy.name, *optimizer])}")
+    return question(p.model, p.settings)
 
 
 def verdict(p: Prediction) -> str:

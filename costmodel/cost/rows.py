@@ -55,6 +55,17 @@ class Row(NamedTuple):
         """Plain data."""
         return {**self._asdict(), "intensity": self.intensity}
 
+    def _repr_html_(self) -> str:
+        from costmodel.display.table import Table
+        from costmodel.display.units import show_bytes, show_count, show_flops
+
+        def shown(name: str, value: Any) -> str:
+            show = show_bytes if name.endswith("_bytes") else show_flops if name.endswith("_flops") else show_count
+            return value if isinstance(value, str) else f"{value:.1f}" if name == "intensity" else show(value)
+
+        rows = [(name, shown(name, value)) for name, value in self.to_dict().items() if value]
+        return Table(("layer", ""), rows).html()
+
 
 TRAFFIC = ["forward_bytes", "weight_bytes", "kv_read_bytes", "kv_written_bytes"]
 WORK = [column for column in Row._fields if column.endswith("_flops")] + TRAFFIC

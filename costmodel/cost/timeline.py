@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +11,9 @@ from costmodel.cost.allocator import ALLOTTED, replay
 from costmodel.cost.backward import Backward, update
 from costmodel.cost.forward import Forward
 from costmodel.cost.liveness import (
+    ACTIVATIONS,
+    CACHE,
+    CASTS,
     GRADIENTS,
     NOTHING,
     TEMPORARIES,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from costmodel.architectures.base import Architecture
     from costmodel.display.areas import Steps
 
 
@@ -140,11 +144,28 @@ class Step(NamedTuple):
     alive: Alive
 
 
+class Asked(NamedTuple):
+    """The question that a timeline answers: the model, how it is run, and what was recorded of it."""
+
+    model: Architecture
+    settings: Settings
+    run: Run
+
+
+class Held(NamedTuple):
+    """One allocation, or one tensor that stays: its category, its size [bytes], and in words what it is."""
+
+    line: str
+    bytes: int
+    name: str
+
+
 @dataclass(frozen=True, repr=False)
 class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
+    asked: what it is the timeline of.
     """
 
     standing: Alive
@@ -153,6 +174,7 @@ class Timeline(Answer):
     changes: tuple[Change, ...]
     loops: tuple[Loop, ...]
     every: tuple[tuple[Level, ...], ...] = ()
+    asked: Asked | None = field(default=None, compare=False)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -220,16 +242,61 @@ class Timeline(Answer):
             yield Step(*self.moments[now], self._alive(level))
             level = minus(level, freed)
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """A picture of it, also written to `path` (extra `plot`): what is alive by category, and the peak.
+    @cached_property
+    def largest(self) -> Held | None:
+        """What takes most by itself at the peak; of several as large the first. None without a question."""
+        if self.asked is None:
+            return None
+        _, settings, run = self.asked
+        allotted = ALLOTTED[settings.allocator]
+        lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
+        now = self._totals.index(max(self._totals))
+        found = [
+            Held(_LINES[a.line], int(allotted(a.size)), _origin(moment))
+            for a in lifetimes.allocations
+            if a.born <= now <= a.died
+            for moment in (lifetimes.moments[a.born],)
+        ]
+        stays = [one for one in lasting(run, settings) if one.line not in ("counters", "cache")]
+        found += [Held(one.line, int(allotted(one.size)), "there throughout") for one in stays]
+        return max(found, key=lambda held: held.bytes, default=None)
 
-        Raises CostModelError without matplotlib, or if `path` cannot be written.
+    def plot(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        memory: str | int | Sequence[str | int] | None = None,
+        dark: bool = False,
+    ) -> Figure:
+        """A picture of it: what is alive by category at every step, the peak, and budgets (extra `plot`).
+
+        Args:
+            path: where to write it too, such as "memory.png".
+            memory: budgets to draw, such as "24 GiB", or several; None: of 16, 24, 40 and 80 GiB those near the peak.
+            dark: on black instead of white.
+
+        Raises:
+            CostModelError: no matplotlib, an amount that is none, or `path` cannot be written.
+
+        Example:
+            >>> import costmodel as cm
+            >>> figure = cm.predict("gpt2-small", batch=8, seq=512).timeline.plot(memory=["16 GiB", "24 GiB"])
+            >>> figure.axes[0].get_ylabel()
+            'memory alive [GiB]'
+
         """
-        from costmodel.display.areas import areas
-        from costmodel.display.figures import save
+        from costmodel.cost.question import heading
+        from costmodel.display.areas import Peak, areas
+        from costmodel.display.figures import DARK, LIGHT, budgets, save
 
-        peak = self.peak_step
-        figure = areas(self._drawn(), peak.alive._asdict(), peak.phase, place(peak))
+        peak, rooms = self.peak_step, budgets(memory)
+        told = [f"Peak: {show_bytes(self.peak)}", f"{peak.phase} of {_shortened(place(peak))}"]
+        if self.largest is not None:
+            told += [f"largest: {self.largest.line}, {show_bytes(self.largest.bytes)}", _shortened(self.largest.name)]
+        title = "" if self.asked is None else heading(self.asked.model, self.asked.settings)
+        theme = DARK if dark else LIGHT
+        given = memory is not None
+        figure = areas(self._drawn(), Peak(peak.alive._asdict(), told), rooms, title, theme, asked=given)
         if path is not None:
             save(figure, path)
         return figure
@@ -258,9 +325,15 @@ class Timeline(Answer):
         return {"peak": self.peak, "peak_step": self.steps.index(self.peak_step), "steps": steps}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each step: what it is, and bytes alive by category."""
+        """A row for each step: what it is, and bytes alive by category and in total."""
         return [
-            {"phase": step.phase, "layer": step.layer, "rounds": step.rounds, **step.alive._asdict()}
+            {
+                "phase": step.phase,
+                "layer": step.layer,
+                "rounds": step.rounds,
+                **step.alive._asdict(),
+                "total": step.alive.total,
+            }
             for step in self.steps
         ]
 
@@ -285,7 +358,22 @@ class Timeline(Answer):
         )
 
 
-def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
+def _origin(moment: Moment) -> str:
+    """Where something was made, in words."""
+    return f"from {moment.phase}" + ("" if moment.layer == moment.phase else f" of {moment.layer}")
+
+
+_LINES = {
+    GRADIENTS: "gradients",
+    ACTIVATIONS: "activations",
+    CASTS: "casts",
+    CACHE: "cache",
+    TEMPORARIES: "temporaries",
+}
+"""The categories of what comes and goes."""
+
+
+def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Standing) -> Timeline:
     """One step of `run`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
     standing: what is there throughout.
@@ -302,7 +390,8 @@ def timeline_of(run: Run, settings: Settings, standing: Standing) -> Timeline:
         levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
     else:
         levels, every = lifetimes.levels(changes), ()
-    return Timeline(alive, tuple(lifetimes.moments), tuple(levels), tuple(changes), tuple(lifetimes.loops), every)
+    moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
+    return Timeline(alive, moments, tuple(levels), tuple(changes), loops, every, Asked(model, settings, run))
 
 
 def reserved_bytes(run: Run, settings: Settings) -> int:
@@ -374,6 +463,10 @@ def _sheet(timeline: Timeline) -> Sheet:
 def place(step: Step) -> str:
     """Its layer, and the rounds of the repeated blocks around it."""
     return printable(f"{step.layer} (round {step.rounds})" if step.rounds else step.layer)
+
+
+def _shortened(words: str, most: int = 32) -> str:
+    return printable(words if len(words) <= most else f"…{words[1 - most :]}")
 
 
 def _row(name: str, step: Step, lines: list[str]) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from costmodel.display.sheet import Sheet
 from costmodel.errors import CostModelError
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import pandas
 
 
@@ -28,6 +31,20 @@ class Data(ABC):
         """`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """A page of its own, also written to `path`; its colours follow the reader's system.
+
+        Raises CostModelError if it cannot be written.
+        """
+        from costmodel.display.sheet import document
+
+        text = document(str(self).partition("\n")[0], self._repr_html_())
+        if path is not None:
+            from costmodel.display.figures import write
+
+            write(text, path)
+        return text
+
     def to_dataframe(self) -> pandas.DataFrame:
         """`rows` as a data frame. Raises CostModelError without pandas (extra `frame`)."""
         try:
@@ -38,6 +55,10 @@ class Data(ABC):
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text as it is, where an answer has no tables of its own."""
+        return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
 
 
 class Answer(Data):

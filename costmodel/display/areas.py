@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.display.figures import COLOURS, LIGHT, canvas, label
-from costmodel.display.units import binary_unit, show_bytes
+from costmodel.display.figures import COLOURS, DARK, LIGHT, Theme, budget_lines, canvas, label, literal
+from costmodel.display.units import Budget, binary_unit, show_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,22 +27,40 @@ class Steps(NamedTuple):
     meaning: str
 
 
-def areas(steps: Steps, peak: Mapping[str, int], phase: str, place: str) -> Figure:
-    """Bytes alive by category over the steps, stacked, and the peak: its categories, its phase and its place."""
-    most = sum(peak.values())
-    figure, axes = canvas((11, 5.2), LIGHT, "")
-    unit, name = binary_unit(most)
-    _areas(axes, steps, peak, f"{phase} of {_shortened(place)}", unit)
-    _phases(axes, steps)
-    _peak(axes, steps, most, unit)
+class Peak(NamedTuple):
+    """Bytes alive by category at the highest step, and in words where that is and what is the largest there."""
+
+    alive: Mapping[str, int]
+    told: Sequence[str]
+
+
+def areas(
+    steps: Steps, peak: Peak, rooms: Sequence[Budget], title: str, theme: Theme = LIGHT, *, asked: bool = False
+) -> Figure:
+    """Bytes alive by category over the steps, stacked, and the peak.
+
+    rooms: budgets to draw; asked: all of them, not only those below the peak or just above it.
+    """
+    most = sum(peak.alive.values())
+    figure, axes = canvas((11, 5.4), theme, title, 36)
+    tallest = max([most, *(room.bytes for room in rooms if asked or room.bytes <= ABOVE * most)])
+    unit, name = binary_unit(tallest)
+    _areas(axes, steps, peak, theme, unit)
+    _phases(axes, steps, theme)
+    _peak(axes, steps, most, unit, theme)
+    budget_lines(axes, rooms, unit, theme, most=None if asked else ABOVE * most)
     axes.set_xlim(0, len(steps.phases) * steps.width)
-    axes.set_ylim(0, 1.1 * most / unit)
-    label(axes, "x", LIGHT, steps.meaning)
-    label(axes, "y", LIGHT, f"memory alive [{name}]")
+    axes.set_ylim(0, 1.1 * tallest / unit)
+    label(axes, "x", theme, steps.meaning)
+    label(axes, "y", theme, f"memory alive [{name}]")
     return figure
 
 
-def _areas(axes: Axes, steps: Steps, peak: Mapping[str, int], where: str, unit: int) -> None:
+ABOVE = 1.4
+"""Common budgets up to so many times the peak are drawn."""
+
+
+def _areas(axes: Axes, steps: Steps, peak: Peak, theme: Theme, unit: int) -> None:
     """Each step is as wide as any other; the legend is the stack at the peak, read from the top down."""
     alive = [*steps.alive, steps.alive[-1]]
     edges = [number * steps.width for number in range(len(alive))]
@@ -54,26 +72,22 @@ def _areas(axes: Axes, steps: Steps, peak: Mapping[str, int], where: str, unit: 
         step="post",
         linewidth=0,
     )
-    sizes = [f"{line}  {show_bytes(peak[line]) if peak[line] else '–'}" for line in lines]
+    sizes = [f"{line}  {show_bytes(peak.alive[line]) if peak.alive[line] else '–'}" for line in lines]
     legend = axes.legend(
         areas[::-1],
         sizes[::-1],
-        title=f"Peak: {show_bytes(sum(peak.values()))}\n{where}",
+        title="\n".join(map(literal, peak.told)),
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0,
         frameon=False,
-        labelcolor=LIGHT.ink,
+        labelcolor=theme.ink,
         alignment="left",
     )
-    legend.get_title().set_color(LIGHT.ink)
+    legend.get_title().set_color(theme.ink)
 
 
-def _shortened(place: str, most: int = 30) -> str:
-    return place if len(place) <= most else f"…{place[1 - most :]}"
-
-
-def _phases(axes: Axes, steps: Steps) -> None:
+def _phases(axes: Axes, steps: Steps, theme: Theme) -> None:
     """A strip above the areas: a stretch for each phase, named where it has room for its name, else above it.
 
     What is recomputed is a part of backward.
@@ -84,21 +98,21 @@ def _phases(axes: Axes, steps: Steps) -> None:
     for number, (phase, run) in enumerate(groupby(shown)):
         end = start + len(list(run))
         recomputes = [phase == "recompute" for phase in steps.phases[start:end]]
-        _stretch(axes, start * steps.width, end * steps.width, _GREYS[number % 2])
+        _stretch(axes, start * steps.width, end * steps.width, _GREYS[theme is DARK][number % 2])
         for again, stretch in _runs(recomputes, start):
             if again:
-                _stretch(axes, stretch.start * steps.width, stretch.stop * steps.width, _GREYS[2])
+                _stretch(axes, stretch.start * steps.width, stretch.stop * steps.width, _GREYS[theme is DARK][2])
         roomy = end - start >= NARROWEST * whole and not any(recomputes)
-        name = f"{phase} (dark: recompute)" if any(recomputes) else phase
+        name = f"{phase} (striped: recompute)" if any(recomputes) else phase
         middle, height = (start + end) / 2 * steps.width, 1.0225 if roomy else 1.07
-        axes.text(middle, height, name, color=LIGHT.ink, transform=_strip(axes), ha="center", va="center", size=9)
+        axes.text(middle, height, name, color=theme.ink, transform=_strip(axes), ha="center", va="center", size=9)
         if start:
-            axes.axvline(start * steps.width, color=LIGHT.ink, linewidth=0.6, alpha=0.25)
+            axes.axvline(start * steps.width, color=theme.ink, linewidth=0.6, alpha=0.25)
         start = end
 
 
-_GREYS = ("#e8e8e8", "#d0d0d0", "#9a9a9a")
-"""Of the strip of phases: by turns, and where backward recomputes."""
+_GREYS = (("#e8e8e8", "#d0d0d0", "#9a9a9a"), ("#2c2f36", "#40444d", "#6b7079"))
+"""Of the strip of phases, on white and on black: by turns, and where backward recomputes."""
 
 
 def _runs(marks: list[bool], start: int) -> Iterator[tuple[bool, range]]:
@@ -117,12 +131,12 @@ def _strip(axes: Axes) -> Any:
     return axes.get_xaxis_transform()
 
 
-def _peak(axes: Axes, steps: Steps, most: int, unit: int) -> None:
+def _peak(axes: Axes, steps: Steps, most: int, unit: int, theme: Theme) -> None:
     """A dashed line at its level, and a marker above the step: a line down through it could hide so narrow a step."""
     totals = [sum(sizes.values()) for sizes in steps.alive]
     height, at = most / unit, totals.index(max(totals)) + 0.5
-    axes.axhline(height, color=LIGHT.ink, linestyle=(0, (4, 3)), linewidth=1)
-    axes.plot(at * steps.width, 1.015 * height, marker="v", color=LIGHT.ink, clip_on=False)
+    axes.axhline(height, color=theme.ink, linestyle=(0, (4, 3)), linewidth=1)
+    axes.plot(at * steps.width, 1.015 * height, marker="v", color=theme.ink, clip_on=False)
     side, shift, align = (1, -4, "right") if at < 0.6 * len(totals) else (0, 4, "left")
     axes.annotate(
         f"peak {show_bytes(most)}",
@@ -132,5 +146,5 @@ def _peak(axes: Axes, steps: Steps, most: int, unit: int) -> None:
         textcoords="offset points",
         ha=align,
         va="bottom",
-        color=LIGHT.ink,
+        color=theme.ink,
     )

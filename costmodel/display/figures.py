@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.display.units import TIMES, UNITS, binary_unit, show_count, show_flops
+from costmodel.display.units import TIMES, UNITS, Budget, binary_unit, read_budget, show_bytes, show_count, show_flops
 from costmodel.errors import CostModelError, shown
 
 if TYPE_CHECKING:
@@ -115,11 +115,11 @@ def empty(size: tuple[float, float], theme: Theme) -> Figure:
     return figure_class()(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
 
 
-def canvas(size: tuple[float, float], theme: Theme, title: str) -> tuple[Figure, Axes]:
-    """An empty picture with a title and one pair of axes. Raises CostModelError as `empty`."""
+def canvas(size: tuple[float, float], theme: Theme, title: str, above: float = 6) -> tuple[Figure, Axes]:
+    """An empty picture with a title, so many points above one pair of axes. Raises CostModelError as `empty`."""
     figure = empty(size, theme)
     axes = figure.add_subplot(facecolor=theme.paper)
-    axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left")
+    axes.set_title(literal(title), color=theme.ink, size=10.5, loc="left", pad=above)
     axes.tick_params(which="both", colors=theme.ink)
     for side in axes.spines:
         axes.spines[side].set_color(theme.faint)
@@ -200,9 +200,32 @@ def written(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def budget_line(axes: Axes, height: float, theme: Theme, text: str) -> None:
-    """A line across at a height, named above its left end."""
-    axes.axhline(height, color=theme.ink, linewidth=1.4)
+COMMON = (16, 24, 40, 80)
+"""GiB of devices that many have: budgets that are drawn where none is asked for."""
+
+
+def budgets(memory: Any, reserve: int = 0) -> list[Budget]:
+    """Budgets to draw, less a reserve [bytes]: those given, one or several; the common ones for None.
+
+    Raises SettingError.
+    """
+    several = [f"{size} GiB" for size in COMMON] if memory is None else memory
+    found = [read_budget(one) for one in (several if isinstance(several, list | tuple) else [several])]
+    less = f" less {show_bytes(reserve)}" if reserve else ""
+    return [Budget(one.bytes - reserve, f"{show_bytes(one.bytes)}{less}") for one in found]
+
+
+def budget_lines(axes: Axes, rooms: Sequence[Budget], unit: float, theme: Theme, *, most: float | None = None) -> None:
+    """A line across at each budget, named above its left end; common ones are thin, and drawn only up to `most`.
+
+    most: None if the budgets were asked for.
+    """
     box = {"facecolor": theme.paper, "alpha": 0.8, "linewidth": 0, "pad": 1.5}
-    axes.annotate(text, (0.01, height), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                  va="bottom", color=theme.ink, bbox=box)  # fmt: skip
+    for room in rooms:
+        if most is not None and room.bytes > most:
+            continue
+        height, asked = room.bytes / unit, most is None
+        axes.axhline(height, color=theme.ink, linewidth=1.4 if asked else 0.8, linestyle="-" if asked else (0, (1, 2)))
+        text = f"budget {room.reading}" if asked else room.reading
+        axes.annotate(text, (0.01, height), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                      va="bottom", color=theme.ink, bbox=box, size=None if asked else 8.5)  # fmt: skip

@@ -1,13 +1,14 @@
-"""Pictures of a sweep over two axes: a quantity as colours, and the line around what fits."""
+"""Pictures of a sweep over two axes: a quantity as colours, and the lines around what fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from costmodel.display.figures import Theme, canvas, label, scale_of, ticks_of
-from costmodel.display.units import shower
+from costmodel.display.units import Budget, shower
 from costmodel.symbolic.evaluation import Array
 
 if TYPE_CHECKING:
@@ -20,37 +21,72 @@ MANY = 60
 """Cells along an axis from which lines between them are thin."""
 COLOURS = "cividis"
 """Of values: even in brightness, and for colour-blind readers."""
+FEWEST_TICKS = 4
+"""On the bar of colours."""
+DASHES = ("-", (0, (5, 1.5)), (0, (2, 1.5)), (0, (5, 1.5, 1, 1.5)))
+"""Of the edges of several budgets, which are told apart in grey too."""
 
 
 class Heat(NamedTuple):
-    """What is drawn: values by (y, x), not a number where there is none; and which cells fit (None: not asked)."""
+    """What is drawn: values by (y, x), not a number where there is none; peaks [bytes] likewise, for budgets.
+
+    rooms: budgets. asked: whether they were asked for: what does not fit a single one is veiled.
+    """
 
     quantity: str
     names: tuple[str, str]
     labels: tuple[list[Any], list[Any]]
     values: Array
-    fits: Array | None
-    budget: str
+    peaks: Array | None = None
+    rooms: Sequence[Budget] = ()
+    asked: bool = False
+
+    @property
+    def veiled(self) -> Array | None:
+        """Which cells have an answer and do not fit the one budget that was asked for; None if none or several were."""
+        if self.peaks is None or not self.asked or len(self.rooms) != 1:
+            return None
+        return np.isfinite(self.values) & (self.peaks > self.rooms[0].bytes)
 
 
 def heatmap(heat: Heat, title: str, theme: Theme) -> Figure:
-    """Colours for values, hatches where there are none, and what does not fit behind a veil and a line."""
+    """Colours for values, hatches where there are none, and a line around what fits each budget."""
     figure, axes = canvas((9, 6), theme, title)
     unit, name = _unit(heat)
     mesh = _cells(axes, heat, unit, theme)
     if heat.values.size <= MOST_WRITTEN**2 and max(heat.values.shape) <= MOST_WRITTEN:
         _numbers(axes, heat, mesh, theme)
-    notes = _veil(axes, heat, theme)
+    notes = _budgets(axes, heat, theme)
     _ticks(axes, heat, theme)
-    bar = figure.colorbar(mesh, ax=axes, format=lambda value, _: f"{value:g}")
+    low, high = mesh.norm.vmin, mesh.norm.vmax
+    bar = figure.colorbar(mesh, ax=axes, ticks=bar_ticks(low, high), format=lambda value, _: f"{value:,g}")
     bar.set_label(name, color=theme.ink)
     bar.ax.tick_params(which="both", colors=theme.ink)
     bar.ax.minorticks_off()
     bar.outline.set_edgecolor(theme.faint)  # pyright: ignore[reportCallIssue]
     if notes:
-        axes.legend(handles=notes, loc="upper left", bbox_to_anchor=(0, -0.11), ncols=3, frameon=False,
-                    labelcolor=theme.ink, fontsize=9)  # fmt: skip
+        axes.legend(handles=notes, loc="upper left", bbox_to_anchor=(0, -0.11), ncols=4, frameon=False,
+                    labelcolor=theme.ink, fontsize=9, handlelength=3)  # fmt: skip
     return figure
+
+
+def bar_ticks(low: float, high: float) -> list[float]:
+    """Round numbers from low to high, at least `FEWEST_TICKS` of them; the ends alone if they are equal."""
+    if low >= high:
+        return [low]
+    if 0 < 4 * low < high:
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        for digits in ((1,), (1, 2, 5), (1, 2, 3, 5, 7)):
+            found = [digit * 10.0**power for power in powers for digit in digits]
+            within = [value for value in found if low <= value <= high]
+            if len(within) >= FEWEST_TICKS:
+                return within
+    step = 10.0 ** np.floor(np.log10((high - low) / FEWEST_TICKS))
+    for times in (5, 2.5, 2, 1, 0.5):
+        first, last = np.ceil(low / (times * step)), np.floor(high / (times * step))
+        if last - first + 1 >= FEWEST_TICKS:
+            return [float(times * step * n) for n in range(int(first), int(last) + 1)]
+    return [low, high]
 
 
 def _unit(heat: Heat) -> tuple[float, str]:
@@ -78,7 +114,7 @@ def _numbers(axes: Axes, heat: Heat, mesh: Any, theme: Theme) -> None:
     for (row, column), value in np.ndenumerate(heat.values):
         if not np.isfinite(value):
             continue
-        beyond = heat.fits is not None and not heat.fits[row, column]
+        beyond = heat.veiled is not None and heat.veiled[row, column]
         paper = np.array([int(theme.paper[n : n + 2], 16) / 255 for n in (1, 3, 5)])
         shade = colours[row, column][:3] * (1 - VEIL * beyond) + paper * VEIL * beyond
         ink = "#000000" if shade @ (0.299, 0.587, 0.114) > 0.5 else "#ffffff"
@@ -89,33 +125,57 @@ VEIL = 0.55
 """How much of the ground's colour lies over what does not fit."""
 
 
-def _veil(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
-    """What does not fit, veiled, with a line around what fits; returns the legend's handles."""
+def _budgets(axes: Axes, heat: Heat, theme: Theme) -> list[Any]:
+    """A line around what fits each budget; what does not fit a single one veiled. Returns the legend's handles."""
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     there = np.isfinite(heat.values)
     notes: list[Any] = []
-    if heat.fits is not None:
+    taken: list[Any] = []
+    if heat.peaks is not None:
+        thin = max(heat.values.shape) > MANY
+        for number, room in enumerate(heat.rooms):
+            edges = _edges(there & (heat.peaks <= room.bytes), there)
+            if not edges:
+                continue
+            dashes = DASHES[number % len(DASHES)] if len(heat.rooms) > 1 else "-"
+            # A white line in a black one is seen on every colour; its black part is whole, or dashes would not be.
+            for colour, width, style in (
+                ("#000000", 2.4 if thin else 3.6, "-"),
+                ("#ffffff", 1.0 if thin else 1.6, dashes),
+            ):
+                axes.add_collection(
+                    LineCollection(edges, colors=colour, linewidths=width, linestyles=[style], zorder=3)
+                )
+            said = f"edge of what fits {room.reading}" if len(heat.rooms) == 1 else f"fits {room.reading}"
+            notes.append(Line2D([], [], color=theme.ink, linewidth=2, linestyle=dashes, label=said))
+            if len(heat.rooms) > 1:
+                _named(axes, heat, edges, room.reading, theme, taken)
+    if heat.veiled is not None:
         veil = np.zeros((*heat.values.shape, 4))
         veil[..., :3] = [int(theme.paper[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-        beyond = there & ~heat.fits
-        veil[..., 3] = VEIL * beyond
+        veil[..., 3] = VEIL * heat.veiled
         rows, columns = heat.values.shape
         axes.imshow(veil, extent=(-0.5, columns - 0.5, -0.5, rows - 0.5), origin="lower", aspect="auto", zorder=2)
-        edges = _edges(there & heat.fits, there)
-        thin = max(heat.values.shape) > MANY
-        for colour, width in (("#000000", 2.4 if thin else 3.6), ("#ffffff", 1.0 if thin else 1.6)):
-            axes.add_collection(LineCollection(edges, colors=colour, linewidths=width, zorder=3, capstyle="round"))
-        notes += [Line2D([], [], color=theme.ink, linewidth=2.4, label=f"edge of what fits {heat.budget}")] * bool(
-            edges
-        )
-        veiled = Patch(facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.budget}")
-        notes += [veiled] * bool(beyond.any())
+        veiled = Patch(facecolor=theme.paper, edgecolor=theme.faint, label=f"veiled: beyond {heat.rooms[0].reading}")
+        notes += [veiled] * bool(heat.veiled.any())
     if not there.all():
         notes.append(Patch(facecolor=theme.paper, edgecolor=theme.faint, hatch="////", label="no answer"))
     return notes
+
+
+def _named(axes: Axes, heat: Heat, edges: Sequence[tuple[Any, Any]], text: str, theme: Theme, taken: list[Any]) -> None:
+    """The budget's name on its edge, where that crosses the diagonal: names of several lie side by side there."""
+    rows, columns = heat.values.shape
+    middles = [((a + c) / 2, (b + d) / 2) for (a, b), (c, d) in edges]
+    x, y = min(middles, key=lambda point: abs(point[0] / columns - point[1] / rows))
+    if any(abs(x - a) < 0.1 * columns and abs(y - b) < 0.05 * rows for a, b in taken):
+        return
+    taken.append((x, y))
+    box = {"facecolor": theme.paper, "alpha": 0.85, "linewidth": 0, "pad": 1.5}
+    axes.text(x, y, text, ha="center", va="center", size=8, color=theme.ink, bbox=box, zorder=5)
 
 
 def _edges(fits: Array, there: Array) -> list[tuple[tuple[float, float], tuple[float, float]]]:

@@ -36,6 +36,19 @@ class Sheet(NamedTuple):
         return f'<div style="overflow-x:auto"><p>{head}</p>{warned}{tables}{listed}</div>'
 
 
+def document(title: str, body: str) -> str:
+    """A whole page of HTML around a body, light or dark as the reader's system is."""
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+
+
+_STYLE = (
+    ":root{color-scheme:light dark}"
+    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}"
+    "th{border-bottom:1px solid}tbody tr:nth-child(even){background:rgba(128,128,128,.08)!important}"
+)
+
+
 def _line(line: str) -> str:
     """A line of the head, whose own line breaks stay; only a narrow page wraps it."""
     return styled("\n".join(map(narrowed, line.split("\n"))), line.meaning if isinstance(line, Marked) else None)

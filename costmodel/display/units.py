@@ -54,6 +54,12 @@ def show_share(part: int, whole: int) -> str:
     return "<0.1%" if share < 0.0005 else f"{share:.1%}"
 
 
+def show_change(share: float, digits: int = 0) -> str:
+    """``+12%``, ``-3%``; ``0%`` for what rounds to nothing, which has no sign."""
+    text = f"{share:+.{digits}%}"
+    return text if any(character in text for character in "123456789") or "n" in text else text[1:]
+
+
 def show_seconds(seconds: float) -> str:
     """``1.23 ms``; three significant digits."""
     steps = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes, show_tick
@@ -54,14 +55,16 @@ def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
     return _ready(machine)
 
 
-class Machines(tuple[Machine, ...]):
+class Machines(Answer, tuple[Machine, ...]):
     """Machines by name, shown as a table with a line for each."""
 
-    __slots__ = ()
-
-    def to_dict(self) -> list[dict[str, Any]]:
+    def to_dict(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Every figure of each, in SI units."""
         return [machine.to_dict() for machine in self]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each machine."""
+        return self.to_dict()
 
     def sheet(self) -> Sheet:
         """What there is to read."""
@@ -71,15 +74,6 @@ class Machines(tuple[Machine, ...]):
             "confirmed: the vendor's sheet of these figures was at hand (part: of some)",
         )
         return Sheet([], [Table(header, [_row(machine) for machine in self], spare=(6, 5))], notes=notes)
-
-    def __str__(self) -> str:
-        return self.sheet().text()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return self.sheet().html()
 
 
 def _row(machine: Machine) -> tuple[str, ...]:

@@ -6,8 +6,13 @@ import os
 import re
 from functools import cache, cached_property
 from math import inf
+from textwrap import shorten
+from typing import Any
 
 from costmodel.architectures.base import Architecture
+from costmodel.display.answer import Answer
+from costmodel.display.sheet import Sheet
+from costmodel.display.table import Table
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, shown, unknown
 from costmodel.importers.files import read
@@ -49,6 +54,23 @@ class ZooEntry(Frozen):
         return sum(weight.elements * weight.times for weight in run.weights)
 
 
+class Models(Answer, list[ZooEntry]):
+    """Ready models, shown as a table with a line for each."""
+
+    def to_dict(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What each is, and its parameters."""
+        return [{name: getattr(entry, name) for name in ("name", "architecture", "params", "notes")} for entry in self]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each model."""
+        return self.to_dict()
+
+    def sheet(self) -> Sheet:
+        """What there is to read."""
+        rows = [(e.name, e.architecture, f"{e.params:,}", shorten(e.notes, 60, placeholder=" ...")) for e in self]
+        return Sheet([], [Table(("model", "architecture", "params", "source"), rows, words=frozenset({0, 1, 3}))])
+
+
 def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
     """A model by its name in the zoo, or from a YAML or JSON file.
 
@@ -76,7 +98,7 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
 
 def models(
     family: str | None = None, *, min_params: float | str | None = None, max_params: float | str | None = None
-) -> list[ZooEntry]:
+) -> Models:
     """Every ready model, by name; or those of a family, of at least and at most so many parameters.
 
     Args:
@@ -100,8 +122,8 @@ def models(
     least, most = _number("min_params", min_params, 0.0), _number("max_params", max_params, inf)
     entries = [ZooEntry(name) for name in names]
     if min_params is None and max_params is None:
-        return entries
-    return [entry for entry in entries if least <= entry.params <= most]
+        return Models(entries)
+    return Models(entry for entry in entries if least <= entry.params <= most)
 
 
 def _stem(name: str) -> str:

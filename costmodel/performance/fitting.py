@@ -12,7 +12,7 @@ from typing import Any
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import show_seconds
+from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import SettingError
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
@@ -99,7 +99,7 @@ class Fit(Answer):
 
 
 def _off(seconds: float, step: MeasuredStep) -> str:
-    return f"{show_seconds(seconds)} ({seconds / step.seconds - 1:+.0%})"
+    return f"{show_seconds(seconds)} ({show_change(seconds / step.seconds - 1)})"
 
 
 def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], *, software: str = "") -> Fit:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import show_seconds
+from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import CostModelError
 from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
@@ -138,7 +138,7 @@ class Probing(Answer):
         found = self.calibration.constants
         constants = [(n, f"{v:.3g}", f"{constant(n, machine).typical:.3g}") for n, v in found.items()]
         columns = zip(self.timed, self.measured, self.before, self.after, strict=True)
-        rows = [(p.row, show_seconds(m), f"{b / m - 1:+.0%}", f"{a / m - 1:+.0%}") for p, m, b, a in columns]
+        rows = [(p.row, show_seconds(m), show_change(b / m - 1), show_change(a / m - 1)) for p, m, b, a in columns]
         before, after = self.errors()
         said = f"{machine.name}: {len(rows)} kernels are off by {before:.1%} on average before, {after:.1%} after"
         tables = [

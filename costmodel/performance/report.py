@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from costmodel.cost.question import heading
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import show_bytes, show_few, show_rate, show_seconds
+from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
 from costmodel.performance.constants import UNITS, Source
 from costmodel.performance.interval import Effect
 
@@ -135,7 +136,7 @@ def _effect(effect: Effect, t: Time) -> str:
     of = effect.constant
     return (
         f"- {UNITS[effect.name].partition(' [')[0]}: {_number(of.typical)} ({_number(of.low)} to {_number(of.high)}) "
-        f"changes the time by {faster:+.0%} to {slower:+.0%} ({_sourced(of.source)})"
+        f"changes the time by {show_change(faster)} to {show_change(slower)} ({_sourced(of.source)})"
     )
 
 
@@ -162,7 +163,7 @@ def chart_of(t: Time) -> Chart:
     dots = sorted(map(_dot, drawn), key=lambda dot: -dot.share)
     still = sum(kernel.share for kernel in t.kernels if not kernel.intensity)
     left_out = f"kernels that only move take {still:.0%} of the time" if still else ""
-    title = f"{t.prediction.model.title} on {t.machine.name}"
+    title = f"{heading(t.prediction.model, t.prediction.settings)} on {t.machine.name}"
     return Chart(title, tuple(ceilings), tuple(dots), "", left_out, measured=False)
 
 

@@ -312,14 +312,19 @@ class Serving(Answer):
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
         """
-        from costmodel.display.charts import Mark, curve
+        from costmodel.display.curves import Mark, curve
         from costmodel.display.figures import save
 
         marks = [
             Mark(1e3 * load.time_per_token, load.tokens_per_second, f"{load.concurrency:,}", load is self.knee)
             for load in self.loads
         ]
-        title = f"{self.model.title} on {self.machine.name}, {self.engine.name}: requests at a time"
+        precision = self.settings["precision"]
+        title = (
+            f"{self.model.title} on {self.machine.name}, {self.engine.name}, "
+            f"{getattr(precision, 'name', precision)}, input {self.input:,}, output {self.output:,} tokens: "
+            "requests at a time"
+        )
         figure = curve(marks, "time per token [ms]", "output [tokens/s]", title, "knee", dark=dark)
         if path is not None:
             save(figure, path)

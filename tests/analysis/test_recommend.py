@@ -180,9 +180,9 @@ def test_bad_questions_are_one_clear_line(asked: dict[str, Any], message: str) -
 
 
 def test_the_command_answers_as_python_does(capsys) -> None:
-    asked = ("recommend", "mlp-mnist", "--memory", "1GiB", "--optimizer", "adamw,sgd", "--precision", "fp32")
+    asked = ("recommend", "mlp-mnist", "1GiB", "--optimizer", "adamw,sgd", "--precision", "fp32")
     found = cm.recommend("mlp-mnist", memory="1GiB", optimizer=["adamw", "sgd"], precision="fp32")
     assert here(capsys, *asked) == (0, f"{found}\n", "")
     assert json.loads(here(capsys, *asked, "--json").out) == json.loads(json.dumps(found.to_dict()))
-    assert here(capsys, "recommend", "gpt2-small", "--memory", "64MiB", "--batch", "1", "--seq", "8")[0] == 1
-    refused(here(capsys, "recommend", "gpt2-small", "--memory", "1GiB", "--seq", "1,2"), "is a list: give one value")
+    assert here(capsys, "recommend", "gpt2-small", "64MiB", "--batch", "1", "--seq", "8")[0] == 1
+    refused(here(capsys, "recommend", "gpt2-small", "1GiB", "--seq", "1,2"), "is a list: give one value")

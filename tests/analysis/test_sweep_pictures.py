@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.display.bars import memory_panel, params_panel, summed
 from costmodel.display.figures import scale_of, ticks_of, wide
-from costmodel.display.heatmaps import _edges
+from costmodel.display.heatmaps import _edges, bar_ticks
 from tests.command import error_of, here, refused
 
 SMALL = cm.Transformer(vocab=50, context=16, layers=4, width=24, heads=4, name="small")
@@ -145,14 +148,14 @@ def test_bad_pictures_are_one_clear_line(tmp_path: Path) -> None:
 
 def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     from costmodel.analysis.pareto import _cells
-    from costmodel.display.charts import pareto_front
+    from costmodel.display.scatter import picture
 
     grid = cm.sweep(SMALL, batch=[1, 2, 4, 64], checkpoint=["none", "block"], seq=[8, 32])
     front = cm.pareto(grid, "memory.peak", most="batch", plot=tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(PNG)
     found, held = _cells(grid, ["memory.peak", "batch"])
     frame: Any = found.dropna(subset=["memory.peak"])
-    (axes,) = axes_of(pareto_front(frame, front, held, ["memory.peak", "batch"], ("batch",)))
+    (axes,) = axes_of(picture(frame, front, held, ["memory.peak", "batch"], ("batch",)))
     every, best = axes.lines
     assert (len(every.get_xdata()), len(best.get_xdata())) == (len(frame), len(front))
     assert list(best.get_ydata()) == list(front["batch"])
@@ -160,15 +163,140 @@ def test_the_front_is_drawn_among_all_cells(tmp_path: Path) -> None:
     assert "batch 1, checkpoint none" in texts(axes)[0]
 
 
+def test_several_budgets_are_contours_that_are_named() -> None:
+    grid = cm.sweep("gpt2-small", batch=range(1, 33), seq=range(64, 1025, 64), quantities=["memory.peak"])
+    figure = grid.plot()
+    axes, bar = axes_of(figure)
+    assert texts(axes) == ["16.0 GiB", "24.0 GiB", "40.0 GiB"]
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == [f"fits {size} GiB" for size in (16.0, 24.0, 40.0)]
+    assert not axes.images
+    assert len(set(map(str, (c.get_linestyle() for c in axes.collections[2::2])))) == 3
+    low, high = bar.get_ylim()
+    assert sum(low <= tick <= high for tick in bar.get_yticks()) >= 4
+    assert all(word in axes.get_title(loc="left") for word in ("gpt2-small", "fp32", "adamw"))
+
+
+@given(st.floats(1e-3, 1e9), st.floats(1.0001, 1e6))
+def test_a_bar_of_colours_has_four_ticks_or_more(low: float, ratio: float) -> None:
+    ticks = bar_ticks(low, low * ratio)
+    assert len(ticks) >= 4
+    assert all(low * (1 - 1e-9) <= tick <= low * ratio * (1 + 1e-9) for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize("given", [("batch", "seq"), ("seq", "batch")])
+@pytest.mark.parametrize("more", ["batch", "seq"])
+def test_axes_do_not_swap_between_figures(given: tuple[str, str], more: str) -> None:
+    sizes = {name: [3, 4, 5, 6, 7, 8][: 6 if name == more else 4] for name in given}
+    axes, _ = axes_of(cm.sweep(SMALL, quantities=["memory.peak"], **sizes).plot())
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("batch [samples]", "sequence length [tokens]")
+
+
+@pytest.mark.parametrize("asked", [{"optimizer": ["sgd", "adamw"]}, {"seq": [4, 8]}])
+def test_an_axis_of_two_values_is_two_lines(asked: dict[str, Any]) -> None:
+    grid = cm.sweep(SMALL, batch=range(1, 9), quantities=["memory.peak"], **asked)
+    (axes,) = axes_of(grid.plot())
+    (name, values) = next(iter(asked.items()))
+    unit, _ = scale_of("memory.peak", np.nanmax(grid["memory.peak"].values))
+    for drawn, value in zip(axes.lines, values, strict=True):
+        peaks = [cm.predict(SMALL, batch=batch, **{name: value}).memory.peak for batch in range(1, 9)]
+        assert np.allclose(np.array(drawn.get_ydata()) * unit, peaks)
+    assert len({drawn.get_linestyle() for drawn in axes.lines}) == 2
+    assert {t.get_text() for t in axes.get_legend().get_texts()} == set(map(str, values))
+
+
+def test_between_two_places_of_the_peak_no_area_is_a_wedge() -> None:
+    found = cm.max_seq("gpt2-small", memory="3 GiB", batch=1)
+    (axes,) = axes_of(found.plot())
+    along = found._along()
+    values = list(along)
+    turns = [n for n in range(1, len(values)) if along[values[n]].place != along[values[n - 1]].place]
+    assert turns
+    for turn in turns:
+        assert values[turn] - values[turn - 1] == 1  # found exactly
+        middle = values[turn] - 0.5
+        touching = [c for c in axes.collections if middle in c.get_paths()[0].vertices[:, 0]]
+        assert touching
+    drawn = [c.get_paths()[0].vertices for c in axes.collections]
+    assert not any(v[:, 0].min() < values[turn] - 0.5 < v[:, 0].max() for v in drawn for turn in turns)
+
+
+def test_a_tolerance_leaves_out_what_is_hardly_better() -> None:
+    grid = cm.sweep("gpt2-small", batch=[1, 2, 4, 8], seq=[256, 512], quantities=["memory.peak", "flops.total"])
+    exact = cm.pareto(grid, "memory.peak", most="batch")
+    rough = cm.pareto(grid, "memory.peak", most="batch", tolerance=0.05)
+    peaks = dict(zip(exact["batch"], exact["memory.peak"], strict=True))
+    assert 0 < len(rough) < len(exact)
+    assert {*rough["batch"]} < {*exact["batch"]}
+    for batch in {*exact["batch"]} - {*rough["batch"]}:
+        assert any(other > 1.05 * batch and peaks[other] <= 1.05 * peaks[batch] for other in rough["batch"])
+    assert cm.pareto(grid, "memory.peak", most="batch", tolerance=0).equals(exact)
+    for wrong in (-0.1, 1, True, "1%"):
+        assert "is not a share" in error_of(
+            lambda wrong=wrong: cm.pareto(grid, "memory.peak", "batch", tolerance=wrong)
+        )
+
+
+def test_the_front_s_picture_has_no_empty_half(tmp_path: Path) -> None:
+    from costmodel.analysis.pareto import _cells
+    from costmodel.display.scatter import picture
+
+    grid = cm.sweep("gpt2-small", batch=[1, 2, 4, 8, 16, 32], optimizer=["sgd", "adamw"], checkpoint=["none", "block"])
+    names = ["memory.peak", "flops.hardware"]
+    frame, held = _cells(grid, names)
+    figure = picture(frame, cm.pareto(grid, *names, most="batch"), held, names, ())
+    (axes,) = axes_of(figure)
+    figure.draw_without_rendering()
+    x, y = axes.transData.transform(axes.lines[0].get_xydata()).T
+    assert np.ptp(x) > 0.85 * axes.bbox.width
+    assert np.ptp(y) > 0.8 * axes.bbox.height
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) > 3
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+
+
+class TestBars:
+    def test_what_is_the_same_in_all_is_said_and_not_drawn(self) -> None:
+        figure = cm.compare("gpt2-small", batch=2, seq=64, optimizer=["sgd", "adamw"]).plot()
+        assert [axes.get_title("left") for axes in axes_of(figure)] == ["memory at the peak"]
+        title = figure.get_suptitle()
+        assert "parameters 124.4 M" in title
+        assert all(word in title for word in ("gpt2-small", "batch 2", "seq 64", "fp32"))
+
+    def test_a_colour_means_one_thing(self) -> None:
+        from costmodel.display.bars import PASSES
+        from costmodel.display.figures import COLOURS
+
+        assert not {*PASSES.values()} & {*COLOURS.values()}
+        assert len({*PASSES.values()} | {*COLOURS.values()}) == len(PASSES) + len(COLOURS)
+
+    @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), min_size=13, max_size=60))
+    def test_more_than_a_dozen_rows_are_other_and_nothing_is_lost(self, rows: list[tuple[int, int]]) -> None:
+        panels = [params_panel([params for params, _ in rows]), memory_panel([{"weights": b} for _, b in rows], "kept")]
+        names, found = summed([f"part{n}" for n in range(len(rows))], panels)
+        assert len(names) == 12
+        assert names[-1] == f"other ({len(rows) - 11})"
+        for before, after in zip(panels, found, strict=True):
+            assert sum(before.totals) == sum(after.totals)
+            assert max(before.totals) in after.totals
+
+    def test_a_prediction_s_picture_has_twelve_rows(self) -> None:
+        p = cm.predict("resnet50", batch=2)
+        figure = p.plot(depth=3, dark=True)
+        assert len(p.by_part(3)) > 12
+        assert [len(axes.get_yticks()) for axes in axes_of(figure)] == [12, 12, 12]
+        assert "ResNet-50: one training step, batch 2, image 224×224, fp32, adamw" in figure.get_suptitle()
+
+
 def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
     from costmodel.analysis.pareto import _cells
-    from costmodel.display.charts import pareto_front
+    from costmodel.display.scatter import picture
 
     grid = cm.sweep(
         "gpt2-small", batch=[1, 2, 4, 8, 16, 32], seq=[512, 1024], quantities=["memory.peak", "flops.total"]
     )
     front, (frame, held) = cm.pareto(grid, "memory.peak", "flops.total"), _cells(grid, ["memory.peak", "flops.total"])
-    figure = pareto_front(frame, front, held, ["memory.peak", "flops.total"], ())
+    figure = picture(frame, front, held, ["memory.peak", "flops.total"], ())
     (axes,) = axes_of(figure)
     figure.draw_without_rendering()
     assert texts(axes) == ["batch 1, seq 512"]
@@ -184,7 +312,7 @@ def test_a_front_is_named_beside_all_cells_with_plain_ticks() -> None:
 def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
     asked = ("mlp-mnist", "--batch", "1:64:*2", "--optimizer", "sgd,adamw")
     saved, image = str(tmp_path / "sweep.parquet"), str(tmp_path / "sweep.png")
-    drawn = here(capsys, "sweep", *asked, "--out", saved, "--plot", image, "--memory", "64MiB")
+    drawn = here(capsys, "sweep", *asked, "--out", saved, "--out", image, "--memory", "64MiB")
     assert drawn.code == 0
     assert Path(image).read_bytes().startswith(PNG)
     front = cm.pareto(
@@ -200,6 +328,6 @@ def test_commands_draw_and_compare_fronts(capsys, tmp_path: Path) -> None:
         here(capsys, "pareto", "mlp-mnist", "memory.peek", "params", "--batch", "1,2"), "did you mean 'memory.peak'"
     )
     refused(here(capsys, "pareto", "mlp-mnist", "memory.peak", "optimizer", "--optimizer", "sgd,adamw"), "names")
-    refused(here(capsys, "sweep", *asked, "--memory", "1GiB"), "give --plot FILE too")
+    refused(here(capsys, "sweep", *asked, "--memory", "1GiB"), "give a picture too")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     refused(here(capsys, "pareto", str(tmp_path / "bad.parquet"), "memory.peak", "params"), "cannot read the sweep")

@@ -77,6 +77,35 @@ def test_the_table_s_steps_are_in_order_and_start_with_the_first() -> None:
     assert {"end of forward", "most in recompute", "end of backward", "most in optimizer"} <= {name for name, _ in rows}
 
 
+@given(questions())
+def test_the_largest_at_the_peak_is_no_more_than_its_category(question: tuple[Any, dict[str, Any]]) -> None:
+    model, chosen = question
+    found = predict(model, **chosen).timeline
+    assert found.largest is not None
+    alive = found.peak_step.alive
+    categories = ("gradients", "temporaries") if found.largest.line == "gradients" else (found.largest.line,)
+    assert found.largest.bytes <= sum(getattr(alive, line) for line in categories)
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "said"),
+    [
+        ({"batch": 8, "seq": 512}, 8 * 512 * 50257 * 4, "from loss"),
+        ({"batch": 1, "seq": 8, "mode": "inference"}, 50257 * 768 * 4, "there throughout"),
+    ],
+)
+def test_the_largest_at_the_peak_is_named(settings: dict[str, Any], size: int, said: str) -> None:
+    largest = predict("gpt2-small", **settings).timeline.largest
+    assert largest is not None
+    assert (largest.bytes, largest.name) == (size, said)
+
+
+def test_a_row_s_total_is_what_is_alive() -> None:
+    found = timeline()
+    assert max(row["total"] for row in found.rows()) == found.peak
+    assert list(found.to_dataframe()["total"]) == [step.alive.total for step in found.steps]
+
+
 def test_the_command_prints_the_table_or_every_step(capsys) -> None:
     found = predict("mlp-mnist", batch=7).timeline
     assert here(capsys, "timeline", "mlp-mnist", "--batch", "7").out == f"{found}\n"
@@ -135,16 +164,38 @@ class TestDrawn:
         areas = axes.collections[0].get_paths()[0].vertices
         assert len(areas) < 50_000
 
+    def test_the_picture_says_its_question_and_what_is_largest(self) -> None:
+        figure = predict("gpt2-small", batch=8, seq=512, precision="bf16").timeline.plot(dark=True)
+        (axes,) = figure.axes
+        assert axes.get_title(loc="left") == "gpt2-small: one training step, batch 8, seq 512, bf16, adamw"
+        assert "largest: " in axes.get_legend().get_title().get_text()
+
+    @pytest.mark.parametrize(
+        ("memory", "said"),
+        [
+            (None, ["8.57 GiB"]),
+            ("24 GiB", ["budget 24.0 GiB"]),
+            (["10 GiB", "40 GiB"], ["budget 10.0 GiB", "budget 40.0 GiB"]),
+        ],
+    )
+    def test_budgets_are_lines(self, memory: Any, said: list[str]) -> None:
+        (axes,) = predict("gpt2-small", batch=8, seq=512).timeline.plot(memory=memory).axes
+        texts = " ".join(text.get_text() for text in axes.texts)
+        assert all(one in texts for one in said)
+        assert ("budget" in texts) is (memory is not None)
+        (axes,) = predict("gpt2-small", batch=16, seq=512).timeline.plot().axes  # a peak of 15.7 GiB
+        assert "16.0 GiB" in [text.get_text() for text in axes.texts]
+
     def test_the_command_writes_the_picture(self, capsys, tmp_path: Path) -> None:
         path = tmp_path / "memory.png"
-        outcome = here(capsys, "timeline", "mlp-mnist", "--plot", str(path))
+        outcome = here(capsys, "timeline", "mlp-mnist", "--out", str(path))
         assert (outcome.code, outcome.out) == (0, f"{predict('mlp-mnist').timeline}\n")
         assert path.read_bytes().startswith(PNG)
         assert list(tmp_path.iterdir()) == [path]
 
     @pytest.mark.parametrize(("name", "said"), [("no/such/place.png", "cannot write"), ("memory.txt", ".png")])
     def test_a_path_that_cannot_be_written_is_one_error(self, capsys, tmp_path: Path, name: str, said: str) -> None:
-        refused(here(capsys, "timeline", "mlp-mnist", "--plot", str(tmp_path / name)), name, said)
+        refused(here(capsys, "timeline", "mlp-mnist", "--out", str(tmp_path / name)), name, said)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_is_in_the_way_is_left_alone(self, tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from costmodel.display.units import read_amount, show_amount, show_bytes, show_count, show_exact, show_flops, show_share
+from costmodel.display.units import (
+    read_amount,
+    show_amount,
+    show_bytes,
+    show_change,
+    show_count,
+    show_exact,
+    show_flops,
+    show_share,
+)
 from costmodel.errors import SettingError
 
 POWERS = ["", "K", "M", "G", "T", "P", "E", "Z", "Y"]
@@ -103,3 +112,20 @@ def test_any_text_is_an_amount_or_refused(text: str) -> None:
     for unit in ("FLOP/s", "B/s", "Hz", "W", "s"):
         with suppress(SettingError):
             assert 0 < read_amount(text, "x", unit) < inf
+
+
+@given(st.floats(-2, 2), st.integers(0, 2))
+def test_a_change_of_nothing_has_no_sign(share: float, digits: int) -> None:
+    text = show_change(share, digits)
+    assert float(text[:-1]) / 100 == pytest.approx(share, abs=0.5 / 10 ** (digits + 2) + 1e-12)
+    assert (text[0] in "+-") is (float(text[:-1]) != 0)
+
+
+def test_a_change_is_written_with_its_sign() -> None:
+    assert [show_change(share, 1) for share in (-0.0004, 0.0, 0.0006, -0.25, 1.5)] == [
+        "0.0%",
+        "0.0%",
+        "+0.1%",
+        "-25.0%",
+        "+150.0%",
+    ]

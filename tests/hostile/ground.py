@@ -142,7 +142,7 @@ def warm() -> None:
         for model in ("mlp-mnist", "gpt2-small", "resnet18"):
             run(["explain", model, "memory.peak"])
         run(["sweep", "mlp-mnist", "--batch", "1,2", "--optimizer", "sgd,adamw"])
-        run(["recommend", "mlp-mnist", "--memory", "1GiB"])
+        run(["recommend", "mlp-mnist", "1GiB"])
         run(["models"])
         for seed in SEEDS.values():
             cm.predict(build(seed, "seed")).to_json()

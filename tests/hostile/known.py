@@ -55,7 +55,7 @@ def _commands(ground: Ground) -> dict[tuple[str, ...], str]:
         (*batch, "1,1:100000000000"): "has 100,000,000,000 values",
         (*batch, "1:99999999999999999999999999"): "use at most 10,000,000",
         ("sweep", "mlp-mnist", "--optimizer", "1:1000000"): "has 1,000,000 values: use at most 10,000",
-        ("recommend", "mlp-mnist", "--memory", "1GiB", "--batch", "1:100000000000"): "100,000,000,000 values",
+        ("recommend", "mlp-mnist", "1GiB", "--batch", "1:100000000000"): "100,000,000,000 values",
         ("compare", "mlp-mnist", "--batch", "1:100000"): "use fewer, or a sweep",
         **{
             ("roofline", "check", "mlp-mnist", "--against", path): "no regular file"
@@ -65,9 +65,9 @@ def _commands(ground: Ground) -> dict[tuple[str, ...], str]:
             words: "cannot write"
             for path in (ground.at("pipe.png"), "/dev/null")
             for words in (
-                ("timeline", "mlp-mnist", "--plot", path),
+                ("timeline", "mlp-mnist", "--out", path),
                 ("roofline", "check", "mlp-mnist", "--save", path),
-                ("roofline", "check", "mlp-mnist", "--html", path),
+                ("roofline", "check", "mlp-mnist", "--out", path),
             )
         },
         ("pareto", ground.at("pipe.parquet"), *PARETO): "is no regular file",

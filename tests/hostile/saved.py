@@ -67,11 +67,11 @@ def _places(ground: Ground) -> Iterator[Case]:
             for words in (
                 ["roofline", "check", "mlp-mnist", "--against", path],
                 ["roofline", "check", "mlp-mnist", "--save", path],
-                ["roofline", "check", "mlp-mnist", "--html", path],
+                ["roofline", "check", "mlp-mnist", "--out", path],
                 ["roofline", "profile", "mlp-mnist", "--save", path],
                 ["roofline", "plot", "mlp-mnist", "--out", path],
-                ["timeline", "mlp-mnist", "--plot", path],
-                [*SWEEP, "--plot", path],
+                ["timeline", "mlp-mnist", "--out", path],
+                [*SWEEP, "--out", path],
             ):
                 yield f"{' '.join(words[:4])} {name}{suffix}", lambda words=words: run(words)
 

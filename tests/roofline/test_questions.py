@@ -116,7 +116,7 @@ def test_what_changes_nothing_is_not_offered(capsys, command: str) -> None:
 def test_pictures_and_pages_are_written(capsys) -> None:
     drawn = here(capsys, "roofline", "plot", "tiny.yaml", "--no-classes", *QUICK, "--kind", "bars", "--out", "a.png")
     assert (drawn.code, drawn.out) == (0, "wrote a.png\n")
-    assert here(capsys, "roofline", "check", "tiny.yaml", "--no-classes", *QUICK, "--html", "a.html").code == 0
+    assert here(capsys, "roofline", "check", "tiny.yaml", "--no-classes", *QUICK, "--out", "a.html").code == 0
     assert Path("a.png").stat().st_size > 1000
     assert "MLP: one forward" in Path("a.html").read_text()
 
@@ -138,7 +138,7 @@ def test_profile_and_compare_in_json(capsys) -> None:
         ("check tiny.yaml --rounds 0", "rounds 0"),
         ("check tiny.yaml --fail-over much", "25%"),
         ("check tiny.yaml --fail-over=-1", "25%"),
-        ("check tiny.yaml --html none/a.html", "cannot write"),
+        ("check tiny.yaml --out none/a.html", "cannot write"),
         ("check tiny.yaml --save .", "cannot write"),
         ("check tiny.yaml --against none.json", "none.json"),
         ("check tiny.yaml --against tiny.yaml", "no baseline"),

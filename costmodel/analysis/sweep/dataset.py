@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,18 +61,20 @@ class Sweep(xarray.Dataset):
         path: str | PathLike[str] | None = None,
         *,
         quantity: str | None = None,
-        memory: str | int | None = None,
+        memory: str | int | Sequence[str | int] | None = None,
         reserve: str | int = 0,
         dark: bool = False,
     ) -> Figure:
         """Draw a quantity over one or two axes, also to `path` (extra `plot`).
 
-        Over two axes its values are colours; along one, memory.peak is stacked by category, others are a line.
+        Over two axes its values are colours, or lines where one has a few names or two numbers; along one axis
+        memory.peak is stacked by category, others are a line.
 
         Args:
             path: where to, such as "sweep.png".
             quantity: default memory.peak if the sweep has it, else the first.
-            memory: a budget such as "24 GiB": the edge of what fits it is drawn.
+            memory: budgets such as "24 GiB", or several: the edge of what fits each is drawn; what does not fit a
+                single one is veiled. None: of 16, 24, 40 and 80 GiB those that are within memory.peak.
             reserve: memory to leave for what is not modelled.
             dark: on black instead of white.
 

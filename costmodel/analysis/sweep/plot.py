@@ -1,16 +1,19 @@
-"""Pictures of a sweep: along one axis what a quantity is made of, over two axes colours with what fits."""
+"""Pictures of a sweep: along one axis what a quantity is made of, over two axes lines or colours with what fits."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cost.prediction import predict
-from costmodel.display.charts import line, stacked
-from costmodel.display.figures import DARK, LIGHT
+from costmodel.analysis.vary import Peaked, peaks_along
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.question import heading
+from costmodel.display.figures import DARK, LIGHT, budgets
 from costmodel.display.heatmaps import Heat, heatmap
-from costmodel.display.units import Budget, read_budget, show_bytes
+from costmodel.display.lines import FEW, MOST_LINES, Rooms, line, numbers, several, stacked
+from costmodel.display.units import read_reserve
 from costmodel.errors import CostModelError, SettingError, unknown
 from costmodel.training.settings import SETTING_NAMES
 
@@ -30,30 +33,27 @@ def picture(sweep: xarray.Dataset, quantity: str | None, memory: Any, reserve: A
     chosen = quantity or ("memory.peak" if "memory.peak" in names else names[0])
     if chosen not in names:
         raise unknown("quantity of this sweep", chosen, names)
-    room = _room(memory, reserve, names)
+    rooms = _rooms(memory, reserve, names)
     cut = _cut(sweep)
+    asked = Asked(cut)
     if len(cut.dims) == 2:
-        return heatmap(_heat(cut, chosen, room), _title(cut, chosen), theme)
-    title, (axis,) = _title(cut, chosen), map(str, cut.dims)
-    found = predictions_of(thinned(cut)) if chosen == "memory.peak" else {}
-    if found:
-        return stacked(axis, found, room, title, theme)
-    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, room, title, theme)
+        return _over_two(cut, chosen, rooms, asked.title, theme)
+    (axis,) = map(str, cut.dims)
+    if chosen == "memory.peak" and (found := asked.peaks(axis)):
+        return stacked(axis, found, rooms, asked.title, theme)
+    held = rooms if chosen == "memory.peak" else Rooms()
+    return line(axis, cut[axis].values.tolist(), cut[chosen].values.astype(float), chosen, held, asked.title, theme)
 
 
-def _room(memory: Any, reserve: Any, names: list[str]) -> Budget | None:
-    """The budget less the reserve. Raises SettingError, also if the sweep has no peaks to hold against it."""
+def _rooms(memory: Any, reserve: Any, names: list[str]) -> Rooms:
+    """Budgets less the reserve. Raises SettingError, also if the sweep has no peaks to hold against one asked for."""
     if memory is None:
         if reserve:
             raise SettingError("reserve is taken off memory: give memory too, such as memory='24 GiB'")
-        return None
+        return Rooms(budgets(None) if "memory.peak" in names else [])
     if "memory.peak" not in names:
         raise SettingError("what fits memory is told by memory.peak, which this sweep does not have: sweep it too")
-    budget = read_budget(memory)
-    if not reserve:
-        return Budget(budget.bytes, show_bytes(budget.bytes))
-    spared = read_budget(reserve, "reserve").bytes
-    return Budget(budget.bytes - spared, f"{show_bytes(budget.bytes)} less {show_bytes(spared)}")
+    return Rooms(budgets(memory, read_reserve(reserve)), asked=True)
 
 
 def _cut(sweep: xarray.Dataset) -> xarray.Dataset:
@@ -71,49 +71,92 @@ def _cut(sweep: xarray.Dataset) -> xarray.Dataset:
     return sweep.isel(places).compute()
 
 
-def _heat(cut: xarray.Dataset, quantity: str, room: Budget | None) -> Heat:
-    """Over the longer axis across, if one is longer; texts up."""
-    y, x = sorted(map(str, [*cut.dims][::-1]), key=lambda dim: (cut[dim].dtype.kind != "O", cut.sizes[dim]))
+def _over_two(cut: xarray.Dataset, quantity: str, rooms: Rooms, title: str, theme: Any) -> Figure:
+    """Lines for each of a few names or of two numbers, else colours."""
+    y, x = sorted(map(str, cut.dims), key=lambda dim: _rank(cut, dim), reverse=True)
+    across, up = cut[x].values.tolist(), cut[y].values.tolist()
+    if few(up) and numbers(across) and len(across) > FEW and across == sorted(across):
+        values = cut[quantity].transpose(y, x).values.astype(float)
+        held = rooms if quantity == "memory.peak" else Rooms()
+        return several(x, across, dict(zip(up, values, strict=True)), quantity, y, held, title, theme)
+    return heatmap(_heat(cut, quantity, (y, x), rooms), title, theme)
+
+
+def few(values: Sequence[Any]) -> bool:
+    """Whether values are a few names, or two numbers: each is a line, as a slab of colours would say nothing more."""
+    return 2 <= len(values) <= (2 if numbers(values) else MOST_LINES)
+
+
+def _rank(cut: xarray.Dataset, dim: str) -> tuple[Any, ...]:
+    """Across goes the axis that comes first: many numbers before few and names, then as settings are listed.
+
+    It depends on what the axes are, not on how they were given, so that figures can be held side by side.
+    """
+    values = cut[dim].values.tolist()
+    place = SETTING_NAMES.index(dim) if dim in SETTING_NAMES else len(SETTING_NAMES)
+    return not numbers(values), few(values), place, dim
+
+
+def _heat(cut: xarray.Dataset, quantity: str, names: tuple[str, str], rooms: Rooms) -> Heat:
+    """Values over two axes, up and across, and what fits."""
+    y, x = names
     values = cut[quantity].transpose(y, x).values.astype(float)
-    fits = None if room is None else cut["memory.peak"].transpose(y, x).values <= room.bytes
+    peaks = cut["memory.peak"].transpose(y, x).values.astype(float) if "memory.peak" in cut else None
     labels = cut[y].values.tolist(), cut[x].values.tolist()
-    return Heat(quantity, (y, x), labels, values, fits, room.reading if room else "")
+    held = rooms.budgets if rooms.asked or quantity == "memory.peak" else ()
+    return Heat(quantity, names, labels, values, peaks, held, rooms.asked)
 
 
-def thinned(cut: xarray.Dataset) -> xarray.Dataset:
-    """At most so many cells as are worth a prediction each, with the last."""
-    ((axis, count),) = cut.sizes.items()
-    places = sorted({(count - 1) * n // (MOST_STACKED - 1) for n in range(MOST_STACKED)})
-    return cut.isel({axis: places})
+class Asked:
+    """The question of a sweep, as far as it says it."""
 
+    def __init__(self, cut: xarray.Dataset) -> None:
+        self.cut = cut
+        self.held = {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
 
-def _title(cut: xarray.Dataset, quantity: str) -> str:
-    """The model, the quantity, and all that is the same in every cell."""
-    held = json.loads(cut.attrs.get("settings", "{}"))
-    held |= {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
-    said = ", ".join(f"{name} {value}" for name, value in held.items())
-    return f"{cut.attrs.get('model', '')}: {quantity}" + (f" ({said})" if said else "")
+    @cached_property
+    def _asked(self) -> dict[str, Any] | None:
+        """Model, settings, fields that were changed, and what labels stand for; None if the sweep does not say."""
+        from costmodel.importers.files import build
 
-
-def predictions_of(cut: xarray.Dataset) -> Mapping[Any, Mapping[str, int]]:
-    """Bytes at the peak by category along the one axis, by label; nothing where the sweep does not say its question."""
-    from costmodel.analysis.closed_forms import varied
-    from costmodel.importers.files import build
-
-    try:
-        asked = json.loads(cut.attrs["question"])
-        model, settings, changed = build(asked["model"], "sweep"), asked["settings"], asked["changed"]
-    except (KeyError, TypeError, ValueError):
-        return {}
-    held = {str(name): cut[name].item() for name in cut.coords if name not in cut.dims}
-    (axis,) = map(str, cut.dims)
-    found: dict[Any, dict[str, int]] = {}
-    for value in cut[axis].values.tolist():
-        point = {name: asked["values"].get(name, {}).get(str(at), at) for name, at in {**held, axis: value}.items()}
-        fields = changed | {name: at for name, at in point.items() if name not in SETTING_NAMES}
-        own = settings | {name: at for name, at in point.items() if name not in fields}
         try:
-            found[value] = predict(varied(model, fields), **own).timeline.peak_step.alive._asdict()
-        except CostModelError:
-            continue
-    return found
+            asked = json.loads(self.cut.attrs["question"])
+            return {**asked, "model": build(asked["model"], "sweep")}
+        except (KeyError, TypeError, ValueError, CostModelError):
+            return None
+
+    def at(self, point: Mapping[str, Any]) -> Prediction:
+        """The prediction at labels of axes. Raises CostModelError."""
+        from costmodel.analysis.closed_forms import varied
+
+        asked = self._asked
+        assert asked is not None
+        point = {name: asked["values"].get(name, {}).get(str(at), at) for name, at in {**self.held, **point}.items()}
+        fields = asked["changed"] | {name: at for name, at in point.items() if name not in SETTING_NAMES}
+        own = asked["settings"] | {name: at for name, at in point.items() if name not in fields}
+        return predict(varied(asked["model"], fields), **own)
+
+    @property
+    def title(self) -> str:
+        """The model and how it is run, without what varies."""
+        axes = [str(dim) for dim in self.cut.dims]
+        fields = "".join(f", {name} {value}" for name, value in self.held.items() if name not in SETTING_NAMES)
+        for place in (0, -1):
+            try:
+                if self._asked is not None:
+                    first = self.at({axis: self.cut[axis].values.tolist()[place] for axis in axes})
+                    return heading(first.model, first.settings, axes) + fields
+            except CostModelError:
+                continue
+        known = {"batch": 1, "precision": "fp32", **json.loads(self.cut.attrs.get("settings", "{}")), **self.held}
+        said = ", ".join(f"{name} {value}" for name, value in known.items() if name not in axes)
+        return f"{self.cut.attrs.get('model', '')}: {said}"
+
+    def peaks(self, axis: str) -> dict[Any, Peaked]:
+        """Bytes at the peak by category along the one axis, by label; nothing where the sweep says no question."""
+        if self._asked is None:
+            return {}
+        values = self.cut[axis].values.tolist()
+        last = len(values) - 1
+        places = sorted({last * n // (MOST_STACKED - 1) for n in range(MOST_STACKED)})
+        return peaks_along(values, places, lambda value: self.at({axis: value}))

@@ -1,0 +1,198 @@
+"""Pictures of a sweep along one axis: the peak by category, or one quantity, with the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from costmodel.display.figures import (
+    COLOURS,
+    Theme,
+    budget_lines,
+    canvas,
+    label,
+    scale_of,
+    ticks_of,
+    wide,
+    written,
+)
+from costmodel.display.units import Budget, shower
+from costmodel.symbolic.evaluation import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (10, 5.2)
+FEW = 3
+"""As many values or fewer are drawn as bars, as texts are."""
+
+
+class Rooms(NamedTuple):
+    """Budgets to draw. asked: all of them; else those below what is drawn, in thin lines."""
+
+    budgets: Sequence[Budget] = ()
+    asked: bool = False
+
+    def highest(self, tallest: float) -> float:
+        """How high a picture is of what is so tall, with the budgets that were asked for."""
+        return max([tallest, *(float(room.bytes) for room in self.budgets if self.asked)])
+
+
+def stacked(
+    axis: str,
+    found: Mapping[Any, tuple[Mapping[str, int], Any]],
+    rooms: Rooms,
+    title: str,
+    theme: Theme,
+    answer: Any = None,
+) -> Figure:
+    """Bytes at the peak by category for each value of an axis, stacked: areas along numbers, else bars.
+
+    found: for each value the bytes, and where the peak is: between two places areas end and begin, as nothing there is
+    a mix of both. answer: a value to mark.
+    """
+    figure, axes = canvas(SIZE, theme, title)
+    alive, places = zip(*found.values(), strict=True)
+    tallest = rooms.highest(max(sum(sizes.values()) for sizes in alive))
+    unit, name = scale_of("memory.peak", tallest)
+    lines = [line for line in COLOURS if any(sizes[line] for sizes in alive)]
+    heights = np.array([[sizes[line] / unit for sizes in alive] for line in lines], float)
+    values, colours = list(found), [COLOURS[line] for line in lines]
+    if _numbers(values):
+        drawn: Sequence[Any] = _stretches(axes, values, heights, places, colours)
+        axes.plot(values, heights.sum(0), color=theme.ink, linewidth=0.8, marker="." if len(values) <= 24 else "")
+    else:
+        floors = np.vstack([np.zeros(len(values)), heights.cumsum(0)[:-1]])
+        drawn = [
+            axes.bar(range(len(values)), height, 0.7, bottom=floor, color=colour)
+            for height, floor, colour in zip(heights, floors, colours, strict=True)
+        ]
+        for place, total in enumerate(heights.sum(0)):
+            text = shower("memory.peak")(round(float(total) * unit))
+            axes.text(place, total, text, ha="center", va="bottom", color=theme.ink, size=9)
+    axes.legend(drawn[::-1], lines[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
+                labelcolor=theme.ink)  # fmt: skip
+    _frame(axes, axis, values, theme)
+    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else tallest)
+    if answer is not None:
+        axes.axvline(answer, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot([answer], [sum(found[answer][0].values()) / unit], "o", color=theme.ink)
+    axes.set_ylim(0, 1.08 * tallest / unit)
+    label(axes, "y", theme, name)
+    return figure
+
+
+def _stretches(
+    axes: Axes, values: list[Any], heights: Array, places: Sequence[Any], colours: list[str]
+) -> Sequence[Any]:
+    """Areas for each stretch of values with the peak at one place, which meet half-way; returns those of the first."""
+    drawn: list[Any] = []
+    edges = [0, *(n for n in range(1, len(values)) if places[n] != places[n - 1]), len(values)]
+    middle = _middles(values)
+    for start, end in pairwise(edges):
+        xs, ys = list(values[start:end]), heights[:, start:end]
+        if start:
+            xs, ys = [middle[start - 1], *xs], np.hstack([ys[:, :1], ys])
+        if end < len(values):
+            xs, ys = [*xs, middle[end - 1]], np.hstack([ys, ys[:, -1:]])
+        drawn.append(axes.stackplot(xs, ys, colors=colours, linewidth=0))
+    return drawn[0]
+
+
+def _middles(values: list[Any]) -> list[float]:
+    """Half-way between each value and the next, on the axis as it is scaled."""
+    log = wide(values)
+    return [(a * b) ** 0.5 if log else (a + b) / 2 for a, b in pairwise(values)]
+
+
+def several(
+    axis: str,
+    values: list[Any],
+    found: Mapping[Any, Array],
+    quantity: str,
+    by: str,
+    rooms: Rooms,
+    title: str,
+    theme: Theme,
+) -> Figure:
+    """One quantity along an axis, a line for each value of another, `by`, named at its end and in the legend."""
+    figure, axes = canvas(SIZE, theme, title)
+    there = [heights[np.isfinite(heights)] for heights in found.values()]
+    most = rooms.highest(max([1.0, *(float(heights.max()) for heights in there if heights.size)]))
+    unit, name = scale_of(quantity, most)
+    for number, (value, heights) in enumerate(found.items()):
+        size, colour = 4 if len(values) <= 64 else 0, COLOURS[_TOLD[number]]
+        axes.plot(values, heights / unit, color=colour, linestyle=STYLES[number], marker=MARKERS[number],
+                  markersize=size, linewidth=1.8, label=written(value))  # fmt: skip
+    if missing := sum(int((~np.isfinite(heights)).sum()) for heights in found.values()):
+        axes.text(0.99, 0.02, f"no answer in {missing:,} of {len(found) * len(values):,}", ha="right",
+                  color=theme.faint, transform=axes.transAxes)  # fmt: skip
+    _frame(axes, axis, values, theme)
+    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else most)
+    axes.set_ylim(0, 1.08 * most / unit)
+    label(axes, "y", theme, name)
+    legend = axes.legend(title=scale_of(by, 1)[1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False,
+                         labelcolor=theme.ink, handlelength=3, reverse=True)  # fmt: skip
+    legend.get_title().set_color(theme.ink)
+    return figure
+
+
+MOST_LINES = 6
+"""An axis of names with more values than this, or of numbers with more than two, is drawn as cells."""
+STYLES: Sequence[Any] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = "os^Dvx"
+_TOLD = ("weights", "gradients", "activations", "inputs", "optimizer", "casts")
+"""Colours of lines that colour-blind readers tell apart; dashes and markers differ too, for grey."""
+
+
+def line(axis: str, values: list[Any], heights: Array, quantity: str, rooms: Rooms, title: str, theme: Theme) -> Figure:
+    """One quantity along an axis."""
+    figure, axes = canvas(SIZE, theme, title)
+    there = np.isfinite(heights)
+    most = rooms.highest(float(heights[there].max()) if there.any() else 1.0)
+    unit, name = scale_of(quantity, most)
+    if _numbers(values):
+        axes.plot(
+            values, heights / unit, color=COLOURS["weights"], marker="o" if len(values) <= 64 else "", markersize=4
+        )
+    else:
+        axes.bar(range(len(values)), np.where(there, heights, 0) / unit, 0.7, color=COLOURS["weights"])
+    if not there.all():
+        axes.text(0.99, 0.02, f"no answer in {int((~there).sum()):,} of {len(values):,}", ha="right", color=theme.faint,
+                  transform=axes.transAxes)  # fmt: skip
+    _frame(axes, axis, values, theme)
+    budget_lines(axes, rooms.budgets, unit, theme, most=None if rooms.asked else most)
+    axes.set_ylim(0, 1.08 * most / unit)
+    label(axes, "y", theme, name)
+    return figure
+
+
+def numbers(values: Sequence[Any]) -> bool:
+    """Whether values are numbers, of which there may be some between."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _numbers(values: list[Any]) -> bool:
+    return numbers(values) and len(values) > FEW and values == sorted(values)
+
+
+def _frame(axes: Axes, axis: str, values: list[Any], theme: Theme) -> None:
+    """The axis across."""
+    if not _numbers(values):
+        axes.set_xticks(*ticks_of(values))
+        spare = max(0.5, 2 - len(values) / 2)
+        axes.set_xlim(-spare, len(values) - 1 + spare)
+    else:
+        axes.set_xlim(values[0], values[-1])
+        if wide(values):
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+            axes.minorticks_off()
+        else:
+            axes.locator_params("x", integer=all(isinstance(value, int) for value in values))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    label(axes, "x", theme, scale_of(axis, 1)[1])

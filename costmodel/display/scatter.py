@@ -1,0 +1,111 @@
+"""The picture of a Pareto front: every cell of a sweep, and those that no other dominates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from costmodel.display.figures import LIGHT, WIDE, Theme, canvas, label, scale_of, written
+from costmodel.display.labels import Box, around, placed
+from costmodel.display.units import UNITS
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_DOTS = 20_000
+MOST_NAMED = 40
+
+
+def picture(
+    frame: pandas.DataFrame,
+    front: pandas.DataFrame,
+    held: Sequence[str],
+    names: Sequence[str],
+    most: Sequence[str],
+    title: str = "",
+    theme: Theme = LIGHT,
+) -> Figure:
+    """All cells, in grey, and the front over the first two of the quantities, each with its place on the axes.
+
+    held: columns that are axes of the sweep. most: quantities of which more is better.
+    """
+    across, up = list(dict.fromkeys(names))[:2]
+    said = f"{len(front):,} of {len(frame):,} cells are on the Pareto front"
+    figure, axes = canvas((10, 6), theme, f"{title}\n{said}" if title else said)
+    dots = frame.sample(MOST_DOTS, random_state=0) if len(frame) > MOST_DOTS else frame
+    units = {name: scale_of(name, max(frame[name].tolist(), default=1)) for name in (across, up)}
+    dominated = {"marker": ".", "color": theme.faint, "markersize": 7, "alpha": 0.5, "label": "dominated"}
+    for cells, style in ((dots, {**dominated, "markeredgewidth": 0}), (front, FRONT)):
+        x, y = (cells[name].to_numpy(float) / units[name][0] for name in (across, up))
+        line = "-" if style is FRONT and len(set(names)) == 2 else ""
+        turned = "steps-post" if (across in most) == (up in most) else "default"
+        axes.plot(x, y, linestyle=line, drawstyle=turned, **style)
+    for along, name in (("x", across), ("y", up)):
+        _scale(axes, along, name, frame[name].tolist())
+        label(axes, along, theme, units[name][1] + (" (more is better)" if name in most else ""))
+    axes.margins(x=0.06, y=0.08)
+    places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
+    varied = [name for name in held if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
+    axes.legend(frameon=False, labelcolor=theme.ink, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    figure.draw_without_rendering()  # so that places are those of the layout
+    every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
+    on_line = _between(*places) if len(set(names)) == 2 else []
+    _name(axes, front, varied, list(zip(*places, strict=True)), [*on_line, *every], theme)
+    return figure
+
+
+def _between(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """Points of the line that joins the front, where steps of it may be."""
+    found = []
+    for (a, b), (c, d) in pairwise(zip(x, y, strict=True)):
+        found += [(a + (c - a) * n / 8, b + (d - b) * n / 8) for n in range(1, 8)]
+    return found
+
+
+FRONT = {"marker": "o", "color": "#d55e00", "markersize": 5, "linewidth": 1.2, "label": "Pareto front"}
+
+
+def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
+    """Logarithmic where values are far apart, in powers of two for sizes."""
+    axis = getattr(axes, f"{along}axis")
+    if len(values) and 0 < WIDE * min(values) < max(values):
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        base = 10 if name.partition(".")[0] in UNITS else 2
+        getattr(axes, f"set_{along}scale")("log", base=base)
+        axis.set_major_locator(LogLocator(base, (1, 2, 5) if base == 10 else (1,)))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _name(
+    axes: Axes,
+    front: pandas.DataFrame,
+    varied: Sequence[str],
+    places: Sequence[tuple[float, float]],
+    dots: Sequence[tuple[float, float]],
+    theme: Theme,
+) -> None:
+    """Say where on the axes cells of the front are, as far as there is room beside the dots."""
+    texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
+    said = [(text, place) for text, place in zip(texts, places, strict=True) if text]
+    if len(said) > MOST_NAMED:  # evenly along the front, its ends among them
+        said = [said[(len(said) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
+    drawn = [axes.text(0, 0, text, color=theme.ink, size=7.5, ha="left", va="bottom") for text, _ in said]
+    sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in drawn)]
+    bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
+    boxes = [around(*axes.transData.transform(place), 7) for _, place in said]
+    others = [around(*axes.transData.transform(place), 3) for place in dots[:MOST_AVOIDED]]
+    found = placed(boxes, sizes, others, bounds)
+    for text, box in zip(drawn, found, strict=True):
+        if box is None:
+            text.remove()
+        else:
+            text.set_position(axes.transData.inverted().transform((box.left, box.bottom)))
+
+
+MOST_AVOIDED = 500
+"""Dots that names keep clear of."""
