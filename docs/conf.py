@@ -88,3 +88,4 @@ shown = HERE / "notebooks"
 shown.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     shutil.copy(notebook, shown / notebook.name)
+shutil.copy(HERE.parent / "notebooks/README.md", shown / "index.md")

@@ -52,7 +52,9 @@ def _checked(script: Path, write: bool) -> Iterator[str]:
     except CellExecutionError as error:
         yield f"fails: {error}"
         return
-    yield from _failing(ran)
+    if failing := list(_failing(ran)):
+        yield from failing
+        return
     yield from _private(ran)
     if write:
         nbformat.write(ran, stored)
