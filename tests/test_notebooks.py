@@ -135,5 +135,5 @@ def test_a_page_without_a_kernel_shows_sliders_where_they_stand_first(tmp_path: 
 @pytest.mark.slow
 def test_what_fails_below_sliders_fails_the_notebook(tmp_path: Path) -> None:
     (problem,), stored = executed(tmp_path, SLIDER.format(divisor=0))
-    assert "division by zero" in problem
+    assert "by zero" in problem
     assert stored is None
