@@ -197,8 +197,8 @@ print(cm.break_even(model, "traffic.weights", "traffic.kv_read", for_="past", mo
 
 
 # %%
-def bars(batch, past, weights, cache):
-    """A decode step: what is in memory, and the time for a token."""
+def decoding_of(batch, past, weights, cache):
+    """A decode step of so many texts."""
     given = {"precision": weights, "cache_precision": cache, "attention": "flash", "cache": "static"}
     return cm.predict(model, mode="decode", past=past, batch=batch, **given)
 
@@ -211,7 +211,7 @@ def bars(batch, past, weights, cache):
 )
 def decoding(batch=32, past=8192, weights="bf16", cache="same"):
     """Memory and time of one step."""
-    asked = bars(batch, past, weights, cache)
+    asked = decoding_of(batch, past, weights, cache)
     time = asked.on(machine, stack="cuda-graphs")
     _, axes = plt.subplots(figsize=(9, 2))
     parts = {"weights": asked.memory.weights, "cache": asked.memory.cache}
@@ -235,7 +235,7 @@ places = [(1, 1024), (32, 1024), (256, 1024), (1, 32_768), (32, 32_768)]
 rows, rates = [], {}
 for batch, past in places:
     for weights, cache in (("bf16", "same"), ("int8", "same"), ("bf16", "fp8")):
-        asked = bars(batch, past, weights, cache)
+        asked = decoding_of(batch, past, weights, cache)
         seconds = asked.on(machine, stack="cuda-graphs").seconds
         rates[batch, past, weights, cache] = batch / seconds
         fits = f"{batch / seconds:,.0f}" if asked.fits("80 GiB") else "does not fit"

@@ -53,9 +53,9 @@ xl = network()
 p = cm.predict(xl, batch=1, seq=1024)
 
 # %% [markdown]
-# # Part one: the accounts of a transformer
+# ## Part one: the accounts of a transformer
 #
-# ## Parameters
+# ### Parameters
 #
 # **Predict:** how many does it have, and how many gigabytes are they in single precision?
 
@@ -66,7 +66,7 @@ p.explain("params")
 # %% [markdown]
 # Four square matrices for attention, three of $d \times d_{ff}$ for the gated MLP, two norms; an embedding and a head.
 #
-# ## FLOPs of a forward pass
+# ### FLOPs of a forward pass
 #
 # **Predict:** which of attention's projections, attention's products, the MLP and the head takes the most, at 1,024
 # tokens? And at 16,384?
@@ -109,7 +109,7 @@ longer = cm.predict(network(context=16384), seq=16384, mode="inference").flops.f
 print(f"16 times the tokens: {longer / p.flops.forward:.1f} times the FLOPs")
 
 # %% [markdown]
-# ## Which share is attention, as the context grows?
+# ### Which share is attention, as the context grows?
 #
 # **Predict:** at how many tokens do attention's products take half of all FLOPs? Each of them is $2Td$ a token and
 # layer, and everything else does not depend on $T$.
@@ -142,7 +142,7 @@ plt.show()
 # %% [markdown]
 # `break_even` compares whole parts by name: all of the attention, its projections too, with all of the MLP.
 #
-# ## Memory of a training step with AdamW
+# ### Memory of a training step with AdamW
 #
 # **Predict:** in single precision, for one sequence of 1,024 tokens: parameters, gradients, optimizer, activations, in
 # gigabytes.
@@ -179,7 +179,7 @@ print("kept, less by hand         ", sp.expand(kept - by_hand))
 p.explain("memory.peak")
 
 # %% [markdown]
-# ## How large a batch fits 80 GB?
+# ### How large a batch fits 80 GB?
 #
 # **Predict:** from two sequences on the peak is at the loss, and is $a \cdot B + b$. What is $a$, what is $b$, which is
 # the largest $B$?
@@ -208,17 +208,17 @@ STANDING = ("weights", "masters", "gradients", "optimizer", "activations", "cast
     batch=(1, 16),
     context=(256, 4096, 256),
     layers=(12, 96, 12),
-    width=(800, 3200, 400),
-    vocab=(10_000, 130_000, 10_000),
+    width=(640, 3200, 320),
+    vocab=[32_000, 50_257, 128_256],
     precision=["fp32", "bf16-autocast", "bf16"],
     attention=["eager", "flash"],
     checkpoint=["none", "selective", "block"],
 )
-def memory(batch=4, context=1024, layers=48, width=1600, vocab=50_000, precision="fp32", attention="eager",
+def memory(batch=4, context=1024, layers=48, width=1600, vocab=50_257, precision="fp32", attention="eager",
            checkpoint="none"):  # fmt: skip
     """Where the peak is, for a model of these sizes with heads of 64."""
     given = {"precision": precision, "attention": attention, "checkpoint": checkpoint}
-    sizes = {"layers": layers, "width": width, "heads": width // 32, "vocab": vocab, "mlp_width": 4 * width}
+    sizes = {"layers": layers, "width": width, "heads": width // 64, "vocab": vocab, "mlp_width": 4 * width}
     asked = cm.predict(network(context=context, **sizes), batch=batch, seq=context, **given)
     step = asked.timeline.peak_step
     alive = {part: getattr(step.alive, part, 0) / GB for part in STANDING}
@@ -250,7 +250,7 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# ## FLOPs of a step of AdamW
+# ### FLOPs of a step of AdamW
 #
 # **Predict:** how many FLOPs does the update take for a parameter, and is that more or less than the gradient took?
 #
@@ -269,7 +269,7 @@ assert update.bytes == 28 * p.params
 # parameter and *token*. The bytes matter: weight, gradient and two moments are read, and three of them written,
 # $7 \cdot 4$ bytes.
 #
-# ## Days on one A100
+# ### Days on one A100
 #
 # **Predict:** 400,000 steps of 1,024 sequences of 1,024 tokens, in single precision (19.5 TFLOP/s), at half of the
 # peak.
@@ -293,9 +293,9 @@ assert fast.seconds < step.seconds / 5
 # A higher MFU is no aim by itself: in 16 bits the peak is sixteen times as high, the share of it that is reached is
 # lower, and the run is still several times shorter.
 #
-# # Part two: figures of courses on hardware
+# ## Part two: figures of courses on hardware
 #
-# ## 154 GFLOP on an A100
+# ### 154 GFLOP on an A100
 #
 # **Predict:** the backward pass of a linear layer from 768 to 3,072 features, on 32 sequences of 512 tokens, in 16
 # bits at 312 TFLOP/s.
@@ -309,7 +309,7 @@ print(f"by the datasheet {t.backward_seconds * 1e3:.2f} ms")
 print(f"as it would run  {layer.on('a100-sxm-40gb').backward_seconds * 1e3:.2f} ms")
 
 # %% [markdown]
-# ## A ReLU of 10⁹ numbers
+# ### A ReLU of 10⁹ numbers
 #
 # **Predict:** in single precision, at 900 GB/s.
 
@@ -321,7 +321,7 @@ print(f"2 · 4 · 10⁹ B / 900 GB/s = {8e9 / 900e9 * 1e3:.1f} ms; by the datash
 # %% [markdown]
 # One FLOP for eight bytes: arithmetic would be done in a fraction of that.
 #
-# ## Samples a second at batch 1, 8, 32, 64
+# ### Samples a second at batch 1, 8, 32, 64
 #
 # **Predict:** ResNet-50 on an A100 in 16 bits. Eight times the batch, eight times the samples a second?
 
@@ -339,7 +339,7 @@ rate.round(-1)
 # Nearly so from 1 to 8, where the device waits for the host to start kernels; hardly any from 32 on, where its memory
 # is busy.
 #
-# ## Where a GPU overtakes a CPU
+# ### Where a GPU overtakes a CPU
 #
 # **Predict:** a perceptron of two layers of 128, and one of two layers of 1,024. From which batch on is an A100 faster
 # than a server's CPU?
@@ -358,6 +358,7 @@ for width, look in ((128, "o-"), (1024, "s--")):
     crossing[width] = next(batch for batch, there, here in zip(batches, cpu, gpu, strict=True) if here < there)
 axes.set_xscale("log", base=2)
 axes.set_yscale("log")
+axes.xaxis.set_major_formatter("{x:,.0f}")
 axes.yaxis.set_major_formatter("{x:,.0f}")
 axes.set(xlabel="batch", ylabel="forward pass [µs]", title="Flat where starting kernels is all there is")
 axes.legend(loc="upper left")
@@ -375,7 +376,7 @@ for machine in machines:
     print(f"{machine:<14} {1e6 * one.seconds:.0f} µs, four of five runs {1e6 * one.low:.0f} to {1e6 * one.high:.0f} µs")
 
 # %% [markdown]
-# ## What would int8 buy?
+# ### What would int8 buy?
 #
 # **Predict:** generating with Llama 3.1 8B, one user, on an A100. Weights of half the bytes: how much faster?
 
@@ -400,7 +401,7 @@ print(*(f"{name}: {1e3 * q.on('a100-sxm-80gb').seconds:.0f} ms for a prompt of 4
       sep="\n")  # fmt: skip
 
 # %% [markdown]
-# ## What would a sharded optimizer buy?
+# ### What would a sharded optimizer buy?
 #
 # The library predicts one device: **it has no layouts over several yet**, so neither the memory nor the time of one can
 # be asked for. What can be asked for is what there is to share out. The division below is by hand (Rajbhandari et al.
