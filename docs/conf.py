@@ -20,6 +20,7 @@ release = version = cm.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
+nb_render_markdown_format = "myst"  # formulas and tables of what explains itself
 nb_execution_mode = "off"  # notebooks show what is committed, which the tests hold against a run
 html_theme = "furo"
 html_title = f"costmodel {version}"
@@ -88,3 +89,4 @@ shown = HERE / "notebooks"
 shown.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     shutil.copy(notebook, shown / notebook.name)
+shutil.copy(HERE.parent / "notebooks/README.md", shown / "index.md")

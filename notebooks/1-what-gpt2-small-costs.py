@@ -17,6 +17,14 @@
 # **The point:** four short formulas say what training a transformer costs. They follow from the model's description
 # alone, so nobody has to remember them, and several numbers that everybody remembers are wrong.
 #
+# **You learn** to read a formula of a cost term by term; to say what the rules of thumb "$6N$ FLOPs a token" and
+# "16 bytes a parameter" leave out; and why the peak of memory is not a sum.
+#
+# **Time:** 45 minutes. **Before it:** the layers of a transformer, by name.
+#
+# **How:** where it says *Predict*, write a number down before you run the next cell. Exercises are at the end, with
+# solutions that check yours.
+#
 # The question is one training step of GPT-2 small with 32 sequences of 512 tokens, in single precision with AdamW. Not
 # a weight is allocated: the model runs once over tensors that have a shape and no data.
 
@@ -27,9 +35,9 @@ import pandas as pd
 import sympy as sp
 
 import costmodel as cm
-from costmodel.display.units import show_bytes, show_count, show_flops
 
 plt.style.use("pictures.mplstyle")
+MIB, GIB, TFLOP = 2**20, 2**30, 1e12
 batch, seq = 32, 512
 p = cm.predict(cm.GPT2Small, batch=batch, seq=seq)
 
@@ -37,6 +45,8 @@ p = cm.predict(cm.GPT2Small, batch=batch, seq=seq)
 # ## Parameters
 #
 # `explain` gives the formula in the model's own letters, what each letter is, and the numbers put in.
+#
+# **Predict:** how many parameters has a block of width $d$, to the leading term? And what share of all is in blocks?
 
 # %%
 p.explain("params")
@@ -79,6 +89,8 @@ print(f"with a head of its own instead of a tied one it would be {p.params + val
 #
 # A multiply-add is two FLOPs. What is counted are matrix products; all other arithmetic stands apart, because it is
 # hardly any of the work (though often much of the time).
+#
+# **Predict:** how many FLOPs is a forward pass of these $32 \cdot 512$ tokens, from the parameters alone?
 
 # %%
 p.explain("flops.forward")
@@ -90,13 +102,15 @@ p.explain("flops.forward")
 
 # %%
 tokens = batch * seq
-print(f"forward   {show_flops(p.flops.forward)}, pointwise beside it {show_flops(p.pointwise_flops.forward)}")
-print(f"backward  {show_flops(p.flops.backward)}, {p.flops.backward / p.flops.forward:.3f} times forward")
-print(f"6 N a token gives {show_flops(6 * p.params * tokens)}, the count is {show_flops(p.flops.total)}")
-print(f"so the rule is {abs(6 * p.params * tokens / p.flops.total - 1):.1%} too low at {seq} tokens")
+rule = 6 * p.params * tokens
+print(f"forward   {p.flops.forward / TFLOP:.3f} TFLOP, pointwise beside it {p.pointwise_flops.forward / TFLOP:.3f}")
+print(f"backward  {p.flops.backward / TFLOP:.3f} TFLOP, {p.flops.backward / p.flops.forward:.3f} times forward")
+print(f"6 N a token gives {rule / TFLOP:.2f} TFLOP, the count is {p.flops.total / TFLOP:.2f}")
+print(f"so the rule is {1 - rule / p.flops.total:.1%} too low at {seq} tokens")
 
 # %% [markdown]
-# The second is where attention overtakes the matrices. Only attention's term grows with $T$, so solve for it:
+# The second is where attention overtakes the matrices. Only attention's term grows with $T$, so solve for it.
+# **Predict:** at how many tokens?
 
 # %%
 per_token = p.formula("flops.forward")
@@ -112,6 +126,8 @@ for length in (seq, 2 * seq, int(even.subs(values))):
 # ## Activations
 #
 # Forward keeps what backward will read: the inputs of the matrices, the outcomes of softmax, a mask for each dropout.
+#
+# **Predict:** weights are half a gigabyte. How many gigabytes are kept, for 32 sequences of 512 tokens?
 
 # %%
 p.explain("memory.activations")
@@ -124,9 +140,10 @@ rumour = 200 * 10**6
 rows = []
 for length in (64, 128, 256, 512, 1024):
     size = cm.predict(cm.GPT2Small, batch=1, seq=length).memory.activations
-    rows.append((length, show_bytes(size), f"{size / rumour:.1f} ×", f"{size / p.memory.weights:.2f} ×"))
+    rows.append((length, f"{size / MIB:,.0f} MiB", f"{size / rumour:.1f} ×", f"{size / p.memory.weights:.2f} ×"))
 times = p.memory.activations / rumour
-print(f"batch {batch}, {seq} tokens: {show_bytes(p.memory.activations)}, {times:.0f} times the rumour")
+assert p.memory.weights < 0.5e9
+print(f"batch {batch}, {seq} tokens: {p.memory.activations / GIB:.1f} GiB, {times:.0f} times the rumour")
 print("one single sequence:")
 pd.DataFrame(rows, columns=["tokens", "activations", "of 200 MB", "of the weights"]).set_index("tokens")
 
@@ -148,6 +165,8 @@ print("differ ", sp.expand((of_layers - theirs) / (B * T)), " bytes: four statis
 #
 # Weights, gradients, optimizer state and activations are never all there at their largest. The timeline follows every
 # tensor through the step, and the peak is its highest point.
+#
+# **Predict:** in which phase of the step, and in which layer, is it?
 
 # %%
 p.timeline.plot()
@@ -156,9 +175,12 @@ p.timeline.plot()
 memory = p.memory
 added = memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.inputs + memory.activations
 step = p.timeline.peak_step
-print(f"adding the lines up  {show_bytes(added)}")
-print(f"the peak             {show_bytes(p.memory.peak)}, in {step.phase} of {step.layer}")
-print(f"in gradients there   {show_bytes(step.alive.gradients)}, in temporaries {show_bytes(step.alive.temporaries)}")
+print(f"adding the lines up  {added / GIB:.1f} GiB")
+print(f"the peak             {p.memory.peak / GIB:.1f} GiB, in {step.phase} of {step.layer}")
+print(
+    f"in gradients there   {step.alive.gradients / GIB:.1f} GiB, in temporaries {step.alive.temporaries / GIB:.1f} GiB"
+)
+assert step.alive.gradients == 0
 
 # %% [markdown]
 # The summit is at the loss, where no weight has a gradient yet. The logits are $BT$ rows of $V$ numbers, as large as
@@ -183,7 +205,63 @@ weights
 # %%
 for name, chosen in sizes.items():
     size = int(weights.formula.subs({symbol: chosen[symbol.name] for symbol in weights.formula.free_symbols}))
-    print(f"{name:>3}: {show_count(size // 4)} parameters, {size / 1e9:.1f} GB = {show_bytes(size)} in fp32")
+    print(f"{name:>3}: {size / 4e9:.2f} billion parameters, {size / 1e9:.1f} GB = {size / GIB:.1f} GiB in fp32")
 
 # %% [markdown]
 # Nothing above was typed in: change a setting in the first cell, run all, and formulas and numbers follow together.
+#
+# ## Exercises
+#
+# Put your answer in place of `None`, then run the solutions.
+#
+# **1.** How many parameters would GPT-2 small have with 24 blocks? Use the formula, not the model.
+
+# %%
+answer_1 = None
+
+# %% [markdown]
+# **2.** "16 bytes a parameter" are weights, gradients and two moments in fp32. How many bytes is that here?
+
+# %%
+answer_2 = None
+
+# %% [markdown]
+# **3.** The formula of the activations has a term in $T^2$. How many bytes is it for one sequence of 1,024 tokens?
+
+# %%
+answer_3 = None
+
+# %% [markdown]
+# **4.** By what does FLOPs a step grow if batch and sequence both double? To two decimals, from 32 sequences of 512.
+
+# %%
+answer_4 = None
+
+# %% [markdown]
+# ## Solutions
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = p.params + 12 * (12 * 768**2 + 13 * 768)
+assert solution == int(p.formula("params").subs({**values, L: 24}))
+assert answer_1 in (None, solution), "1: twelve more times 12d² + 13d"
+print(f"1: {solution:,}")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = 16 * p.params
+assert solution == memory.weights + memory.gradients + memory.optimizer
+assert answer_2 in (None, solution), "2: four, four and eight bytes"
+print(f"2: {solution:,} bytes, {solution / memory.peak:.0%} of the peak")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = 9 * 12 * 12 * 1024**2
+kept = sp.expand(p.formula("memory.activations"))
+assert solution == int((kept.coeff(T, 2) * T**2).subs({**values, B: 1, T: 1024}))
+assert answer_3 in (None, solution), "3: 9·L·h·T²: softmax, dropout's outcome, and its mask of one byte"
+print(f"3: {solution:,} bytes")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = round(cm.predict(cm.GPT2Small, batch=64, seq=1024).flops.total / p.flops.total, 2)
+by_hand = 4 * (12 * (4 * 1024 * 768 + 24 * 768**2) + 2 * 50257 * 768)
+assert solution == round(by_hand / (12 * (4 * 512 * 768 + 24 * 768**2) + 2 * 50257 * 768), 2)
+assert answer_4 in (None, solution), "4: four times the tokens, and attention's products twice for each"
+print(f"4: {solution} times")

@@ -17,18 +17,26 @@
 # **The point:** memory in training is a sum of a few terms, and each knob turns only some of them. To make a step fit,
 # find the term that binds and turn the knob that moves it.
 #
+# **You learn** which term each knob turns: batch, optimizer, precision, attention, recomputation, chunks of the loss;
+# and to find the term that binds from a timeline.
+#
+# **Time:** 40 minutes. **Before it:** notebook 1.
+#
+# **How:** where it says *Predict*, write a number down before you run the next cell. Exercises are at the end, with
+# solutions that check yours.
+#
 # The step in question: GPT-2 small, 32 sequences of 1,024 tokens, on a GPU with 24 GiB.
 
 # %%
 # %matplotlib inline
 import matplotlib.pyplot as plt
 import pandas as pd
+from ipywidgets import interact
 
 import costmodel as cm
-from costmodel.display.units import show_bytes, show_flops
 
 plt.style.use("pictures.mplstyle")
-GIB = 2**30
+MIB, GIB, TFLOP = 2**20, 2**30, 1e12
 budget = "24 GiB"
 asked = {"batch": 32, "seq": 1024}
 plain = cm.predict(cm.GPT2Small, **asked)
@@ -36,6 +44,8 @@ print(plain.fits(budget, reserve="1 GiB"))
 
 # %% [markdown]
 # ## One knob at a time
+#
+# **Predict:** sort these eight by how much they lower the peak, before you look.
 
 # %%
 varied_sizes = {
@@ -57,11 +67,11 @@ def terms(settings):
     m = p.memory
     standing = m.weights + m.masters + m.gradients + m.optimizer
     return {
-        "weights, gradients, optimizer": show_bytes(standing),
-        "activations": show_bytes(m.activations + m.casts),
-        "peak": show_bytes(m.peak),
+        "weights, gradients, optimizer": f"{standing / GIB:.2f} GiB",
+        "activations": f"{(m.activations + m.casts) / GIB:.1f} GiB",
+        "peak": f"{m.peak / GIB:.1f} GiB",
         "of the peak as asked": f"{m.peak / plain.memory.peak:.0%}",
-        "FLOPs": show_flops(p.flops.hardware),
+        "TFLOP": f"{p.flops.hardware / TFLOP:.1f}",
         "fits": "yes" if p.fits(budget, reserve="1 GiB") else "no",
     }
 
@@ -77,6 +87,8 @@ pd.DataFrame([terms(settings) for settings in varied_sizes.values()], index=list
 #
 # For a model too large for its batch to matter, it is the other way around. "16 bytes a parameter" is one cell of this
 # table: weights, gradients, optimizer state and, where the policy has them, master copies.
+#
+# **Predict:** which cell is 16? Which is least, and which most?
 
 # %%
 grid = cm.sweep(
@@ -108,7 +120,8 @@ for name, settings in ways.items():
     axes.plot(peak.batch, peak / GIB, label=name)
     most = int(peak.batch[peak <= 23 * GIB][-1])
     axes.plot(most, peak.sel(batch=most) / GIB, "o", color=axes.lines[-1].get_color())
-    print(f"{name:<34} one more sequence {show_bytes(int(peak[-1] - peak[-2])):>9}, largest batch {most:>2}")
+    more = int(peak[-1] - peak[-2]) / MIB
+    print(f"{name:<34} one more sequence {more:>5,.0f} MiB, largest batch {most:>2}")
 axes.axhline(24, color="#222222", linestyle="--", linewidth=1)
 axes.text(64, 24.4, "24 GiB", ha="right")
 axes.set(xlabel="batch [sequences of 1,024 tokens]", ylabel="peak memory [GiB]", xlim=(0, 64), ylim=(0, 60))
@@ -116,10 +129,34 @@ axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 plt.show()
 
 # %% [markdown]
+# Now all knobs together. Move the sliders; the page shows them where they stand first, the table above other places.
+
+
+# %%
+@interact(
+    batch=(1, 64),
+    seq=(128, 1024, 128),
+    optimizer=["adamw", "sgd", "lion", "adafactor", "adam-8bit"],
+    precision=["fp32", "bf16-autocast", "bf16", "bf16-master"],
+    attention=["eager", "flash"],
+    checkpoint=["none", "selective", "block"],
+    loss_chunks=[1, 2, 4, 8],
+)
+def what_if(batch=32, seq=1024, **knobs):
+    """The timeline of one step, and whether it fits."""
+    p = cm.predict(cm.GPT2Small, batch=batch, seq=seq, **knobs)
+    print(f"batch {batch}, seq {seq:,},", ", ".join(f"{name} {value}" for name, value in knobs.items()))
+    print(f"{p.flops.hardware / TFLOP:.1f} TFLOP a step;", p.fits(budget, reserve="1 GiB"))
+    p.timeline.plot()
+    plt.show()
+
+
+# %% [markdown]
 # ## The cheapest recomputation that fits
 #
 # Checkpointing pays with FLOPs: what is not kept is computed again in backward. `cheapest_checkpoint` tries every way
-# that the model has, and chooses the one that fits and recomputes least.
+# that the model has, and chooses the one that fits and recomputes least. **Predict:** with fused attention, which part
+# is worth computing again?
 
 # %%
 choice = cm.cheapest_checkpoint(cm.GPT2Small, budget, reserve="1 GiB", **asked, attention="flash")
@@ -137,13 +174,13 @@ recomputed = cm.predict(cm.GPT2Small, **asked, checkpoint="block")
 recomputed.timeline.plot()
 
 # %%
-print(f"peak  {show_bytes(plain.memory.peak)} -> {show_bytes(recomputed.memory.peak)}")
-print(f"FLOPs {show_flops(plain.flops.hardware)} -> {show_flops(recomputed.flops.hardware)}", end=", ")
-print(f"{recomputed.flops.hardware / plain.flops.hardware - 1:.0%} more")
+flops = (plain.flops.hardware, recomputed.flops.hardware)
+print(f"peak  {plain.memory.peak / GIB:.1f} GiB -> {recomputed.memory.peak / GIB:.1f} GiB")
+print(f"TFLOP {flops[0] / TFLOP:.1f} -> {flops[1] / TFLOP:.1f}, {flops[1] / flops[0] - 1:.0%} more")
 step = recomputed.timeline.peak_step
 alive = step.alive
-print(f"peak now in {step.phase} of {step.layer}: activations {show_bytes(alive.activations)}", end=", ")
-print(f"temporaries {show_bytes(alive.temporaries)}")
+print(f"peak now in {step.phase} of {step.layer}: activations {alive.activations / GIB:.1f} GiB", end=", ")
+print(f"temporaries {alive.temporaries / GIB:.1f} GiB")
 
 # %% [markdown]
 # Another term binds now, so another knob is next. The spike between forward and backward is the loss: gradients of
@@ -153,8 +190,55 @@ print(f"temporaries {show_bytes(alive.temporaries)}")
 for chunks in (1, 2, 4, 8):
     p = cm.predict(cm.GPT2Small, **asked, checkpoint="block", loss_chunks=chunks)
     step = p.timeline.peak_step
-    print(f"{chunks:>2} chunks: peak {show_bytes(p.memory.peak)} in {step.phase} of {step.layer}")
+    print(f"{chunks:>2} chunks: peak {p.memory.peak / GIB:.2f} GiB in {step.phase} of {step.layer}")
 
 # %% [markdown]
 # From four chunks on, the highest step is within a block, and more chunks change nothing: that knob is turned all the
 # way.
+#
+# ## Exercises
+#
+# Put your answer in place of `None`, then run the solutions.
+#
+# **1.** The largest batch of 1,024 tokens that leaves 1 GiB of 24 GiB with fused attention, everything in bf16, each
+# block recomputed and the loss in 8 chunks?
+
+# %%
+answer_1 = None
+
+# %% [markdown]
+# **2.** Bytes a parameter of weights, masters, gradients and state with Lion (one moment) and `bf16-master`?
+
+# %%
+answer_2 = None
+
+# %% [markdown]
+# **3.** Recomputing each block runs its forward again. By how many percent do the FLOPs of the step grow, to the
+# nearest whole number, and why is it less than 33?
+
+# %%
+answer_3 = None
+
+# %% [markdown]
+# ## Solutions
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+best = {"attention": "flash", "precision": "bf16", "checkpoint": "block", "loss_chunks": 8}
+solution = int(cm.max_batch(cm.GPT2Small, seq=1024, memory=budget, reserve="1 GiB", **best))
+assert cm.predict(cm.GPT2Small, batch=solution, seq=1024, **best).fits(budget, reserve="1 GiB")
+assert not cm.predict(cm.GPT2Small, batch=solution + 1, seq=1024, **best).fits(budget, reserve="1 GiB")
+assert answer_1 in (None, solution), "1: cm.max_batch answers this in one call"
+print(f"1: {solution}")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = 2 + 4 + 2 + 4
+assert solution == round(float((lasting / grid["params"]).sel(optimizer="lion", precision="bf16-master")), 2)
+assert answer_2 in (None, solution), "2: weights and gradients in 16 bits, masters and one moment in 32"
+print(f"2: {solution}")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+blocks = next(part.forward_flops for part in plain.by_part() if part.name == "block")
+solution = round(100 * blocks / plain.flops.total)
+assert solution == round(100 * (flops[1] / flops[0] - 1))
+assert answer_3 in (None, solution), "3: a third of the blocks' share of the FLOPs"
+print(f"3: {solution} %: the head is not recomputed, and has {1 - 3 * blocks / plain.flops.total:.0%} of the FLOPs")

@@ -18,6 +18,14 @@
 # often depends on the input. In an MLP that is once, in a CNN once for each pixel. A transformer uses each weight once
 # for each token too, but its attention also compares all tokens with all others, and that part has no weights at all.
 #
+# **You learn** to say how a cost grows with the input from its formula; to match networks by a quantity; and what a
+# fused kernel changes about attention, and what not.
+#
+# **Time:** 30 minutes. **Before it:** notebook 1.
+#
+# **How:** where it says *Predict*, write a number down before you run the next cell. Exercises are at the end, with
+# solutions that check yours.
+#
 # Three networks of eight layers, as equal in parameters as whole widths allow.
 
 # %%
@@ -26,10 +34,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import sympy as sp
+from ipywidgets import interact
 
 import costmodel as cm
-from costmodel.display.units import show_bytes, show_count, show_flops
-from costmodel.layers import AdaptiveAvgPool, Conv, Flatten, Linear, Relu
 
 plt.style.use("pictures.mplstyle")
 LAYERS, SYMBOLS = 8, 256
@@ -45,12 +52,16 @@ def mlp(width):
 
 def cnn(channels):
     """Eight convolutions that keep the image's size, then scores."""
-    body = [layer for _ in range(LAYERS) for layer in (Conv(channels, kernel=3, padding=1), Relu())]
-    return cm.CNN(input=[3, 32, 32], blocks=[*body, AdaptiveAvgPool(1), Flatten(), Linear(SYMBOLS)])
+    body = LAYERS * [{"conv": {"channels": channels, "kernel": 3, "padding": 1}}, "relu"]
+    scores = [{"adaptive_avg_pool": {"size": 1}}, "flatten", {"linear": {"features": SYMBOLS}}]
+    return cm.CNN(input=[3, 32, 32], blocks=[*body, *scores])
 
 
 # %% [markdown]
 # The width that gives a number of parameters is the root of a formula, so nobody has to try.
+#
+# **Predict:** at equal parameters, by which factors do the FLOPs of a forward pass differ: of one row of features, an
+# image of 32 × 32 pixels, a text of 1,024 tokens?
 
 # %%
 wanted = cm.predict(transformer, batch=1, seq=32).params
@@ -74,10 +85,10 @@ predictions = {
 pd.DataFrame(
     [
         (
-            show_count(p.params),
-            show_flops(p.flops.forward),
+            f"{p.params / 1e6:.2f} M",
+            f"{p.flops.forward / 1e9:,.3f} G",
             f"{p.flops.forward / p.params:,.0f}",
-            show_bytes(p.memory.activations),
+            f"{p.memory.activations / 2**20:,.2f} MiB",
         )
         for p in predictions.values()
     ],
@@ -86,8 +97,9 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# Equal parameters, and a thousand times the FLOPs: both images and texts have 1,024 positions here, and each position
-# uses the weights again. But the transformer needs more than the CNN, and keeps far more. The formulas say why.
+# Equal parameters, and a thousand times the FLOPs or more: both images and texts have 1,024 positions here, and each
+# position uses the weights again. But the transformer needs more than the CNN, and keeps far more. The formulas say
+# why.
 
 # %%
 for name, p in predictions.items():
@@ -97,7 +109,8 @@ for name, p in predictions.items():
 
 # %% [markdown]
 # MLP: no size of the input but the features. CNN: everything is proportional to $HW$, the number of positions.
-# Transformer: there is a $T$ inside the bracket as well, so that both grow with $T^2$. Per position:
+# Transformer: there is a $T$ inside the bracket as well, so that both grow with $T^2$. **Predict:** how do the three
+# look, divided by positions?
 
 # %%
 sides = 2 ** np.arange(2, 9)
@@ -143,7 +156,7 @@ plt.show()
 
 # %% [markdown]
 # Fused attention never stores the scores, so its memory is proportional to the tokens again, like a CNN's. It still
-# computes them. Doubling the positions multiplies by:
+# computes them. **Predict:** by what does doubling the positions multiply each?
 
 # %%
 doubled = [2**10, 2**11, 2**12, 2**13, 2**14, 2**15, 2**16]
@@ -163,3 +176,71 @@ pd.DataFrame(rows, index=[f"to {positions:,}" for positions in doubled[1:]]).T
 # Two is linear, four is quadratic. One column separates the three: a CNN stays at two, a transformer goes to four, and
 # a better kernel takes the four away from memory but not from the arithmetic. **That is what is different about
 # attention: its cost is in pairs of positions, and no count of parameters shows it.**
+#
+# Move the sliders; the page shows them where they stand first, and the curves above many other places.
+
+
+# %%
+@interact(tokens=(256, 65_536, 256), width=(128, 2048, 128), attention=["eager", "flash"])
+def of_a_text(tokens=1024, width=512, attention="eager"):
+    """What a transformer of eight layers and this width computes and keeps for one text."""
+    sizes = {"vocab": SYMBOLS, "context": 2**16, "layers": LAYERS, "width": width, "heads": width // 64}
+    asked = cm.predict(
+        cm.Transformer(**sizes, positions="rotary", mlp="plain"), seq=tokens, loss=None, attention=attention
+    )
+    pairs = 4 * LAYERS * tokens**2 * width / asked.flops.forward
+    print(f"{tokens:,} tokens, width {width:,}, {attention}: {asked.flops.forward / 1e9:,.1f} GFLOP forward,")
+    print(f"{pairs:.0%} of it in pairs of tokens; {asked.memory.activations / 2**20:,.0f} MiB kept for backward")
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Put your answer in place of `None`, then run the solutions.
+#
+# **1.** At how many tokens do attention's products take as many FLOPs as the matrices of a block, in the transformer
+# above of width 512?
+
+# %%
+answer_1 = None
+
+# %% [markdown]
+# **2.** How many FLOPs a parameter does the CNN do for an image of 64 × 64, nearly? Use the dotted line, and be right
+# within 2 %.
+
+# %%
+answer_2 = None
+
+# %% [markdown]
+# **3.** Scores that are stored take how many bytes for a text of 16,384 tokens, in all eight layers with eight heads,
+# in fp32? (The softmax's outcome is what is kept, once.)
+
+# %%
+answer_3 = None
+
+# %% [markdown]
+# ## Solutions
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = 6 * 512
+rows = cm.predict(transformer, seq=solution, mode="inference").layers
+products = sum(row.forward_flops for row in rows if row.kind == "matmul")
+matrices = sum(row.forward_flops for row in rows if row.kind == "linear" and row.name.startswith("block"))
+assert products == matrices
+assert answer_1 in (None, solution), "1: 4Td = 24d²"
+print(f"1: {solution:,}")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = 2 * 64 * 64
+larger = cm.predict(cnn(channels), image=64, loss=None)
+assert abs(larger.flops.forward / larger.params / solution - 1) < 0.02
+assert answer_2 is None or abs(answer_2 / solution - 1) < 0.02, "2: two for each weight and pixel"
+print(f"2: {solution:,}")
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+solution = LAYERS * 8 * 16_384**2 * 4
+kept = {kind: cm.predict(transformer, seq=16_384, loss=None, attention=kind) for kind in ("eager", "flash")}
+saved = kept["eager"].memory.activations - kept["flash"].memory.activations
+assert abs(saved / solution - 1) < 0.02
+assert answer_3 in (None, solution), "3: layers, heads, tokens squared, four bytes"
+print(f"3: {solution:,} bytes")

@@ -2,7 +2,8 @@
 
 A notebook is a pair: the percent script is its source, the .ipynb the same cells with their outputs. What the second
 holds is what the first gives: text and formulas to the letter, of pictures that there is one. A notebook with a clock
-in it (``measured: true`` in its header) gives other numbers each time, and only has to run.
+in it (``measured: true`` in its header) gives other numbers each time, and only has to run. Sliders need a kernel: what
+is committed in their place is what they show where they stand at first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nbclient.exceptions import CellExecutionError
 HERE = Path(__file__).parent
 COMPARED = ("text/latex", "text/markdown", "text/plain")
 """What two runs of one cell have alike; pictures differ by the version of what draws them."""
+SLIDERS = "application/vnd.jupyter.widget-view+json"
 SECONDS = 300
 """The longest that one cell may take."""
 
@@ -50,6 +52,9 @@ def _checked(script: Path, write: bool) -> Iterator[str]:
     except CellExecutionError as error:
         yield f"fails: {error}"
         return
+    if failing := list(_failing(ran)):
+        yield from failing
+        return
     yield from _private(ran)
     if write:
         nbformat.write(ran, stored)
@@ -69,11 +74,34 @@ def _ran(notebook: Any) -> Any:
     done = client.execute()
     for number, cell in enumerate(done.cells):
         cell.id = f"cell-{number}"  # scripts have none, and those drawn at random would change with every run
+        if "outputs" in cell:
+            cell.outputs = [seen for output in cell.outputs for seen in _without_kernel(output, client.widget_state)]
     measured = done.metadata.get("measured", False)
     done.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     if measured:
         done.metadata["measured"] = True
     return done
+
+
+def _without_kernel(output: Any, widgets: dict[str, Any]) -> Iterator[Any]:
+    """What a page without a kernel shows for an output: itself, or for sliders what stands below them."""
+    view = output.get("data", {}).get(SLIDERS)
+    if view is None:
+        yield output
+        return
+    waiting = [view["model_id"]]
+    while waiting:
+        widget = widgets[waiting.pop(0)]
+        yield from widget.get("outputs", ())
+        waiting += [child.removeprefix("IPY_MODEL_") for child in widget.get("children", ())]
+
+
+def _failing(notebook: Any) -> Iterator[str]:
+    """Errors below sliders, which do not end the run of a cell."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                yield f"fails below its sliders: {output.evalue}: {cell.source!r}"
 
 
 def _differences(committed: Any, ran: Any) -> Iterator[str]:
