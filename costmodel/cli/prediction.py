@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.cli.commands import MODEL, QUANTITY, RESERVE, Shown, argument, option, verb
 from costmodel.cli.options import SETTINGS
+
+if TYPE_CHECKING:
+    from costmodel.performance.time import Time
+
+
+RUN = (
+    option("--samples", type=float, metavar="N", help="With --on: of a run, or of each of its epochs, such as 1.28e6."),
+    option("--tokens", type=float, metavar="N", help="With --on: the same in tokens, such as 300e9."),
+    option("--steps", type=float, metavar="N", help="With --on: the same in steps."),
+    option("--epochs", type=float, metavar="N", help="How often all of these are taken."),
+    option("--devices", type=int, metavar="N", help="That work side by side, each on samples of its own."),
+    option("--loader", metavar="RATE", help="Samples loaded for all of them: '2000 images/s', '2e6 tokens/s'."),
+)
+"""Of how long a run takes; each is an argument of `Time.run`."""
+BILL = (
+    option("--pue", type=float, metavar="RATIO", help="What the data centre draws over its devices, for energy: 1.1."),
+    option("--power", metavar="WATTS", help="Of a device: tdp (default), typical, or watts such as '330 W'."),
+    option("--intensity", metavar="CARBON", help="Of the electricity, for carbon: '400 g/kWh'."),
+    option("--price", type=float, metavar="MONEY", help="Of a device for an hour (default: the machine's own)."),
+)
+"""Of what a run draws, emits and costs; nothing of it has a value of its own."""
 
 
 @verb(
@@ -15,10 +36,16 @@ from costmodel.cli.options import SETTINGS
     option("--tier", type=click.Choice(("ceiling", "typical", "calibrated")), help="Where constants of --on are from."),
     option("--depth", type=int, metavar="N", help="Sum layers up by part, so many levels down."),
     option("--shapes", is_flag=True, help="Also print the shape of each layer's output."),
+    option("--allow-tf32", is_flag=True, default=None, help="With --on, let products of fp32 be rounded to tf32."),
+    option("--channels-last", is_flag=True, help="With --on, convolutions have channels last in memory."),
+    *RUN,
+    *BILL,
     *SETTINGS,
     examples=(
         "predict gpt2-small --batch 32 --seq 512",
         "predict gpt2-small --batch 32 --seq 512 --on h100-sxm --stack compiled",
+        "predict resnet50 --batch 256 --on h100-sxm --samples 1.28e6 --epochs 90 --loader 2000images/s --price 2.5",
+        "predict gpt2-small --batch 32 --on h100-sxm --tokens 10e9 --devices 8 --pue 1.1 --intensity 400g/kWh",
         "predict gpt2-small --depth 1",
         "predict gpt2-small --batch 32 --precision bf16-autocast --checkpoint block",
         "predict resnet50 --batch 8 --image 224x320 --mode inference",
@@ -27,27 +54,69 @@ from costmodel.cli.options import SETTINGS
     ),
     drawn=True,
 )
-def predict(model: str, tier: str | None, depth: int | None, shapes: bool, settings: dict[str, Any]) -> Any:
+def predict(
+    model: str,
+    tier: str | None,
+    depth: int | None,
+    shapes: bool,
+    settings: dict[str, Any],
+    allow_tf32: bool | None,
+    channels_last: bool,
+    **run: Any,
+) -> Any:
     """What a model costs: parameters, FLOPs and memory, in total and by layer; with --on how long a step takes.
 
-    A time comes with its range, what bounds it, and the layers that take longest. As a picture --out draws what each
-    part has, or with --on the roofline.
+    A time comes with its range, what bounds it, and the layers that take longest; a run of --samples, --tokens or
+    --steps with its energy if --pue is given, its carbon if --intensity is, and its money if there is a price. As a
+    picture --out draws what each part has, or with --on the roofline.
     """
     from costmodel.cost.prediction import predict as predicted
 
+    run = {name: value for name, value in run.items() if value is not None}
+    of_time = {"--tier": tier, "--allow-tf32": allow_tf32, "--channels-last": channels_last}
+    of_time |= {f"--{name}": value for name, value in run.items()}
+    given = [name for name, value in of_time.items() if value not in (None, False)]
+    if given and settings.get("on") is None:
+        raise click.UsageError(f"{' and '.join(given)}: give --on MACHINE too, whose time that is about")
     found = predicted(model, **settings)
     if found.settings.on is not None:
         machine: Any = found.settings.on
         given: Any = tier  # checked there
-        return found.on(machine, stack=found.settings.stack, tier=given)
-    if tier:
-        raise click.UsageError("--tier is of a time: give --on MACHINE too")
+        stack = found.settings.stack
+        time = found.on(machine, stack=stack, tier=given, allow_tf32=allow_tf32, channels_last=channels_last)
+        return _with_run(time, run) if run else time
     if depth is None and not shapes:
         return found
     data = found.to_dict()
     if depth is not None:
         data["parts"] = [row.to_dict() for row in found.by_part(depth)]
     return Shown(data, found.report(depth=depth, shapes=shapes), found)
+
+
+def _plain(amount: str) -> float | str:
+    """A number that has no unit, as one; any other text as it is."""
+    try:
+        return float(amount)
+    except ValueError:
+        return amount
+
+
+def _with_run(time: Time, given: dict[str, Any]) -> Shown:
+    """A time, and before it the run that is asked for, with what it draws, emits and costs."""
+    bill = {name: given.pop(name) for name in ("pue", "power", "intensity", "price") if name in given}
+    run = time.run(**given)
+    answers: dict[str, Any] = {"run": run}
+    if {"power", "intensity"} & bill.keys() and "pue" not in bill:
+        raise click.UsageError("energy and carbon need --pue RATIO: 1 for the devices alone, 1.1 in a good data centre")
+    if "pue" in bill:
+        power = _plain(bill.get("power", "tdp"))
+        answers["energy"] = run.energy(pue=bill["pue"], power=power)
+        if "intensity" in bill:
+            answers["carbon"] = answers.pop("energy").carbon(_plain(bill["intensity"]))
+    if "price" in bill or time.machine.price is not None:
+        answers["money"] = run.money(price=bill.get("price"))
+    text = "\n\n".join([*(str(answer) for answer in answers.values()), str(time)])
+    return Shown({**time.to_dict(), **{name: answer.to_dict() for name, answer in answers.items()}}, text, time)
 
 
 @verb(

@@ -174,7 +174,7 @@ def _read(call: Call, x: Tensor) -> int:
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
     if x.dtype != call.run.precision.quantised:
         return numbers
-    return numbers + size_bytes(exact_div(call.run.precision.scale_elements(x.shape), every) * some, "fp16")
+    return numbers + exact_div(call.run.precision.scale_bytes(x.shape), every) * some
 
 
 class Moved(NamedTuple):

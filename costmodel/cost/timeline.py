@@ -76,7 +76,7 @@ def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
     for s, shape in run.weights.items():
         yield Lasting("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
-            yield Lasting("weights", size_bytes(policy.scale_elements(shape), "fp16"), s.times)
+            yield Lasting("weights", policy.scale_bytes(shape), s.times)
     for s, shape in run.updated.items():
         if policy.master:
             yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)

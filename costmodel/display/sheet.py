@@ -38,6 +38,8 @@ class Sheet(NamedTuple):
 
 def document(title: str, body: str) -> str:
     """A whole page of HTML around a body, light or dark as the reader's system is."""
+    from html import escape
+
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 

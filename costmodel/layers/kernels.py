@@ -141,6 +141,9 @@ def backward_products(call: Call, sort: Sort, of_x: Product, of_weight: Product)
         if operand is call.x or operand is weight:
             what, other, sizes = ("input", weight, of_x) if operand is call.x else ("weight", call.x, of_weight)
             read = call.y.bytes + moved(other)
+            if other is weight and is_apart(call, of_x.m):
+                yield (made := unpacked(call, "backward"))
+                read = call.y.bytes + made.written
             name = f"{call.kind.kind} backward {what}"
             yield Kernel(name, sort, sizes.flops, read, operand.bytes, call.x.dtype, 1, sizes)
         else:
@@ -151,4 +154,21 @@ def scale_bytes(call: Call) -> int:
     """Bytes of the scales of weights that are stored in few bits, which are read with them."""
     policy = call.run.precision
     stored = [w for w in call.stored.values() if policy.quantised and w.dtype == policy.quantised]
-    return sum(size_bytes(policy.scale_elements(w.shape), "fp16") for w in stored)
+    return sum(policy.scale_bytes(w.shape) for w in stored)
+
+
+def is_apart(call: Call, rows: int) -> bool:
+    """Whether a linear layer's weight is unpacked by a kernel of its own before it is multiplied.
+
+    A single row of what is not trained is multiplied by a kernel that unpacks as it reads (bitsandbytes, gemv_4bit).
+    """
+    if not call.run.precision.apart or _stored(call) is None:
+        return False
+    return call.run.training or rows > 1
+
+
+def unpacked(call: Call, what: str = "") -> Kernel:
+    """The kernel that unpacks a weight: it reads few bits and the scales, multiplies each by its own, and writes it."""
+    weight = call.weights["weight"]
+    read, written = moved(weight) + scale_bytes(call), size_bytes(weight.size, call.x.dtype)
+    return stream(call, f"{what} unpack".strip(), "pointwise", weight.size, read, written)

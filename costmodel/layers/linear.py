@@ -19,7 +19,17 @@ from costmodel.layers.base import (
     layer,
     takes,
 )
-from costmodel.layers.kernels import backward_products, copied, moved, multiply, read_of, scale_bytes, stream
+from costmodel.layers.kernels import (
+    backward_products,
+    copied,
+    is_apart,
+    moved,
+    multiply,
+    read_of,
+    scale_bytes,
+    stream,
+    unpacked,
+)
 from costmodel.symbolic.sizes import exact_div, product
 
 
@@ -73,13 +83,20 @@ class Linear(Layer):
             yield from (x, weight)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product that adds the bias to its result, after a copy of rows that memory order does not hold."""
+        """A product that adds the bias to its result, after a copy of rows that memory order does not hold.
+
+        Before it comes a kernel that unpacks the weight, if the policy has one.
+        """
         x, rows = call.x, call.x.rows
         if viewed_strides(x.shape, x.strides, (rows, x.shape[-1])) is False:
             yield copied(call, x)
         added = call.y.size if self.bias else 0
         read = read_of(call.operands()) + scale_bytes(call)
-        yield multiply(call, "", Sizes(1, rows, self.features, x.shape[-1]), read, call.y.bytes, added)
+        made = multiply(call, "", Sizes(1, rows, self.features, x.shape[-1]), read, call.y.bytes, added)
+        if is_apart(call, rows):
+            yield (weight := unpacked(call))
+            made = made._replace(read=read - weight.read + weight.written, stored=None)
+        yield made
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product for each gradient, and a sum of rows for the bias."""
@@ -97,8 +114,11 @@ class Linear(Layer):
             yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """The weight as it is multiplied, if a kernel of its own unpacks it."""
+        if not is_apart(call, call.x.rows):
+            return NO_WORKSPACE
+        weight = call.weights["weight"]
+        return Workspace(weight.size, weight.size if call.x.requires_grad else 0)
 
 
 @layer

@@ -215,7 +215,7 @@ class DeltaScan(Weightless):
             yield a
 
     def _chunks(self, call: Call, x: Tensor, used: int) -> Tensor | Storage:
-        """What products hold of so many chunks of an operand: itself where (batch·heads, ...) is a view, else copies."""
+        """What products hold of so many chunks of an operand: itself if (batch·heads, ...) is a view, else copies."""
         b, h, _, *matrix = x.shape
         strides = contiguous_strides(x.shape) if x.strides is None else x.strides
         viewable = viewed_strides((b, h, *matrix), (*strides[:2], *strides[3:]), (b * h, *matrix)) is not False

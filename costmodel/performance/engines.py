@@ -150,6 +150,18 @@ ENGINES = {
             source="litgpt, generate in eager PyTorch: set from one row of its resource tables, Llama 2 7B in bf16 on "
             "A100-SXM4-40GB, 30.97 tokens/s",
         ),
+        Engine(
+            "litgpt-bnb",
+            merged=True,
+            step=0.5e-3,
+            layer=1.37e-3,
+            cache="static",
+            stack="eager",
+            fuses=False,
+            sequences=1,
+            source="litgpt with bitsandbytes' layers of 4 bits, whose Python takes longer than their kernels: set from "
+            "one row of its resource tables, Llama 2 7B in nf4 on A100-SXM4-40GB, 19.98 tokens/s",
+        ),
     )
 }
 """The ready-made engines, by name."""

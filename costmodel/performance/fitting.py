@@ -74,7 +74,7 @@ class Fit(Answer):
                 policy = step.prediction.settings.policy.name
                 said.append(
                     f"{step.row} is faster than the datasheet allows in {policy} ({show_seconds(least)}): it ran in "
-                    "another type, as fp32 does in tf32, or on another machine"
+                    "another type, or on another machine; if fp32 ran in tf32, say allow_tf32=true in the row"
                 )
         return said
 
@@ -123,7 +123,7 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
     steps = [measured_step(row) if isinstance(row, str) else row for row in texts]
     if not steps:
         raise SettingError("nothing was measured: give one step or more")
-    times = [time_on(step.prediction, device, stack=step.stack) for step in steps]
+    times = [_time_of(step, device) for step in steps]
     names = _one(times) if len(steps) < FEW else _effective(times, device)
     wanted = [log(step.seconds) for step in steps]
     found = drawn(names, device, lambda c: [log(time.seconds_with(c)) for time in times], wanted)
@@ -134,8 +134,13 @@ def fit_machine(machine: str | Machine, measured: Iterable[str | MeasuredStep], 
         software=software,
         measured=[step.row for step in steps],
     )
-    after = [time_on(step.prediction, calibration, stack=step.stack) for step in steps]
+    after = [_time_of(step, calibration) for step in steps]
     return Fit(calibration, tuple(steps), tuple(time.seconds for time in times), tuple(after))
+
+
+def _time_of(step: MeasuredStep, machine: Machine | Calibration) -> Time:
+    how: dict[str, Any] = {"allow_tf32": step.allow_tf32, "channels_last": step.channels_last}
+    return time_on(step.prediction, machine, stack=step.stack, **how)
 
 
 def _one(times: Sequence[Time]) -> tuple[str]:

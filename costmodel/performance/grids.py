@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
@@ -58,6 +59,7 @@ class LetteredTime:
         """Every quantity of time but what the machine or model has not; evaluate: what gives a formula's values."""
         import numpy as np
 
+        evaluate = cache(evaluate)  # kernels share many of their formulas
         device = Device(self.machine, self.constants)
         launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(self.constants)
         spent: dict[Phase, Numbers] = dict.fromkeys(PHASES, 0.0)

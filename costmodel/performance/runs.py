@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from costmodel.display.answer import Answer
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table
-from costmodel.display.units import NUMBER, read_amount, show_amount, show_count
+from costmodel.display.units import NUMBER, read_amount, show_amount, show_few
 from costmodel.errors import SettingError, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ JOULES_PER_KWH = 3.6e6
 
 
 class Step(NamedTuple):
-    """The time of one step. samples, tokens: of a step on one device. busy: the share of it that the device runs."""
+    """The time of one step. samples, tokens: of a step on one device. busy: the share of it that the device runs.
+
+    images: whether a sample is an image.
+    """
 
     title: str
     machine: Machine
@@ -31,6 +34,7 @@ class Step(NamedTuple):
     samples: int
     tokens: int | None
     busy: float
+    images: bool = False
 
     @property
     def samples_per_second(self) -> float:
@@ -42,8 +46,8 @@ class Step(NamedTuple):
 class Run(Answer):
     """So many steps on so many devices, each of which takes `samples` of its own in a step.
 
-    seconds, low, high: of the run. loader_seconds: of loading its samples, if that was asked. power: of a device [W],
-    and how that was found.
+    seconds, low, high: of the run. epochs: equal parts that it is made of. loader: samples a second that are loaded for
+    all devices, if that was asked.
     """
 
     time: Step
@@ -52,7 +56,13 @@ class Run(Answer):
     seconds: float
     low: float
     high: float
+    epochs: float = 1
     loader: float | None = None
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of one epoch."""
+        return self.seconds / self.epochs
 
     @property
     def input_bound(self) -> bool:
@@ -69,7 +79,7 @@ class Run(Answer):
 
     def carbon(self, *, intensity: float | str, power: Power | float | str = "tdp", pue: float) -> Carbon:
         """Carbon of the run [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
-        return Carbon(self.energy(power=power, pue=pue), _intensity(intensity))
+        return self.energy(power=power, pue=pue).carbon(intensity)
 
     def money(self, *, price: float | None = None) -> Money:
         """Price of the run; price: of a device for an hour, the machine's own if it has one."""
@@ -89,6 +99,8 @@ class Run(Answer):
             "seconds": self.seconds,
             "low": self.low,
             "high": self.high,
+            "epochs": self.epochs,
+            "epoch_seconds": self.epoch_seconds,
             "loader": self.loader,
             "input_bound": self.input_bound,
         }
@@ -99,14 +111,20 @@ class Run(Answer):
         head = [
             f"{t.title} on {self.devices:,} × {t.machine.name}: {show_long(self.seconds)} "
             f"({show_long(self.low)} to {show_long(self.high)})",
-            f"{show_count(round(self.steps))} steps of {t.samples * self.devices:,} samples",
+            f"{self._steps()} of {t.samples * self.devices:,} sample{'s' * (t.samples * self.devices > 1)}"
+            + ("" if t.tokens is None else f", {t.tokens * self.devices:,} tokens"),
         ]
+        if self.epochs != 1:
+            head.append(f"{self.epochs:g} epochs of {show_long(self.epoch_seconds)}")
         if self.loader is not None:
             wanted = self.devices * t.samples_per_second
             limit = "loading data is the limit" if self.input_bound else "loading keeps up"
             head.append(f"{limit}: {self.loader:,.0f} samples/s loaded, {wanted:,.0f} wanted")
         notes = ["devices are taken to work side by side without waiting for each other"] if self.devices > 1 else []
         return Sheet(head, [], notes=notes)
+
+    def _steps(self) -> str:
+        return f"{show_few(self.steps)} step{'s' * (self.steps != 1)}"
 
     def __repr__(self) -> str:
         return f"<Run of {self.steps:g} steps: {show_long(self.seconds)}>"
@@ -121,6 +139,10 @@ class Energy(Answer):
     watts: float
     convention: str
     pue: float
+
+    def carbon(self, intensity: float | str) -> Carbon:
+        """Carbon of it [g]; intensity: grams of CO2 equivalents a kWh, or text such as "400 g/kWh"."""
+        return Carbon(self, _intensity(intensity))
 
     @property
     def joules(self) -> float:
@@ -152,6 +174,8 @@ class Energy(Answer):
             ("power of one", f"{self.watts:,.4g} W ({self.convention})"),
             ("PUE", f"{self.pue:g}"),
         ]
+        if run.epochs != 1:
+            rows.append(("energy of an epoch", show_energy(self.joules / run.epochs)))
         said = f"{show_energy(self.joules)}: power × time × PUE"
         return Sheet([said], [Table(("of", "is"), rows, frozenset({0, 1}))])
 
@@ -175,8 +199,9 @@ class Carbon(Answer):
     def sheet(self) -> Sheet:
         """The carbon, and what it is made of."""
         (said,), tables, *_ = self.energy.sheet()
-        weight = f"{self.grams / 1e6:,.4g} t" if self.grams >= 1e6 else f"{self.grams / 1e3:,.4g} kg"
-        head = [f"{weight} CO2e at {self.intensity:g} g/kWh (location-based)", str(said)]
+        epochs = self.energy.run.epochs
+        each = "" if epochs == 1 else f", {_weight(self.grams / epochs)} an epoch"
+        head = [f"{_weight(self.grams)} CO2e at {self.intensity:g} g/kWh (location-based){each}", str(said)]
         return Sheet(head, tables)
 
 
@@ -198,8 +223,9 @@ class Money(Answer):
 
     def sheet(self) -> Sheet:
         """The money, and what it is made of."""
-        hours = self.run.seconds / 3600 * self.run.devices
-        return Sheet([f"{self.amount:,.4g}: {hours:,.4g} device hours at {self.price:g} an hour"], [])
+        hours, epochs = self.run.seconds / 3600 * self.run.devices, self.run.epochs
+        each = "" if epochs == 1 else f"; {_price(self.amount / epochs)} an epoch"
+        return Sheet([f"{_price(self.amount)}: {hours:,.4g} device hours at {self.price:g} an hour{each}"], [])
 
 
 def run_of(
@@ -216,6 +242,10 @@ def run_of(
     given = {name: n for name, n in (("steps", steps), ("samples", samples), ("tokens", tokens)) if n is not None}
     if len(given) > 1:
         raise SettingError(f"{' and '.join(given)} each say how long a run is: give one of them")
+    if not given and epochs != 1:
+        raise SettingError(
+            f"epochs={shown(epochs)} of nothing: give the samples, tokens or steps of one, such as 1.28e6"
+        )
     ((what, number),) = given.items() if given else (("steps", 1),)
     number = _positive(what, number, "1.28e6") * _positive("epochs", epochs, "90")
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
@@ -224,10 +254,10 @@ def run_of(
         raise SettingError(f"{t.title} has no tokens: give samples")
     each = {"steps": 1, "samples": t.samples * devices, "tokens": (t.tokens or 1) * devices}[what]
     count = number / each
-    rate = None if loader is None else _rate(loader)
+    rate = None if loader is None else _rate(loader, t)
     loading = 0.0 if rate is None else count * t.samples * devices / rate
     seconds, low, high = (max(count * each, loading) for each in (t.seconds, t.low, t.high))
-    return Run(t, count, devices, seconds, low, high, rate)
+    return Run(t, count, devices, seconds, low, high, float(epochs), rate)
 
 
 def watts_of(t: Step, power: Power | float | str) -> tuple[float, str]:
@@ -263,16 +293,23 @@ def _positive(what: str, value: Any, example: str) -> float:
     return float(value)
 
 
-def _rate(loader: float | str) -> float:
-    """Samples a second, from a number or text such as "2000 images/s"."""
+def _rate(loader: float | str, t: Step) -> float:
+    """Samples a second, from a number or text such as "2000 images/s", in what a sample of the model is or has."""
     import re
 
-    if isinstance(loader, str):
-        found = re.fullmatch(rf"\s*({NUMBER})\s*(?:images|samples|sequences)?/s\s*", loader)
-        if found is None:
-            raise SettingError(f"loader={shown(loader)} is no rate: use text such as '2000 images/s'")
-        loader = float(found[1])
-    return _positive("loader", loader, "2000")
+    if not isinstance(loader, str):
+        return _positive("loader", loader, "2000")
+    found = re.fullmatch(
+        rf"\s*({NUMBER})\s*(image|sample|sequence|token)s?/s(?:ec(?:ond)?)?\s*", loader.replace(",", "")
+    )
+    sample = "images" if t.images else "samples" if t.tokens is None else "sequences"
+    if found is None:
+        raise SettingError(f"loader={shown(loader)} is no rate: use text such as '2000 {sample}/s'")
+    unit = f"{found[2]}s"
+    if (unit == "images" and not t.images) or (unit in ("sequences", "tokens") and t.tokens is None):
+        raise SettingError(f"loader={shown(loader)}: a sample of {t.title} has no {unit}: use '2000 {sample}/s'")
+    rate = _positive("loader", float(found[1]), "2000")
+    return rate / ((t.tokens or 1) / t.samples) if unit == "tokens" else rate
 
 
 def _intensity(intensity: float | str) -> float:
@@ -284,6 +321,15 @@ def _intensity(intensity: float | str) -> float:
             raise SettingError(f"intensity={shown(intensity)} is no carbon intensity: use text such as '400 g/kWh'")
         intensity = float(found[1]) * (1000 if found[2] else 1)
     return _positive("intensity", intensity, "400")
+
+
+def _weight(grams: float) -> str:
+    return f"{grams / 1e6:,.4g} t" if grams >= 1e6 else f"{grams / 1e3:,.4g} kg" if grams >= 1 else f"{grams:.4g} g"
+
+
+def _price(amount: float) -> str:
+    """In whatever currency: ``3.217 million``, ``12,345``, ``0.0123``."""
+    return f"{amount / 1e6:,.4g} million" if amount >= 1e7 else f"{amount:,.0f}" if amount >= 1e3 else f"{amount:.4g}"
 
 
 def show_long(seconds: float) -> str:

@@ -372,14 +372,18 @@ class Time(Answer):
             tokens: of one epoch, of models that have tokens.
             epochs: how often all of them are taken.
             devices: that work side by side, each on samples of its own.
-            loader: samples a second that are loaded for all devices, or text such as "2000 images/s".
+            loader: samples a second that are loaded for all devices, or text with what a sample is or has, such as
+                "2000 images/s" or "2e6 tokens/s".
 
         Raises:
             SettingError: what is wrong with the question, in one line.
 
         """
         busy = sum(phase.device_seconds for phase in self.phases) / self.seconds
-        step = Step(self.title, self.machine, self.seconds, self.low, self.high, self.samples, self.tokens, busy)
+        images = self.prediction.batch_shape.image is not None
+        step = Step(
+            self.title, self.machine, self.seconds, self.low, self.high, self.samples, self.tokens, busy, images
+        )
         return run_of(step, steps=steps, samples=samples, tokens=tokens, epochs=epochs, devices=devices, loader=loader)
 
     def energy(self, *, power: Power | float | str = "tdp", pue: float, **run: Any) -> Energy:
@@ -490,7 +494,8 @@ def _anchors(calibration: Calibration, machine: Machine) -> list[tuple[Time, flo
             step = measured_step(row)
         except CostModelError:
             continue
-        found.append((Time(step.prediction, machine, step.stack, "calibrated", constants), step.seconds))
+        how: dict[str, Any] = {"allow_tf32": step.allow_tf32, "channels_last": step.channels_last}
+        found.append((Time(step.prediction, machine, step.stack, "calibrated", constants, **how), step.seconds))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from costmodel.errors import SettingError, UnknownNameError, shown, unknown
 from costmodel.symbolic.sizes import ceil_div, product
-from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, wider
+from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, size_bytes, wider
 from costmodel.training.frozen import Frozen, frozen
 
 LOWERED = frozenset(
@@ -57,8 +57,10 @@ class Precision(Frozen):
     autocast: data type of matrix products and convolutions under autocast, whose inputs are cast.
     master: data type of the optimizer's own copy of each weight. gradient: of gradients (default: the weight's).
     states: of optimizer states (default: the master's, else the weight's).
-    quantised: stored type of weights of two or more axes in linear layers and convolutions, with a 16-bit scale for
-    every `group` of their inputs (None: one an output), for inference alone.
+    quantised: stored type of weights of two or more axes in linear layers and convolutions, with a scale of type
+    `scale` for every `group` of their inputs (None: one an output), for inference alone.
+    apart: whether linear layers of more than one row first write these weights in the type that they are multiplied in,
+    by a kernel of its own, as bitsandbytes does; else products unpack weights as they read them.
     scaled: each copy cast to `autocast` carries an fp32 scale, as 8-bit floats need, and products of such copies come
     out in the weights' type.
     """
@@ -71,16 +73,18 @@ class Precision(Frozen):
     states: Dtype | None = None
     quantised: Dtype | None = None
     group: int | None = None
+    scale: Dtype = "fp16"
+    apart: bool = False
     scaled: bool = False
     source: str = ""
 
     def check(self, where: str) -> None:
         """Raise SettingError if its types and their scales do not go together."""
-        for field in ("weight", "autocast", "master", "gradient", "states"):
+        for field in ("weight", "autocast", "master", "gradient", "states", "scale"):
             dtype = getattr(self, field)
             if dtype is not None and dtype not in FLOATS:
                 raise SettingError(f"{where}.{field}: {dtype!r} is no floating type: use {', '.join(sorted(FLOATS))}")
-        for field, of in (("group", "quantised"), ("scaled", "autocast")):
+        for field, of in (("group", "quantised"), ("apart", "quantised"), ("scaled", "autocast")):
             if getattr(self, field) and getattr(self, of) is None:
                 raise SettingError(f"{where}.{field} is of what {of} makes: give {of}, or leave {field} out")
 
@@ -134,6 +138,10 @@ class Precision(Frozen):
         outputs, inputs = (shape[0] * shape[1], shape[2]) if of_experts else (shape[0], product(shape[1:]))
         return outputs * (1 if self.group is None else ceil_div(inputs, self.group))
 
+    def scale_bytes(self, shape: Shape) -> int:
+        """Bytes of the scales of a quantised weight."""
+        return size_bytes(self.scale_elements(shape), self.scale)
+
 
 _FIXED: dict[Role, Dtype] = {"statistic": "fp32", "mask": "bool", "index": "int64", "random": "int64"}
 
@@ -150,6 +158,7 @@ PrecisionName = Literal[
     "fp8",
     "int8",
     "int4",
+    "nf4",
     "q8_0",
     "q4_0",
     "q4_k_m",
@@ -182,6 +191,15 @@ PRECISIONS = {
         Precision("int8", weight="fp16", quantised="int8", source="one scale an output (Dettmers et al. 2022, §2.1)"),
         Precision(
             "int4", weight="fp16", quantised="int4", group=128, source="a scale a group of 128 (Frantar et al. 2023)"
+        ),
+        Precision(
+            "nf4",
+            weight="bf16",
+            quantised="int4",
+            group=64,
+            scale="fp32",
+            apart=True,
+            source="4-bit normal floats in blocks of 64 (Dettmers et al. 2023, QLoRA, §3; bitsandbytes, matmul_4bit)",
         ),
         Precision(
             "q8_0", weight="fp16", quantised="int8", group=32, source="GGUF Q8_0: 8.5 bits a weight (ggml, block_q8_0)"

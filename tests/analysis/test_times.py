@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import costmodel as cm
+from costmodel.analysis.sweep.guarded import PIECE
 from costmodel.cost.quantities import TIMED
 from costmodel.errors import CostModelError
 from tests.command import here
@@ -27,6 +28,17 @@ def test_a_sweep_has_the_times_of_predictions(stack: Any) -> None:
         for quantity in TIMED:
             found = float(swept[quantity].sel(batch=batch, seq=seq))
             assert found == pytest.approx(p.value(quantity), rel=1e-9), quantity
+
+
+def test_a_grid_that_is_worked_out_in_pieces_has_the_times_of_predictions() -> None:
+    sizes = {"batch": range(1, 161), "seq": range(4, 644, 4)}
+    swept = cm.sweep("gpt2-small", on="h100-sxm", quantities=["seconds", "mfu"], **sizes)
+    assert len(sizes["batch"]) * len(sizes["seq"]) > PIECE
+    for batch, seq in ((1, 4), (80, 320), (81, 324), (160, 640), (1, 640), (160, 4)):
+        t = cm.predict("gpt2-small", batch=batch, seq=seq).on("h100-sxm")
+        cell = swept.sel(batch=batch, seq=seq)
+        assert float(cell["seconds"]) == pytest.approx(t.seconds, rel=1e-9)
+        assert float(cell["mfu"]) == pytest.approx(t.mfu, rel=1e-9)
 
 
 def test_machines_and_images_are_axes_too() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.performance.time import Time
+from tests.command import here
 
 MACHINES = ("h100-sxm", "a100-sxm-80gb", "rtx-4090", "v100-sxm2-16gb", "t4", "mi300x", "m2-max", "xeon-8480")
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -188,6 +189,60 @@ def test_loading_is_the_limit_where_it_is_slower() -> None:
     assert slow.seconds == pytest.approx(8000 / int(t.samples_per_second / 2))
     assert not fast.input_bound
     assert fast.seconds == pytest.approx(1000 * t.seconds)
+
+
+def test_loaders_count_in_what_a_sample_is_or_has() -> None:
+    language, images = timed(CASES[2]), timed(CASES[0])
+    assert language.run(loader="6400 tokens/s").loader == language.run(loader="100 sequences/s").loader == 100
+    assert images.run(loader="2,000 images/sec").loader == images.run(loader=2000).loader == 2000
+    with pytest.raises(CostModelError, match="has no images: use '2000 sequences/s'"):
+        language.run(loader="2000 images/s")
+    with pytest.raises(CostModelError, match="has no tokens: use '2000 images/s'"):
+        images.run(loader="2000 tokens/s")
+
+
+def test_an_epoch_is_its_share_of_a_run_and_said() -> None:
+    t = timed(CASES[0])
+    run = t.run(samples=1.28e6, epochs=90)
+    assert run.epoch_seconds == pytest.approx(t.run(samples=1.28e6).seconds)
+    assert "90 epochs of" in str(run)
+    assert "an epoch" in str(run.money(price=2))
+    assert "energy of an epoch" in str(run.energy(pue=1))
+    assert "an epoch" in str(run.carbon(pue=1, intensity=400))
+
+
+def test_the_shell_asks_for_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    question = "predict resnet18 --batch 8 --on h100-sxm --samples 1.28e6 --epochs 90 --loader"
+    bill = "--pue 1.1 --power 330 --intensity 400g/kWh --price 2.5"
+    code, text, _ = here(capsys, *question.split(), "2000 images/s", *bill.split())
+    assert code == 0
+    for said in ("loading data is the limit", "90 epochs", "400 g/kWh", "PUE", "1.1", "2.5 an hour", "330 W"):
+        assert said in text
+    _, text, _ = here(capsys, *question.split(), "2000 images/s", *bill.split(), "--json")
+    data, run = json.loads(text), timed(CASES[0]).run(samples=1.28e6, epochs=90, loader=2000)
+    assert data["run"]["seconds"] == run.seconds
+    assert data["carbon"]["grams"] == run.carbon(pue=1.1, power=330, intensity=400).grams
+    assert data["money"]["amount"] == run.money(price=2.5).amount
+    code, text, _ = here(capsys, *["predict", "gpt2-small", "--seq", "64", "--on", "t4", "--tokens", "1e9", "--json"])
+    assert json.loads(text)["run"]["steps"] == 1e9 / 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--samples 1e6", "give --on MACHINE too"),
+        ("--on t4 --samples 1e6 --intensity 400", "need --pue"),
+        ("--on t4 --tokens 1e9", "has no tokens"),
+        ("--on t4 --epochs 3", "of nothing"),
+        ("--on t4 --price -1", "above 0"),
+        ("--on t4 --loader 2/s", "2000 images/s"),
+    ],
+)
+def test_the_shell_refuses_wrong_runs_in_one_line(arguments: str, said: str, capsys: Any) -> None:
+    code, _, error = here(capsys, "predict", "resnet18", *arguments.split())
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
+from costmodel.graph.kernel import Kernel
 from costmodel.training.precision import PRECISIONS, Precision
 
 MODEL = MLP(sizes=(16, 32, 8), activation="relu", bias=False)
@@ -49,3 +52,35 @@ def test_a_group_of_int4_weights_that_is_not_full_has_a_scale_too(inputs: int) -
     groups = [range(start, min(start + 128, inputs)) for start in range(0, inputs, 128)]
     p = cm.predict(cm.MLP(sizes=(inputs, outputs), bias=False), mode="inference", precision="int4")
     assert p.memory.weights == -(-outputs * inputs // 2) + 2 * outputs * len(groups)
+
+
+def _linear_kernels(batch: int, **settings: Any) -> list[Kernel]:
+    p = cm.predict(cm.MLP(sizes=(256, 128), bias=False), batch=batch, mode="inference", **settings)
+    return [task.kernel for task in p.on("a100-sxm-80gb").work.tasks]
+
+
+def test_weights_that_are_unpacked_apart_are_read_written_and_read_again() -> None:
+    """bitsandbytes, matmul_4bit: of one row a kernel that unpacks as it reads, of more the weight is written first."""
+    few = 256 * 128 // 2 + 4 * 128 * (256 // 64)  # two weights a byte, and an fp32 scale for 64
+    (alone,) = _linear_kernels(1, precision="nf4")
+    assert alone.stored == "int4"
+    assert alone.read == few + 2 * 256
+    unpack, product = _linear_kernels(3, precision="nf4")
+    assert (unpack.read, unpack.written, unpack.launches) == (few, 2 * 256 * 128, 1)
+    assert product.stored is None
+    assert product.read == 2 * 256 * 128 + 2 * 3 * 256
+    (together,) = _linear_kernels(3, precision="int4")
+    assert together.stored == "int4"
+
+
+def test_what_is_unpacked_apart_takes_memory_while_it_is_multiplied() -> None:
+    model = cm.MLP(sizes=(256, 128), bias=False)
+    one, more = (cm.predict(model, batch=b, mode="inference", precision="nf4").memory.temporaries for b in (1, 3))
+    assert one == 2 * 128  # the output alone
+    assert more == 2 * (256 * 128 + 3 * 128)
+
+
+def test_adapters_train_on_weights_that_are_unpacked_forward_and_backward() -> None:
+    p = cm.predict("llama-3.2-1b", seq=16, precision="nf4", lora={"rank": 4, "targets": ("query",)}, attention="flash")
+    phases = [row.phase for row in p.on("a100-sxm-80gb").kernels if "unpack" in row.kernel]
+    assert {"forward", "backward"} == set(phases)

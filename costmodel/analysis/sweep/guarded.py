@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from costmodel.symbolic.polynomial import Polynomial
 
 MOST_MASKED = 2**24
 """Regimes are found for the whole grid at once if no more cells than this tell them apart, else for each window."""
+PIECE = 15_000
+"""Cells whose times are worked out together: of their many arrays none is so large (128 KiB) that the allocator asks
+the system for memory anew each time, which takes longer than the arithmetic."""
 
 
 class Regime(NamedTuple):
@@ -77,17 +81,19 @@ class GridForms:
         return refused(regimes)
 
     def _fill_times(self, regimes: list[Regime], window: Window, out: Mapping[str, Array]) -> None:
-        """Put times into arrays: of each regime those of the smallest window that has all its cells."""
+        """Put times into arrays: of each regime those of the smallest window that has all its cells, in pieces."""
         shape = next(iter(out.values())).shape
         for mask, leaf in regimes:
             if not isinstance(leaf, Forms) or leaf.time is None:
                 continue
-            within = tuple(slice(0, size) for size in shape) if mask is None else _bounds(mask, shape)
-            inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
-            values = leaf.time.values(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
-            where = True if mask is None else _cut(mask, within)
-            for quantity, array in out.items():
-                np.copyto(array[(*within, ...)], values[quantity], where=where)
+            for within in _pieces(tuple(slice(0, size) for size in shape) if mask is None else _bounds(mask, shape)):
+                where = True if mask is None else _cut(mask, within)
+                if where is not True and not np.any(where):
+                    continue
+                inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
+                values = leaf.time.values(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
+                for quantity, array in out.items():
+                    np.copyto(array[(*within, ...)], values[quantity], where=where)
 
     def _fill(self, quantity: str, regimes: list[Regime], window: Window, out: Array) -> None:
         filled: Polynomial | None = None
@@ -149,6 +155,18 @@ def refused(regimes: list[Regime]) -> Array | None:
     """The cells of these regimes that have no answer, as a mask that broadcasts; None if there are none such."""
     masks = [_EVERYWHERE if mask is None else mask for mask, leaf in regimes if isinstance(leaf, Refusal)]
     return reduce(np.logical_or, masks) if masks else None
+
+
+def _pieces(window: Window) -> Iterator[Window]:
+    """A window in parts of at most `PIECE` cells, halved along its longest axis."""
+    sizes = [part.stop - part.start for part in window]
+    if prod(sizes) <= PIECE:
+        yield window
+        return
+    axis = sizes.index(max(sizes))
+    start, stop = window[axis].start, window[axis].stop
+    for part in (slice(start, (start + stop) // 2), slice((start + stop) // 2, stop)):
+        yield from _pieces((*window[:axis], part, *window[axis + 1 :]))
 
 
 def _by_size(regimes: list[Regime]) -> list[Regime]:
