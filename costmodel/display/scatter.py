@@ -97,14 +97,16 @@ def _name(
     drawn = [axes.text(0, 0, text, color=theme.ink, size=7.5, ha="left", va="bottom") for text, _ in said]
     sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in drawn)]
     bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
-    boxes = [around(*axes.transData.transform(place), 7) for _, place in said]
-    others = [around(*axes.transData.transform(place), 3) for place in dots[:MOST_AVOIDED]]
+    to_pixels = axes.transData.transform
+    boxes = [around(x, y, 7) for x, y in map(to_pixels, (place for _, place in said))]
+    others = [around(x, y, 3) for x, y in map(to_pixels, dots[:MOST_AVOIDED])]
     found = placed(boxes, sizes, others, bounds)
     for text, box in zip(drawn, found, strict=True):
         if box is None:
             text.remove()
         else:
-            text.set_position(axes.transData.inverted().transform((box.left, box.bottom)))
+            x, y = axes.transData.inverted().transform((box.left, box.bottom))
+            text.set_position((float(x), float(y)))
 
 
 MOST_AVOIDED = 500
