@@ -29,7 +29,7 @@ def repeats_of(block: Block) -> list[sympy.Symbol]:
     found: dict[sympy.Symbol, None] = {}
     for entry in block.entries:
         if isinstance(entry, Block):
-            found.update(dict.fromkeys(expression(entry.count).sympy().free_symbols))
+            found.update(dict.fromkeys(map(_symbol, sorted(expression(entry.count).letters))))
             found.update(dict.fromkeys(repeats_of(entry)))
     return list(found)
 
@@ -222,8 +222,8 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     for batch in ("typical", "lettered"):
         lettered: Prediction = getattr(prediction, batch)  # each is a trace, and most need one
         formula = readable(expression(lettered.value(quantity)).sympy(), repeats_of(lettered.run.root))
-        shown = tuple(d for d in definitions_of(prediction) if _symbol(d) in formula.free_symbols)
-        numbers: dict[Any, Any] = {_symbol(d): d.value for d in shown}
+        shown = tuple(d for d in definitions_of(prediction) if _symbol(d.symbol) in formula.free_symbols)
+        numbers: dict[Any, Any] = {_symbol(d.symbol): d.value for d in shown}
         if _worked_out(formula, numbers) == value:
             note = _note(quantity, typical=batch == "typical")
             unit = UNITS[quantity.partition(".")[0]]
@@ -301,8 +301,8 @@ def _at_least_64(side: int) -> int:
     return side
 
 
-def _symbol(definition: Definition) -> sympy.Symbol:
-    return sympy.Symbol(definition.symbol, integer=True, positive=True)
+def _symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True, positive=True)
 
 
 def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:

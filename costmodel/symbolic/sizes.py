@@ -24,6 +24,10 @@ class SymInt(int):
     expression: Any
     everywhere: bool
 
+    def fixed(self) -> int:
+        """The value; noted as what it is, where decisions are."""
+        raise NotImplementedError
+
     def exact_div(self, divisor: int, *, reflected: bool = False) -> SymInt:
         """`self / divisor`, or the other way round if reflected; see the function."""
         raise NotImplementedError
