@@ -7,7 +7,17 @@ from collections.abc import Iterable
 
 
 class CostModelError(ValueError):
-    """Base of every error that is the asker's to mend: a bad model, setting, file or name."""
+    """Base of every error that is the asker's to mend: a bad model, setting, file or name.
+
+    Example:
+        >>> import costmodel as cm
+        >>> try:
+        ...     cm.predict("gpt2-smal")
+        ... except cm.CostModelError as error:
+        ...     print(error)
+        unknown model 'gpt2-smal': did you mean 'gpt2-small' or 'gpt2-xl' or 't5-small'?
+
+    """
 
 
 class SpecError(CostModelError):

@@ -67,7 +67,15 @@ class Crossing:
 class BreakEven(Answer):
     """Where a cost `a` passes a cost `b` or falls behind it, in order; true if it does anywhere.
 
-    first: a and b at the knob's first value; last: the last value looked at.
+    first: a and b at the knob's first value; last: the last value looked at. a, b: names of the costs. varied: what is
+    turned, with its values. crossings: where the order changes, each a `Crossing`.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.break_even("gpt2-small", "memory.activations", "memory.weights", for_="batch", seq=128)
+        >>> found.answer, found.crossings[0].leads
+        (4, 'memory.activations')
+
     """
 
     a: str
@@ -148,6 +156,12 @@ def break_even(model: Architecture | str, a: str, b: str, *, for_: str, **settin
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.break_even("gpt2-small", "attention.scores", "mlp", for_="seq")
+        >>> bool(found), found.answer
+        (True, 6145)
 
     """
     check_open(for_, settings)

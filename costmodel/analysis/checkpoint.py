@@ -35,7 +35,18 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Choice(Answer):
-    """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits."""
+    """Candidates, the cheapest first and of equal ones the smallest; true if one of them fits.
+
+    budget: what there is [bytes]. reserve: what is left of it for what is not modelled [bytes]. candidates: every value
+    that was tried, the one that recomputes least first.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.cheapest_checkpoint("gpt2-small", "16 GiB", batch=32, seq=512)
+        >>> bool(found), found.chosen.checkpoint
+        (True, 'sqrt')
+
+    """
 
     budget: Budget
     reserve: int
@@ -119,6 +130,11 @@ def cheapest_checkpoint(
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.cheapest_checkpoint("gpt2-small", "16 GiB", batch=32, seq=512, attention="flash").chosen.checkpoint
+        ('mlp',)
 
     """
     return choose(predict(model, **settings), memory, reserve)

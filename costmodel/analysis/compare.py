@@ -42,7 +42,15 @@ NAMED = 4
 class Comparison(Answer):
     """Predictions side by side, by label; the first is what the others are compared with.
 
-    matches: how those that were sized to the first were sized, by label. quantities: those that are shown.
+    matches: how those that were sized to the first were sized, by label. quantities: those that are shown. labels:
+    names of the columns. predictions: one for each.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.compare("gpt2-small", "gpt2-medium", batch=1, seq=512)
+        >>> found.difference("gpt2-medium", "params")
+        230383360
+
     """
 
     labels: tuple[str, ...]
@@ -197,6 +205,14 @@ def compare(
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.compare("gpt2-small", optimizer=["sgd", "adamw"], batch=8, seq=512)
+        >>> found.ratio("adamw", "memory.optimizer") is None  # SGD keeps nothing
+        True
+        >>> found.value("adamw", "memory.optimizer")  # bytes
+        995518464
 
     """
     if not questions:

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Match(Answer):
-    """The model of a family whose quantity is nearest to a target; of two as near, the smaller."""
+    """The model of a family whose quantity is nearest to a target; of two as near, the smaller.
+
+    prediction: what was found. quantity: what is to be near `target`. varied: what was turned, with its values.
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.match("gpt2-small", "params", "350M", by="layers").off < 0.01
+        True
+
+    """
 
     prediction: Prediction
     quantity: str
@@ -100,6 +109,12 @@ def match(
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.match("gpt2-small", "params", "350M", by="layers")
+        >>> found.size, found.value
+        (44, 351251712)
 
     """
     return nearest(predict(model, **settings), quantity, target, by)

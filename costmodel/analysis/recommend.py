@@ -237,7 +237,16 @@ class Recommendations(Answer):
     """What fits, the most useful first; true if anything does.
 
     chosen: settings that were chosen. smallest: what takes the least of all that was tried. tips: what would make it
-    fit, where nothing does. Ways that recompute more than another and have no larger batch for it are left out.
+    fit, where nothing does. Ways that recompute more than another and have no larger batch for it are left out. title:
+    the model's. budget: what there is [bytes]. reserve: what is left of it for what is not modelled [bytes]. counts:
+    how many ways were tried and fit. entries: what fits, ranked, each a `Recommendation`.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.recommend("mlp-mnist", "1 GiB", precision="fp32", optimizer="sgd")
+        >>> found.best.batch, found.margin(found.best) >= 0
+        (30406, True)
+
     """
 
     title: str
@@ -394,6 +403,12 @@ def recommend(
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.recommend("gpt2-small", "24 GiB", seq=512, precision="bf16-autocast", optimizer="adamw")
+        >>> bool(found), found.best.settings["attention"]
+        (True, 'flash')
 
     """
     budget, spared = _room(memory, settings.get("on")), read_reserve(reserve)

@@ -47,6 +47,14 @@ class Sensitivities(Answer):
     """A quantity's sensitivities to each size that it depends on, the strongest first.
 
     formula: what was differentiated: of a maximum, the branch that is largest here; roundings are taken as exact.
+    quantity: its name. value: what it is here. ranked: the sizes, each a `Sensitivity`.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.sensitivity("gpt2-small", "params")
+        >>> found["L"].size, round(float(found["L"].elasticity), 3)
+        (12, 0.683)
+
     """
 
     quantity: str
@@ -110,6 +118,12 @@ def sensitivity(
 
     Raises:
         CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.sensitivity("gpt2-small", "memory.peak", batch=8, seq=512)
+        >>> found.ranked[0].meaning, round(float(found.ranked[0].elasticity), 2)
+        ('sequence length', 1.13)
 
     """
     return sensitivities(predict(model, **settings), quantity)

@@ -54,7 +54,16 @@ class Solution(Answer):
     Where the quantity falls as the knob grows it is the smallest value. answer: None if no value will do. value: the
     quantity there, or if no value will do where it is least: at the smallest value, or one from which it falls no more.
     past: the next value, at which the quantity is beyond the target or which the model cannot take; None if there is
-    none. binds: what stands in the way of `past`.
+    none. binds: what stands in the way of `past`. quantity: what is held against `target`, which has its unit. varied:
+    what is turned, with its values. reserve: memory left for what is not modelled [bytes]. prediction: at the answer,
+    or where the quantity is least. past_value: the quantity at `past`.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.max_batch("gpt2-small", "24 GiB", seq=512)
+        >>> found.answer, found.margin > 0, found.past
+        (25, True, 26)
+
     """
 
     quantity: str
@@ -206,6 +215,12 @@ def solve(
     Raises:
         CostModelError: what is wrong with the question, in one line.
 
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.solve("gpt2-small", "params", "1B", for_="layers")
+        >>> found.answer, found.value
+        (135, 996248064)
+
     """
     check_open(for_, settings)
     if for_ == "past":  # a decode step has one, whatever is found
@@ -217,7 +232,23 @@ def solve(
 def max_batch(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest batch whose peak fits `memory`; see `solve`."""
+    """The largest batch whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but batch.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> int(cm.max_batch("gpt2-small", "24 GiB", seq=512))
+        25
+
+    """
     return solve(model, "memory.peak", memory, for_="batch", reserve=reserve, **settings)
 
 
@@ -225,7 +256,23 @@ def max_batch(
 def max_seq(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The longest sequence whose peak fits `memory`; see `solve`."""
+    """The longest sequence whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but seq.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> int(cm.max_seq("llama-3.2-1b", "40 GiB", batch=1, precision="bf16", attention="flash"))
+        15760
+
+    """
     return solve(model, "memory.peak", memory, for_="seq", reserve=reserve, **settings)
 
 
@@ -233,7 +280,23 @@ def max_seq(
 def max_layers(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`."""
+    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but layers.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> int(cm.max_layers("gpt2-small", "24 GiB", batch=8, seq=512))
+        43
+
+    """
     return solve(model, "memory.peak", memory, for_="layers", reserve=reserve, **settings)
 
 
@@ -241,7 +304,23 @@ def max_layers(
 def max_width(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`."""
+    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but width.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> int(cm.max_width("gpt2-small", "24 GiB", batch=8, seq=512))
+        2496
+
+    """
     return solve(model, "memory.peak", memory, for_="width", reserve=reserve, **settings)
 
 

@@ -51,6 +51,14 @@ class CNN(Architecture):
     kind's name (``relu``), or a mapping from one name to its fields (``conv: {channels: 64, kernel: 7}``). A template
     of the section ``define`` is used like a kind; its body stands in the item's place, with ``$name`` replaced by the
     value of field `name`. Nothing else is computed.
+
+    Example:
+        >>> import costmodel as cm
+        >>> from costmodel.layers import AdaptiveAvgPool, Conv, Flatten, Linear, Relu
+        >>> blocks = [Conv(8, kernel=3, padding=1), Relu(), AdaptiveAvgPool(1), Flatten(), Linear(10)]
+        >>> cm.predict(cm.CNN(input=[3, 32, 32], blocks=blocks), batch=4).params
+        314
+
     """
 
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("image",)

@@ -65,6 +65,13 @@ class EncoderDecoder(Architecture):
 
     The defaults are those of T5 small (Raffel et al. 2020, §2.1). With `sound` the source is sound, which two
     convolutions read, as in Whisper (Radford et al. 2022, §2.2).
+
+    Example:
+        >>> import costmodel as cm
+        >>> t5 = cm.EncoderDecoder(layers=6, width=512, heads=8)
+        >>> cm.predict(t5, batch=2, seq=512, target_seq=64).params
+        60506624
+
     """
 
     HAS_ATTENTION: ClassVar[bool] = True

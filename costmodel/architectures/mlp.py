@@ -37,6 +37,12 @@ class MLP(Architecture):
     """Linear → norm → activation → dropout for each hidden layer, then a bare linear.
 
     Source: Goodfellow et al. 2016, ch. 6.
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.predict(cm.MLP(sizes=[784, 512, 10], activation="relu", dropout=0.1), batch=64).params
+        407050
+
     """
 
     DERIVED: ClassVar[tuple[str, ...]] = ("layers", "width")

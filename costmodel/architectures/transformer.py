@@ -27,6 +27,13 @@ class Transformer(TransformerSpec):
     """Token embedding, `layers` equal blocks of attention and MLP, and a head over the vocabulary.
 
     The defaults are those of GPT-2 (Vaswani et al. 2017; Radford et al. 2019).
+
+    Example:
+        >>> import costmodel as cm
+        >>> small = cm.Transformer(vocab=1000, context=128, layers=4, width=256, heads=4)
+        >>> cm.predict(small, batch=8).params
+        3448320
+
     """
 
     @property

@@ -43,6 +43,12 @@ class VisionTransformer(Architecture):
     """Patches of an image as tokens, trained tokens before them, an encoder, and classes told from the first token.
 
     The defaults are those of ViT-B/16 (Dosovitskiy et al. 2021, table 1).
+
+    Example:
+        >>> import costmodel as cm
+        >>> cm.predict(cm.VisionTransformer(patch=14, layers=32, width=1280, heads=16)).params
+        632045800
+
     """
 
     HAS_ATTENTION: ClassVar[bool] = True

@@ -17,6 +17,13 @@ class Fit(Answer):
     """Whether a prediction's peak, with a reserve for what is not modelled, fits a budget; true if it does.
 
     margin: bytes to spare, negative if it does not fit. binds: what takes most at the peak, and where that is.
+
+    Example:
+        >>> import costmodel as cm
+        >>> answer = cm.predict("gpt2-small", batch=32, seq=512).fits("24 GiB", reserve="1 GiB")
+        >>> bool(answer), answer.margin  # bytes
+        (False, -7632497676)
+
     """
 
     budget: Budget

@@ -108,6 +108,17 @@ class Explanation(Data):
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 
     note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.
+    quantity: its name. unit: of its value. value: the number that the formula gives here. sources: where the formulas
+    of the layers are from.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.predict("gpt2-small").explain("params")
+        >>> found.formula
+        L*(12*d**2 + 13*d) + V*d + d*n_ctx + 2*d
+        >>> found.numbers
+        '12*(12*768**2 + 13*768) + 50257*768 + 768*1024 + 2*768'
+
     """
 
     quantity: str

@@ -54,6 +54,15 @@ class Prediction(Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
     run: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
+
+    Example:
+        >>> import costmodel as cm
+        >>> p = cm.predict("gpt2-small", batch=32, seq=512)
+        >>> p.params, p.flops.forward, p.memory.peak  # parameters, FLOPs, bytes
+        (124439808, 4357135269888, 32328559628)
+        >>> bool(p.fits("24 GiB"))
+        False
+
     """
 
     def __init__(self, model: Architecture, settings: Settings, run: Run | None = None) -> None:

@@ -27,7 +27,15 @@ class Lines(Frozen):
 
 @frozen()
 class Flops(Lines):
-    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward."""
+    """FLOPs of one step on the whole batch; recomputed are those of forward passes run again in backward.
+
+    Example:
+        >>> import costmodel as cm
+        >>> flops = cm.predict("gpt2-small", batch=1, seq=512).flops
+        >>> flops.total == flops.forward + flops.backward
+        True
+
+    """
 
     _show = staticmethod(show_flops)
     _sums = ("total", "hardware")
@@ -54,7 +62,16 @@ class Memory(Lines):
     masters: the optimizer's own copies of the weights. counters: its fp32 scalars, such as steps. casts: copies of
     weights in a lower precision that backward needs. temporaries: the most that short-lived tensors take at any moment.
     cache: what decoding keeps of tokens after the pass, part of the peak of a prefill and of a decode step; after an
-    inference, which keeps nothing, what it would be, beside the peak.
+    inference, which keeps nothing, what it would be, beside the peak. weights: as they are stored. gradients: of the
+    trained weights. optimizer: its states. buffers: constants beside the weights. inputs: inputs and targets.
+    activations: what is kept for backward.
+
+    Example:
+        >>> import costmodel as cm
+        >>> memory = cm.predict("gpt2-small", batch=1, seq=512).memory
+        >>> memory.weights, memory.optimizer  # bytes
+        (497759232, 995518464)
+
     """
 
     _show = staticmethod(show_bytes)

@@ -26,7 +26,17 @@ class Row(NamedTuple):
 
     forward_bytes is compulsory traffic [bytes]: every input, weight and output moved once. weight_bytes are those of it
     that are weights, kv_read_bytes and kv_written_bytes those that decoding keeps. cast_bytes are those of weights kept
-    in another precision.
+    in another precision. name, kind: the layer's, by its place in the model, and of its kind. repeat: how often it is
+    there. params: its weights. forward_flops, backward_flops: contractions [FLOPs]; forward_pointwise_flops,
+    backward_pointwise_flops: all other arithmetic. activation_bytes: what it keeps for backward. recomputed_flops,
+    recomputed_pointwise_flops: of its forward pass when backward runs it again.
+
+    Example:
+        >>> import costmodel as cm
+        >>> row = cm.predict("gpt2-small", batch=1, seq=512).layers[5]
+        >>> row.name, row.repeat, row.params
+        ('block.attention.qkv', 12, 21261312)
+
     """
 
     name: str

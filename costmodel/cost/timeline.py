@@ -165,7 +165,16 @@ class Timeline(Answer):
     """Bytes alive at each step. Rounds that are alike are one step, at the one that has the most alive.
 
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
-    asked: what it is the timeline of.
+    asked: what it is the timeline of. standing: what is there throughout [bytes]. moments: what runs, step by step.
+    levels: what comes and goes at each [bytes]. changes: what each takes and gives back [bytes]. loops: steps that
+    happen again.
+
+    Example:
+        >>> import costmodel as cm
+        >>> timeline = cm.predict("gpt2-small", batch=8, seq=512).timeline
+        >>> timeline.peak_step.phase, timeline.peak_step.layer, timeline.peak  # bytes
+        ('backward', 'loss', 9202297868)
+
     """
 
     standing: Alive

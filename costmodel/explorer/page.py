@@ -127,6 +127,12 @@ def explore(
     Raises:
         CostModelError: what is wrong with the question, in one line.
 
+    Example:
+        >>> import costmodel as cm
+        >>> page = cm.explore("mlp-mnist", optimizer=["sgd"], on=None)
+        >>> page.bytes < 2_000_000
+        True
+
     """
     if not models:
         raise SettingError("explore takes at least one model, such as 'gpt2-small'")

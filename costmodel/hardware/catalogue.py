@@ -40,6 +40,11 @@ def load_machine(machine: str | os.PathLike[str] | Machine) -> Machine:
         SpecError: the file cannot be read or describes no machine.
         UnknownNameError: no ready machine has that name, or several may be meant; the nearest are listed.
 
+    Example:
+        >>> import costmodel as cm
+        >>> cm.load_machine("NVIDIA A100 80GB PCIe").name
+        'a100-pcie-80gb'
+
     """
     if isinstance(machine, Machine):
         return machine
@@ -101,7 +106,17 @@ def machines(search: str | None = None) -> Machines:
     """Every ready machine, by name; or those with each word of `search` in a name, or as vendor, architecture, chip
     or category.
 
-    Raises UnknownNameError if there is none.
+    Args:
+        search: words, such as "hopper" or "rtx 40" (default: every machine).
+
+    Raises:
+        UnknownNameError: there is none; the nearest are listed.
+
+    Example:
+        >>> import costmodel as cm
+        >>> [machine.name for machine in cm.machines("hopper h200")]
+        ['gh200-144gb', 'gh200-96gb', 'h200-nvl', 'h200-sxm']
+
     """
     if search is None:
         return Machines(_all().values())

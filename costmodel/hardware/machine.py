@@ -138,6 +138,13 @@ class Machine(Answer, Description):
 
     Only name, peak, bandwidth and memory need be given. What is None is not known, and whoever needs it says what it
     takes instead, as `vector_peak` does here.
+
+    Example:
+        >>> import costmodel as cm
+        >>> own = cm.Machine(name="own", peak={"fp32": "10 TFLOP/s"}, bandwidth="500 GB/s", memory="16 GiB")
+        >>> own.bandwidth, own.memory  # B/s, bytes
+        (500000000000.0, 17179869184)
+
     """
 
     name: Text = Field(min_length=1, description="such as h100-sxm")

@@ -83,6 +83,11 @@ def load(model: str | os.PathLike[str] | Architecture) -> Architecture:
         SpecError: the file cannot be read or describes no model.
         UnknownNameError: no ready model has that name; the nearest are listed.
 
+    Example:
+        >>> import costmodel as cm
+        >>> cm.load("gpt2").layers
+        12
+
     """
     if isinstance(model, Architecture):
         return model
@@ -109,6 +114,11 @@ def models(
     Raises:
         UnknownNameError: no ready model is of the family; the nearest families are listed.
         SettingError: no number of parameters.
+
+    Example:
+        >>> import costmodel as cm
+        >>> [entry.name for entry in cm.models(family="mlp")]
+        ['mlp-batchnorm', 'mlp-lenet-300-100', 'mlp-mnist']
 
     """
     names = list(_names().values())

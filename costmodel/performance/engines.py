@@ -21,13 +21,20 @@ from costmodel.training.settings import CacheName
 class Engine(Frozen):
     """A serving engine.
 
-    step, sequence: seconds that the device waits in every step, and for each sequence in it. layer: seconds of the host
-    for each block of the model, beside starting its kernels, and hidden where the device takes longer.
-    cache, page_size: as settings of `predict`. utilisation: share of the device's memory that it takes at most. chunk:
-    tokens of a prefill step at most. sequences: at once, at most. stack: how kernels are started. fuses: whether chains
-    of pointwise kernels become one. merged: whether query, key and value are made by one product. unpack: share of
-    bandwidth left where weights of few bits are unpacked (default: as laws have it). speed: times of kernels over those
-    predicted, 1 unless measured.
+    name: what reports call it. step, sequence: seconds that the device waits in every step, and for each sequence in
+    it. layer: seconds of the host for each block of the model, beside starting its kernels, and hidden where the device
+    takes longer. cache, page_size: as settings of `predict`. utilisation: share of the device's memory that it takes at
+    most. chunk: tokens of a prefill step at most. sequences: at once, at most. stack: how kernels are started. fuses:
+    whether chains of pointwise kernels become one. merged: whether query, key and value are made by one product.
+    unpack: share of bandwidth left where weights of few bits are unpacked (default: as laws have it). speed: times of
+    kernels over those predicted, 1 unless measured. source: where its figures are from.
+
+    Example:
+        >>> import costmodel as cm
+        >>> own = cm.Engine(name="own", stack="cuda-graphs", utilisation=0.9)
+        >>> cm.serve("llama-3.2-1b", on="h100-sxm", input=128, output=64, engine=own, concurrency=[1]).engine.name
+        'own'
+
     """
 
     name: str

@@ -162,6 +162,14 @@ def calibrate_machine(
     Raises:
         CostModelError: there is no PyTorch, or no GPU.
 
+    Example:
+        >>> import costmodel as cm
+        >>> def timer(probe):
+        ...     return 1e-4  # seconds; on a GPU it is left out
+        >>> found = cm.calibrate_machine("h100-sxm", timer, launch=4e-6)
+        >>> type(found).__name__
+        'Probing'
+
     """
     device = load_machine(machine)
     if timer is None:

@@ -45,6 +45,13 @@ class Drafts(Frozen):
     """Speculative decoding (Leviathan et al. 2023): a small model drafts tokens, the large one verifies all at once.
 
     model: drafts. count: drafts a step, γ. acceptance: chance that a draft is kept, α.
+
+    Example:
+        >>> import costmodel as cm
+        >>> drafts = cm.Drafts("llama-3.2-1b", count=4, acceptance=0.8)
+        >>> round(drafts.tokens, 2)  # a step
+        3.36
+
     """
 
     model: str | Transformer
@@ -98,7 +105,21 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Serving(Answer):
-    """How a machine serves a model: `loads` by concurrency, up to the largest that fits or those asked for."""
+    """How a machine serves a model: `loads` by concurrency, up to the largest that fits or those asked for.
+
+    model: the decoder. machine: what it runs on. engine: what serves it. input, output: tokens of a prompt, and of an
+    answer. settings: of `predict`, that serving takes. arrivals: "together" or "steady". drafts: of speculative
+    decoding. price: of an hour of the machine. asked: numbers of requests at a time that were asked for.
+
+    Example:
+        >>> import costmodel as cm
+        >>> found = cm.serve("llama-3.1-8b", on="h100-sxm", input=1024, output=256, concurrency=[1, 32])
+        >>> [load.concurrency for load in found.loads]
+        [1, 32]
+        >>> found.at(1).tokens_per_second < found.at(32).tokens_per_second
+        True
+
+    """
 
     model: Transformer
     machine: Machine

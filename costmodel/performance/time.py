@@ -94,6 +94,13 @@ class Time(Answer):
     seconds: where other constants are off, these are too, and only what differs from them makes the range.
 
     What a step is made of is worked out once; everything else follows when it is asked for.
+
+    Example:
+        >>> import costmodel as cm
+        >>> time = cm.predict("gpt2-small", batch=32, seq=512).on("h100-sxm")
+        >>> time.low < time.seconds < time.high
+        True
+
     """
 
     def __init__(
@@ -508,7 +515,26 @@ def time_on(
     allow_tf32: bool | None = None,
     channels_last: bool = False,
 ) -> Time:
-    """How long one step of a prediction takes on a machine; see `Prediction.on`. Raises CostModelError."""
+    """How long one step of a prediction takes on a machine, as `Prediction.on` says it.
+
+    Args:
+        prediction: what runs.
+        machine: a ready machine's name such as "h100-sxm", a file of one or of a calibration, or a `Machine`.
+        stack: "eager", "compiled", "cuda-graphs", or a `Stack`.
+        tier: "ceiling", "typical" or "calibrated" (default: calibrated where `machine` is a calibration, else typical).
+        allow_tf32: whether products of fp32 may be rounded to tf32 (default: convolutions alone).
+        channels_last: whether convolutions have channels last in memory.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> p = cm.predict("gpt2-small", batch=32, seq=512)
+        >>> cm.time_on(p, "h100-sxm").seconds == p.on("h100-sxm").seconds
+        True
+
+    """
     if tier is not None and tier not in get_args(Tier):
         raise unknown("tier", tier, get_args(Tier))
     for name, value in (("allow_tf32", allow_tf32), ("channels_last", channels_last)):

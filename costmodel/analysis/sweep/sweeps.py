@@ -53,6 +53,14 @@ def sweep(
     Raises:
         CostModelError: what is wrong with the question as a whole, in one line.
 
+    Example:
+        >>> import costmodel as cm
+        >>> grid = cm.sweep("gpt2-small", batch=[1, 2, 4], seq=[512, 1024], quantities=["memory.peak"])
+        >>> dict(grid.sizes)
+        {'batch': 3, 'seq': 2}
+        >>> int(grid["memory.peak"].sel(batch=4, seq=512))  # bytes
+        5347920908
+
     """
     try:
         from costmodel.analysis.sweep.dataset import dataset, lazy_dataset

@@ -94,6 +94,15 @@ def from_torch(
         time_limit: seconds for the attempt to leave height and width open; after that they are fixed, with a note.
 
     Raises CostModelError: what is wrong, in one line.
+
+    Example:
+        >>> import costmodel as cm
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+        >>> model = cm.from_torch(net, torch.zeros(2, 16))
+        >>> cm.predict(model, batch=64).params
+        676
+
     """
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
