@@ -39,7 +39,7 @@ import costmodel as cm
 from costmodel.layers import Layernorm, Linear
 
 MIB = 2**20
-calibration = cm.roofline.calibrate(keep=False)
+calibration = cm.roofline.calibrate(keep=False, budget=30)
 print(f"the machine that ran this: {calibration.machine}")
 print(f"calibrated in {calibration.took_seconds:.1f} s, {calibration.unresolved:.0%} of the probes unresolved")
 print(*calibration.warnings, sep="\n")
@@ -60,20 +60,21 @@ print(f"ridge       {ridge:7.1f} FLOP/B: with fewer a layer would be bound by me
 # %% [markdown]
 # ## GPT-2 small, one sequence of 128 tokens
 #
-# `check` predicts the forward pass of every layer from its description and the calibration, then runs the same NumPy
-# calls and times them. To say what bounds a layer it does not ask the model again: it intervenes, and runs the same
-# calls on data so small that only overhead is left, and on data that stay in the cache.
+# `check` predicts the forward pass of every layer from its description and the calibration, then runs the whole model
+# and times each NumPy call where it stands. To say what binds a layer it does not ask the model again: it intervenes,
+# and runs the same calls on data so small that only overhead is left, on data that stay in the cache, and copies the
+# data instead of computing with them. The verdict comes first; what has too few undisturbed moments is marked by a ~.
 #
 # **Predict:** which three kinds of layers take the most time, and is any of them bound by memory?
 
 # %%
 check = cm.roofline.check(cm.GPT2Small, batch=1, seq=128, calibration=calibration)
-print(check)
+check
 
 # %% [markdown]
 # Each layer is a dot: hollow as predicted, filled as measured, its area the share of time. A dot on the sloping line
 # would move only what must be moved, as fast as memory can; a dot on the flat line would multiply as fast as the
-# fastest product.
+# fastest product. Functions have ceilings of their own: as many elements a second as the cache lets them compute.
 
 # %%
 check.plot()
@@ -84,7 +85,7 @@ check.plot()
 # The roofline counts compulsory traffic: each input, weight and output once. NumPy computes layer norm, softmax and
 # GELU call by call, and each call reads and writes whole arrays. Where they fit a cache that costs little, and what is
 # left is the speed of the functions themselves: an exponential or a division takes many times as long as a
-# multiply-add. Bound by compute then means that, a ceiling of its own, far below that of matrix products.
+# multiply-add, and binds the layer, far below the roof of matrix products.
 
 # %%
 layers = check.to_dataframe().set_index("name")
@@ -104,9 +105,10 @@ pd.DataFrame(
 # %% [markdown]
 # ## What each refinement buys
 #
-# Six models of host time, each adding to the one before, against the same measurements. The first is the roofline of
-# the textbook. Not every step helps by itself: the third knows that caches are fast, but not yet that an exponential
-# is slow.
+# Six models of host time, each adding to the one before, against layers that are measured alone, each right after
+# itself. The first is the roofline of the textbook. Not every step helps by itself: the third knows that caches are
+# fast, but not yet that an exponential is slow.
+
 #
 # **Predict:** by how much is the textbook's roofline off, for half of the layers?
 
@@ -119,7 +121,8 @@ LEVELS = {
     5: "matrix products by shape",
     6: "overheads of calls and rows",
 }
-measured = {layer.name: layer.timing.seconds for layer in check.layers}
+warm = cm.roofline.check(cm.GPT2Small, batch=1, seq=128, reuse="warm", classes=False, calibration=calibration)
+measured = {layer.name: layer.timing.seconds for layer in warm.layers}
 calls = {call.name: call for call in check.prediction.run.root.calls() if call.name in measured}
 programs = {name: cm.roofline.forward_program(call) for name, call in calls.items()}
 clock = np.array([measured[name] for name in programs])
@@ -134,6 +137,24 @@ pd.DataFrame(rows, index=["median error", "90th percentile", "R² of log time"])
 
 # %%
 check.plot(kind="scatter")
+
+# %% [markdown]
+# ## Where the classes change
+#
+# One sample is a matrix times a vector: each weight is used once, and where it comes from is all that counts. With 64
+# samples each weight is used 64 times, and the multiply-add units bind. Cold means that 64 MiB are touched between two
+# runs of a layer, as they are in a model that is larger than the caches.
+
+# %%
+cases = {"batch 1, warm": (1, "warm"), "batch 1, cold": (1, "64 MiB")}
+cases |= {"batch 64, warm": (64, "warm"), "batch 64, cold": (64, "64 MiB")}
+table = {}
+for name, (batch, reuse) in cases.items():
+    found = cm.roofline.check("mlp-mnist", batch=batch, reuse=reuse, classes=False, budget=4, calibration=calibration)
+    table[name] = {
+        layer.name: f"{1e6 * layer.timing.seconds:,.0f} µs, {layer.predicted_class}" for layer in found.layers
+    }
+pd.DataFrame(table)
 
 # %% [markdown]
 # ## Where the time goes

@@ -105,5 +105,7 @@ class Agreement:
 
     def cells(self) -> tuple[str, ...]:
         """For a table: layers, share that agrees, kappa, and the class with the lowest recall."""
+        if not self.pairs:
+            return ("0", "-", "-", "-")
         lowest = min(self.recalls.items(), key=lambda item: item[1], default=("-", 1.0))
         return str(len(self.pairs)), f"{self.share:.0%}", f"{self.kappa:.2f}", f"{lowest[0]} {lowest[1]:.0%}"

@@ -425,13 +425,13 @@ def check(
         check_fits(room(distinct.values(), reuse_bytes), prediction.model.title)
     calibration = calibration or calibrated(progress=progress, say=say)
     if whole is not None:
-        one = predict_seconds(whole, calibration).seconds
+        host = predict_seconds(whole, calibration, level=level)
         if say is not None:
-            say(f"a pass is predicted to take {show_seconds(one)}: {_expected(one, budget, classes)}")
+            say(f"a pass is predicted to take {show_seconds(host.seconds)}: {_expected(host.seconds, budget, classes)}")
         sentinels = Sentinels()
         with bar(progress, "measuring") as told:
             passage = measure_in_place(whole, budget=budget, passes=rounds, sentinels=sentinels, progress=told)
-        found = _placed(passage, busy, prediction, calibration, level)
+        found = _placed(passage, busy, prediction, calibration, host)
     else:
         sentinels, passage = Sentinels(), None
         protocol = replace(protocol, budget=budget)
@@ -479,10 +479,9 @@ def _alone(
 
 
 def _placed(
-    passage: Passage, busy: Sequence[_Pass], prediction: Prediction, calibration: Calibration, level: int
+    passage: Passage, busy: Sequence[_Pass], prediction: Prediction, calibration: Calibration, host: HostTime
 ) -> list[Finding]:
-    """Each layer where it stands in the model."""
-    host = predict_seconds(passage.program, calibration, level=level)
+    """Each layer where it stands in the model, which `host` predicts."""
     known = {(each.name, each.phase): each for each in busy}
     rows: dict[str, tuple[_Pass, list[Part]]] = {}
     for part in passage.parts:
@@ -494,7 +493,7 @@ def _placed(
     found = []
     for number, (each, parts) in enumerate(rows.values()):
         calls = [call for part in parts for group in passage.parts[part] for call in group.calls]
-        if level == 1:
+        if not host.calls:  # two ceilings know nothing of calls
             own = predict_seconds(each.program, calibration, level=1, compulsory_bytes=each.compulsory_bytes)
         else:
             own = part_of(host, calls, calibration, each.repeat)

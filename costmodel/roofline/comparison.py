@@ -17,7 +17,7 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer
 from costmodel.display.figures import write
-from costmodel.display.rooflines import Chart
+from costmodel.display.rooflines import COLOURS, Chart
 from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
@@ -181,6 +181,8 @@ def _measured(programs: list[Program], rounds: int | None, progress: Progress | 
 
 FORMAT = 1
 LARGEST_FILE = 12_000_000
+LARGEST_VALUE = 1e30
+"""No time, rate or share that is drawn is larger."""
 DRIFT = 0.10
 """Relative drift of a core's speed between two measurements: a change is an interval that lies wholly beyond it."""
 
@@ -213,6 +215,33 @@ class Baseline(BaseModel):
             if wrong:
                 raise ValueError(f"{name!r} took {wrong[0]} s, which is no time")
         return samples
+
+    @field_validator("chart")
+    @classmethod
+    def _is_drawable(cls, chart: Chart | None) -> Chart | None:
+        if chart is None:
+            return None
+        kinds = {ceiling.kind for ceiling in chart.ceilings}
+        if not chart.dots or kinds != {"compute", "memory"}:
+            raise ValueError("a chart has dots, and ceilings of both kinds")
+        for ceiling in chart.ceilings:
+            _check_positive(ceiling.name, ceiling.rate)
+        for dot in chart.dots:
+            if dot.bound not in COLOURS:
+                raise ValueError(f"{shown(dot.label)} is bound by {shown(dot.bound)}, which is no class")
+            times = (dot.predicted_seconds, dot.measured_seconds, dot.predicted_total, dot.measured_total, dot.share)
+            rates = (dot.intensity, dot.predicted_rate, dot.measured_rate) if dot.intensity else ()
+            _check_positive(dot.label, *times, *rates)
+            if not math.isfinite(dot.error):
+                raise ValueError(f"{shown(dot.label)} is off by {dot.error}, which is no share")
+        return chart
+
+
+def _check_positive(name: str, *values: float) -> None:
+    """Raise ValueError unless all are finite and more than 0."""
+    wrong = [value for value in values if not (math.isfinite(value) and 0 < value < LARGEST_VALUE)]
+    if wrong:
+        raise ValueError(f"{shown(name)} has {wrong[0]}, where a time, a rate or a share stands")
 
 
 def baseline_of(found: Check | Profile) -> Baseline:

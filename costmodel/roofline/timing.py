@@ -9,8 +9,8 @@ former, and known to be (`costmodel.roofline.sentinels`):
 - An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `AGREE`: time goes to the
   others, until a budget ends, and none has much more of it than its share. What is not settled then is unresolved:
   shown, never judged.
-- Two clocks, wall and CPU time of this thread: a sample on which they disagree is thrown away, since either the core
-  was taken away or the CPU clock lies, as it does now and then. Where they agree the wall clock counts.
+- Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
+  is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
 - Warm-up: at each of its turns an item first runs untimed until no pass has been faster than those before for 0.1 ms,
   eight times at most: caches settle only after several passes, and what the item before left must be gone.
@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.roofline.host import require
@@ -54,6 +55,10 @@ MOST_SHARE = 4
 """How many times its share of the time a long item may take while others are open."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
+FEWEST = 3
+"""Samples on which the clocks agree that do without the others."""
+LIE = 0.6
+"""A CPU time below this share of the median is a lie."""
 GRAIN = 3000
 """What reading two clocks may take [ns]."""
 
@@ -199,10 +204,12 @@ class Timing:
 
 
 class _Sample(NamedTuple):
-    """Time of one call [s], and what the sentinels read before and after; none where nobody asked."""
+    """Time of one call [s], what the sentinels read before and after (none where nobody asked), and whether the clocks
+    agree; where they do not it is the CPU clock's."""
 
     seconds: float
     readings: tuple[tuple[int, int], ...]
+    agree: bool = True
 
 
 @dataclass
@@ -223,7 +230,18 @@ class _Item:
 
     def undisturbed(self, sentinels: Sentinels) -> list[float]:
         """Samples of undisturbed moments, by what is known of the sentinels' best now, the fastest first."""
-        return sorted(s.seconds for s in self.samples if s.readings and all(map(sentinels.rest, s.readings)))
+        return sorted(
+            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinels.rest, s.readings))
+        )
+
+    def believed(self) -> list[float]:
+        """Samples on which the clocks agree; where there are hardly any, as of what is longer than the time that the
+        system leaves it the core, also the CPU clock's, but for those that are lies."""
+        agreed = [s.seconds for s in self.samples if s.agree]
+        if len(agreed) >= FEWEST or not self.samples:
+            return agreed
+        middle = median(s.seconds for s in self.samples)
+        return [s.seconds for s in self.samples if s.agree or s.seconds > LIE * middle]
 
     def settled(self, protocol: Protocol, sentinels: Sentinels) -> bool:
         """Whether there are enough undisturbed samples, and the fastest agree."""
@@ -238,7 +256,7 @@ class _Item:
     def timing(self, protocol: Protocol, sentinels: Sentinels | None, statistic: Statistic) -> Timing:
         """What was found."""
         ratio = self.wall / self.cpu if self.cpu else 0.0
-        all_samples = tuple(s.seconds for s in self.samples) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
+        all_samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
         if sentinels is None:
             return Timing(all_samples, self.inner, ratio, statistic)
         known = tuple(self.undisturbed(sentinels))
@@ -332,7 +350,7 @@ def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
 
 
 def _turn(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> None:
-    """Warm up, wait for a moment's rest, then take a sample; none if the clocks disagree."""
+    """Warm up, wait for a moment's rest, then take a sample."""
     call, inner, readings = item.call, item.inner, []
     began = time.perf_counter_ns()
     best = _warm(call, protocol)
@@ -354,10 +372,10 @@ def _turn(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> None:
     item.wall += wall
     item.cpu += cpu
     item.spent += time.perf_counter_ns() - began
-    agree = abs(wall - cpu) <= AGREE * wall + GRAIN
+    agree = protocol.threads > 1 or sentinels is None or abs(wall - cpu) <= AGREE * wall + GRAIN
     took = wall if protocol.threads > 1 or (agree and sentinels is not None) else cpu
-    if took > 0 and (agree or sentinels is None or protocol.threads > 1):
-        item.samples.append(_Sample(took / inner * 1e-9, tuple(readings)))
+    if took > 0:
+        item.samples.append(_Sample(took / inner * 1e-9, tuple(readings), agree))
 
 
 def conditions() -> dict[str, float]:

@@ -61,6 +61,7 @@ class Neighbour:
         self.lies = 0
         self._busy, self._until = True, 0.0
         self._asked, self._last = 0, 0
+        self._slept = 0.0
 
     def wall(self) -> int:
         """Now [ns]."""
@@ -70,7 +71,7 @@ class Neighbour:
         """The same, but for lies."""
         self._asked += 1
         if not (self.lies and self._asked % self.lies == 0):
-            self._last = round(self.now)
+            self._last = round(self.now - self._slept)
         return self._last
 
     def take(self, nanoseconds: float) -> None:
@@ -84,6 +85,11 @@ class Neighbour:
             done = min(left, (self._until - self.now) / slower)
             self.now += max(done * slower, 1e-3)
             left -= max(done, 1e-3)
+
+    def sleep(self, nanoseconds: float) -> None:
+        """So long another process has the core."""
+        self.now += nanoseconds
+        self._slept += nanoseconds
 
     def leave(self) -> None:
         """Be at rest from now on."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import costmodel as cm
+from costmodel.display.rooflines import Dot
 from costmodel.errors import CostModelError
 from costmodel.roofline import comparison as baseline
 from costmodel.roofline.checking import Check, check
@@ -99,6 +100,34 @@ def test_more_samples_never_widen_what_is_certain() -> None:
     low, high = speedup_interval(SLOW, FAST)
     lower, higher = speedup_interval(*(replace(timing, samples=timing.samples * 10) for timing in (SLOW, FAST)))
     assert low <= lower <= higher <= high
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("bound", "magic", "is bound by 'magic', which is no class"),
+        ("measured_seconds", -1.0, "has -1.0, where a time, a rate or a share stands"),
+        ("predicted_total", 1e300, "where a time, a rate or a share stands"),
+        ("share", 0.0, "where a time, a rate or a share stands"),
+    ],
+)
+def test_a_damaged_picture_is_refused_and_named(checked: Check, tmp_path, place: str, value: object, said: str) -> None:
+    data = json.loads(baseline.baseline_of(checked).model_dump_json())
+    fields = [*Dot._fields]
+    data["chart"]["dots"][0][fields.index(place)] = value
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(data))
+    error = error_of(lambda: baseline.drawn_of(path))
+    assert said in error
+    assert "\n" not in error
+
+
+def test_a_picture_without_ceilings_is_refused(checked: Check, tmp_path) -> None:
+    data = json.loads(baseline.baseline_of(checked).model_dump_json())
+    data["chart"]["ceilings"] = []
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(data))
+    assert "ceilings of both kinds" in error_of(lambda: baseline.drawn_of(path))
 
 
 def test_what_is_unresolved_then_or_now_is_no_regression(checked: Check) -> None:

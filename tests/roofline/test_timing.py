@@ -186,11 +186,23 @@ def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbou
     assert [timing.seconds for timing in found] == pytest.approx([50e-6] * 2, rel=0.03)
 
 
-def test_samples_on_which_the_clocks_disagree_are_thrown_away(neighbour: Neighbour) -> None:
+def test_samples_on_which_the_clocks_disagree_are_not_believed(neighbour: Neighbour) -> None:
     """The CPU clock says nothing at all in every third reading: the fastest is no time of zero."""
     neighbour.lies = 3
     (found,) = time_calls([neighbour.work(200_000)], Protocol(), sentinels=neighbour.sentinels())
     assert min(found.samples) >= 0.99 * 200e-6
+
+
+def test_what_is_always_interrupted_has_the_time_of_the_cpu_clock(neighbour: Neighbour) -> None:
+    """Each pass of 8 ms waits 4 ms for another process."""
+
+    def interrupted() -> None:
+        neighbour.take(8_000_000)
+        neighbour.sleep(4_000_000)
+
+    (found,) = time_calls([interrupted], Protocol(rounds=80), sentinels=neighbour.sentinels())
+    assert not found.resolved
+    assert 8e-3 <= found.seconds <= 1.8 * 8e-3
 
 
 def test_a_long_item_leaves_time_for_the_others(neighbour: Neighbour) -> None:
