@@ -108,7 +108,6 @@ pd.DataFrame(
 # Six models of host time, each adding to the one before, against layers that are measured alone, each right after
 # itself. The first is the roofline of the textbook. Not every step helps by itself: the third knows that caches are
 # fast, but not yet that an exponential is slow.
-
 #
 # **Predict:** by how much is the textbook's roofline off, for half of the layers?
 
