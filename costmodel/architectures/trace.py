@@ -21,7 +21,7 @@ from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntrop
 from costmodel.training.settings import SETTING_NAMES, Settings
 
 OF_ATTENTION = ("attention", "attention_pairs")
-OF_TRAINING = ("optimizer", "loss", "loss_precision", "accumulate", "checkpoint")
+OF_TRAINING = ("optimizer", "loss", "loss_precision", "label_smoothing", "accumulate", "checkpoint")
 OF_CACHE = ("past", "speculative", "cache", "page_size", "cache_precision", "latent_attention")
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
@@ -88,7 +88,8 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
     loss = model.default_loss if settings.loss == "default" else settings.loss
     in_fp32 = settings.loss_precision == "fp32"
     loss = loss if settings.training else None
-    ends = attach_loss(run, loss, output, settings.loss_chunks, in_fp32=in_fp32)
+    chunks, smoothing = settings.loss_chunks, settings.label_smoothing
+    ends = attach_loss(run, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)
     if settings.training and model.DETACHES:
         run.settle(ends)
     return run
@@ -104,12 +105,19 @@ def batch_shape(model: Architecture, settings: Settings) -> BatchShape:
 
 
 def attach_loss(
-    run: Run, loss: str | None, output: Tensor | tuple[Tensor, ...], chunks: int = 1, *, in_fp32: bool = False
+    run: Run,
+    loss: str | None,
+    output: Tensor | tuple[Tensor, ...],
+    chunks: int = 1,
+    *,
+    in_fp32: bool = False,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
-    in_fp32: outputs are cast before. Returns what backward starts from: the loss, or without one all outputs. All that
-    this records, casts and sums too, is of the phase "loss". Raises SettingError.
+    in_fp32: outputs are cast before. smoothing: of labels, by cross-entropy alone. Returns what backward starts from:
+    the loss, or without one all outputs. All that this records, casts and sums too, is of the phase "loss". Raises
+    SettingError.
     """
     run.phase = "forward" if loss is None else "loss"
     if loss is None:
@@ -118,21 +126,27 @@ def attach_loss(
         run.outputs = output if isinstance(output, tuple) else run.outputs
         return output if isinstance(output, tuple) else run.outputs or (output,)
     run.outputs = ()
+    if smoothing and loss != "cross_entropy":
+        raise SettingError(f"label_smoothing={smoothing:g} is for loss 'cross_entropy', not {loss!r}: leave it out")
+    if smoothing and chunks > 1:
+        raise SettingError(f"label_smoothing={smoothing:g} is not in the loss that runs in loss_chunks: leave one out")
     if in_fp32 and chunks > 1:
         raise SettingError("loss_precision='fp32' casts all logits, which loss_chunks never makes: leave one out")
     if isinstance(output, tuple):
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
-        total, *rest = (_of(run, loss, y, f"loss{n}", f"targets{n}", in_fp32) for n, y in enumerate(output, start=1))
+        total, *rest = (
+            _of(run, loss, y, f"loss{n}", f"targets{n}", in_fp32, smoothing) for n, y in enumerate(output, start=1)
+        )
         for n, more in enumerate(rest, start=1):
             total = Add()(total, more, name="loss" if n == len(rest) else f"add_loss{n}")
         return (total,)
     if chunks > 1:
         return (_take_chunked(run, loss, output, chunks),)
-    return (_of(run, loss, output, "loss", "targets", in_fp32),)
+    return (_of(run, loss, output, "loss", "targets", in_fp32, smoothing),)
 
 
-def _of(run: Run, loss: str, output: Tensor, name: str, targets: str, in_fp32: bool) -> Tensor:
+def _of(run: Run, loss: str, output: Tensor, name: str, targets: str, in_fp32: bool, smoothing: float) -> Tensor:
     if in_fp32 and output.dtype != "fp32":
         output = Cast("fp32")(output, name=f"{name}.cast")
     if loss != "cross_entropy":
@@ -144,7 +158,7 @@ def _of(run: Run, loss: str, output: Tensor, name: str, targets: str, in_fp32: b
         likelihoods = SoftmaxAlong(output.shape[1], logarithm=True)(output, name="log_softmax")
         return Compared("kl_div", "mean")(likelihoods, wanted, name=name)
     batch, _, *rest = output.shape
-    return CrossEntropy()(output, run.input((batch, *rest), "index", targets), name=name)
+    return CrossEntropy(smoothing)(output, run.input((batch, *rest), "index", targets), name=name)
 
 
 def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> Tensor:

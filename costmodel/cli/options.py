@@ -20,11 +20,20 @@ from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import MEANINGS, Settings
 
+DECIMAL = r"-?[0-9]{1,30}(\.[0-9]{1,30})?"
+"""A number with or without a fraction."""
+
 
 def _size(text: str) -> int:
     if not re.fullmatch("-?[0-9]{1,1000}", text):
         raise click.BadParameter(f"{shown(text)} is not a whole number: use one such as 32")
     return int(text)
+
+
+def _share(text: str) -> float:
+    if not re.fullmatch(DECIMAL, text):
+        raise click.BadParameter(f"{shown(text)} is not a number: use one such as 0.1")
+    return float(text)
 
 
 def _image(text: str) -> tuple[int, int]:
@@ -46,12 +55,19 @@ def _lora(text: str) -> dict[str, Any]:
     return {"rank": _size(rank), "targets": _names(targets)}
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"N": _size, "HxW": _image, "NAMES": _names, "RANK:NAMES": _lora}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "N": _size,
+    "X": _share,
+    "HxW": _image,
+    "NAMES": _names,
+    "RANK:NAMES": _lora,
+}
 """What reads the text of a setting, by what stands for its values in the help."""
 _EXAMPLES = {"HxW": "224 or 224x320", "NAMES": "embedding,mlp", "RANK:NAMES": "8:qkv,mlp.up"}
 """Texts of settings that are read in a form of their own."""
 _STANDS_FOR: dict[Any, str] = {
     int: "N",
+    float: "X",
     str: "NAME",
     tuple[int, int]: "HxW",
     tuple[str, ...]: "NAMES",
@@ -155,6 +171,8 @@ def read_values(name: str, text: str) -> Sequence[Any]:
 def _piece(name: str, text: str) -> Sequence[Any]:
     if re.fullmatch("-?[0-9]{1,30}", text):
         return [int(text)]
+    if re.fullmatch(DECIMAL, text):
+        return [float(text)]
     if re.fullmatch("[0-9]{1,30}x[0-9]{1,30}", text):
         return [tuple(int(side) for side in text.split("x"))]
     if re.fullmatch("[0-9]+:[0-9]+(:.*)?", text):

@@ -22,6 +22,7 @@ from costmodel.layers.base import (
 from costmodel.layers.kernels import backward_pass, forward_pass, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.fields import Probability
 
 
 class Loss(Layer):
@@ -40,9 +41,14 @@ class CrossEntropy(Loss, Weightless):
 
     Per row of n classes: maximum n − 1, subtraction n, exp n, sum n − 1, log 1, subtraction n, and 1
     for the mean of the rows, whose divisor carries the sign: 5n.
+
+    smoothing ε: (1 − ε) of that, and ε times the same mean over all classes (Szegedy et al. 2016, §7), which takes a
+    sum of all numbers, its divisor and two factors more.
     """
 
     source = "−mean(log softmax(x)[target]) (torch.nn.CrossEntropyLoss; Goodfellow et al. 2016, §6.2.2.3)"
+
+    smoothing: Probability = 0.0
 
     def check(self, call: Call) -> None:
         """A target for every row."""
@@ -53,35 +59,48 @@ class CrossEntropy(Loss, Weightless):
 
     def forward(self, call: Call) -> LayerFlops:
         """See the class."""
-        return LayerFlops(0, 5 * call.x.size)
+        return LayerFlops(0, 5 * call.x.size + (call.x.size + 3 if self.smoothing else 0))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """dx = (softmax(x) − [target])/rows, from the log-softmax: exp, product and subtraction per element."""
+        """dx = (softmax(x) − [target])/rows, from the log-softmax: exp, product and subtraction per element.
+
+        Smoothed, what is subtracted is another constant.
+        """
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """The log-softmax, and its mean at the targets."""
         x, target = call.x, call.inputs[1]
         rows = size_bytes(target.size, x.dtype)
-        yield stream(call, "", "reduction", self.forward(call).pointwise - target.size, moved(x), x.bytes)
+        yield stream(call, "", "reduction", 5 * x.size - target.size, moved(x), x.bytes)
         yield stream(call, "pick", "gather", target.size, rows + target.bytes, 2 * call.y.bytes)
+        if self.smoothing:
+            yield stream(call, "smooth", "reduction", x.size + 3, x.bytes + target.bytes, 2 * rows, 11)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Zeros but at the targets, then the gradient of the log-softmax."""
         x, target = call.x, call.inputs[1]
         for _, work, _ in call.gradients():
             yield stream(call, "backward pick", "gather", 0, target.bytes, x.bytes, 2)
+            if self.smoothing:
+                yield stream(call, "backward smooth", "pointwise", 0, 2 * x.bytes, x.bytes, 6)
             yield stream(call, "backward", "reduction", work.pointwise, 2 * x.bytes, x.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The log-softmax, the targets and the total weight."""
+        """The log-softmax, the targets and the total weight; smoothed also which targets are ignored, and how many not.
+
+        ``at::cross_entropy_loss_label_smoothing``: a mask, and a whole number.
+        """
         yield call.fresh("logits", *call.x.shape)
         yield call.inputs[1]
         yield call.fresh("logits", 1)
+        if self.smoothing:
+            yield call.fresh("mask", *call.inputs[1].shape)
+            yield call.fresh("index", 1)
 
     def workspace(self, call: Call) -> Workspace:
-        """Backward holds the gradient of the log-softmax beside that of the logits."""
-        return Workspace(0, call.x.size)
+        """Backward holds the gradient of the log-softmax beside that of the logits; smoothed, both parts of it."""
+        return Workspace(0, (2 if self.smoothing else 1) * call.x.size)
 
 
 @layer

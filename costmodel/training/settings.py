@@ -73,6 +73,7 @@ class Settings(Frozen):
     is the model's. loss_chunks: more than 1 runs a linear head and its cross-entropy together over so many chunks of
     rows, so that only one chunk's logits exist at a time. loss_precision: "fp32" casts what the model makes before the
     loss, as transformers and most trainers do; the same under autocast, which casts it anyway.
+    label_smoothing: of cross-entropy's targets, as in ``torch.nn.CrossEntropyLoss``.
     optimizer and precision are names of ready-made ones, or declarations: made, as a mapping of their fields, or as the
     path of a YAML or JSON file of them.
 
@@ -122,6 +123,7 @@ class Settings(Frozen):
     attention: Annotated[Attention, "Attention: scores stored, or a fused kernel.", "flash"] = "eager"
     loss: Annotated[Loss | None, "Loss (default: the model's own).", "mean_squared_error"] = "default"
     loss_chunks: Annotated[int, "Chunks of rows that head and cross-entropy run over together.", 8] = 1
+    label_smoothing: Annotated[float, "Share of a label that cross-entropy spreads over all classes.", 0.1] = 0.0
     loss_precision: Annotated[
         LossPrecision, "The loss is taken of what the model makes, or of that in fp32 (logits.float()).", "fp32"
     ] = "output"
@@ -152,6 +154,10 @@ class Settings(Frozen):
     def __post_init__(self) -> None:
         _check_size("batch", self.batch)
         _check_size("loss_chunks", self.loss_chunks)
+        if isinstance(self.label_smoothing, bool) or not isinstance(self.label_smoothing, int | float):
+            raise SettingError(f"label_smoothing={shown(self.label_smoothing)} is not a number: use one such as 0.1")
+        if not 0 <= self.label_smoothing < 1:
+            raise SettingError(f"label_smoothing={self.label_smoothing} is not in [0, 1): use one such as 0.1")
         _check_size("accumulate", self.accumulate)
         for name in ("seq", "target_seq"):
             if getattr(self, name) is not None:
@@ -342,6 +348,7 @@ class GivenSettings(TypedDict, total=False):
     attention: Attention
     loss: Loss | None
     loss_chunks: int
+    label_smoothing: float
     loss_precision: LossPrecision
     device: Device
     flop_rule: FlopRule
@@ -375,6 +382,7 @@ class SeveralSettings(TypedDict, total=False):
     attention: Attention | Iterable[Attention]
     loss: Loss | Iterable[Loss | None] | None
     loss_chunks: int | Iterable[int]
+    label_smoothing: float | Iterable[float]
     loss_precision: LossPrecision | Iterable[LossPrecision]
     device: Device | Iterable[Device]
     flop_rule: FlopRule | Iterable[FlopRule]

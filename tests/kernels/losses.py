@@ -16,22 +16,29 @@ class CrossEntropy(Kernel):
     def case(self, draw: Draw) -> Case:
         batch, classes, *rest = draw(st.lists(sizes, min_size=2, max_size=4))
         target = Operand((batch, *rest), "index", below=classes)
-        return Case(self.layer(), [Operand((batch, classes, *rest)), target])
+        layer = self.layer(smoothing=draw(st.sampled_from([0.0, 0.1, 0.5])))
+        return Case(layer, [Operand((batch, classes, *rest)), target])
 
     def forward(self, p: Pass) -> Array:
         shifted = p.x - p.x.max(1)
         p.saved["log_softmax"] = shifted - np.log(np.exp(shifted).sum(1))
         chosen = np.take_along_axis(p.saved["log_softmax"], p.inputs[1].values[:, None], 1)
-        return chosen.sum(None, keepdims=False) / -chosen.size
+        total, share = chosen.sum(None, keepdims=False) / -chosen.size, p.kind.smoothing
+        if not share:
+            return total
+        every = p.saved["log_softmax"].sum(None, keepdims=False) / -p.x.size
+        return total * (1 - share) + every * share
 
     def backward(self, p: Pass, g: Array) -> Gradients:
         classes = np.arange(p.x.shape[1]).reshape(1, -1, *(1 for _ in p.x.shape[2:]))
         targets = (classes == p.inputs[1].values[:, None]).astype(float)
+        targets = targets * (1 - p.kind.smoothing) + p.kind.smoothing / p.x.shape[1]
         yield p.x, (np.exp(p.saved["log_softmax"]) - targets) * (1 / p.inputs[1].size)
 
     def reference(self, p: Pass, x: np.ndarray, target: np.ndarray) -> np.ndarray:
         likelihood = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-        return -np.log(np.take_along_axis(likelihood, target[:, None], 1)).mean()
+        wanted, share = -np.log(np.take_along_axis(likelihood, target[:, None], 1)).mean(), p.kind.smoothing
+        return (1 - share) * wanted - share * np.log(likelihood).mean()
 
 
 class MeanSquaredError(Kernel):

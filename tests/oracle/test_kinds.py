@@ -487,7 +487,9 @@ def groupnorm(draw: st.DrawFn, device: Device) -> Case:
 def cross_entropy(draw: st.DrawFn, device: Device) -> Case:
     shape = draw(any_shape(2))
     target = draw(single.given((shape[0], *shape[2:]), "index"))
-    return Case(CrossEntropy(), (draw(single.given(shape)), target), F.cross_entropy)
+    share = draw(st.sampled_from([0.0, 0.1]))
+    call = partial(F.cross_entropy, label_smoothing=share)
+    return Case(CrossEntropy(share), (draw(single.given(shape)), target), call)
 
 
 @row

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
 from costmodel.cost.prediction import predict
+from costmodel.errors import SettingError
 from costmodel.graph.tensor import Device
 
 from . import models
@@ -46,6 +50,33 @@ def in_pytorch(spec: MLP, batch: int, device: Device, loss: str, *, training: bo
 def test_training(spec: MLP, batch: int, device: Device, loss: str) -> None:
     with_loss, without = (predict(spec, batch=batch, device=device, loss=end) for end in (loss, None))
     assert stated(with_loss, without) == in_pytorch(spec, batch, device, loss)
+
+
+@differential
+@given(MLPS, st.integers(2, 4), DEVICE, st.sampled_from([0.1, 0.5]))
+def test_label_smoothing(spec: MLP, batch: int, device: Device, share: float) -> None:
+    smoothed = predict(spec, batch=batch, device=device, loss="cross_entropy", label_smoothing=share)
+    target = meta(batch, dtype=torch.int64)
+    with torch.device("meta"):
+        model = models.MLP(spec, device)
+    of = partial(F.cross_entropy, target=target, label_smoothing=share)
+    found = measure(model, meta(batch, spec.sizes[0]), loss=of, given=(target,))
+    assert stated(smoothed, predict(spec, batch=batch, device=device, loss=None)) == found
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "said"),
+    [
+        ({"label_smoothing": 1}, r"label_smoothing=1 is not in \[0, 1\)"),
+        ({"label_smoothing": True}, "label_smoothing=True is not a number"),
+        ({"label_smoothing": 0.1, "loss": "mean_squared_error"}, "label_smoothing=0.1 is for loss 'cross_entropy'"),
+        ({"label_smoothing": 0.1, "loss_chunks": 2}, "label_smoothing=0.1 is not in the loss that runs in loss_chunks"),
+        ({"label_smoothing": 0.1, "mode": "inference"}, "label_smoothing=0.1 does not apply to mode 'inference'"),
+    ],
+)
+def test_label_smoothing_that_does_not_fit_is_refused(given_settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        predict(MLP(sizes=[3, 4, 2]), batch=2, **given_settings)
 
 
 @differential

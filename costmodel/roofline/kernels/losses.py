@@ -49,16 +49,24 @@ def _mean_at(t: Tape, likelihoods: Ref, places: Ref) -> Ref:
 
 
 def cross_entropy(t: Tape, s: KernelCall) -> Ref:
-    """−mean(log softmax(x)[target])."""
+    """−mean(log softmax(x)[target]), and a share of the mean over all classes."""
     places = s.saved["places"] = _places(t, s.x.shape, s.inputs[1])
     likelihoods = s.saved["log_softmax"] = _log_softmax(t, s.x)
-    return _mean_at(t, likelihoods, places)
+    total, smoothing = _mean_at(t, likelihoods, places), s.kind.smoothing
+    if not smoothing:
+        return total
+    t.multiply(total, 1 - smoothing, out=total)
+    every = t.sum(likelihoods, range(len(likelihoods.shape)), keepdims=False)
+    t.divide(every, float(-likelihoods.size), out=every)
+    return t.add(total, t.multiply(every, smoothing, out=every), out=total)
 
 
-def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int) -> Ref:
-    """(softmax(x) − [target])/count."""
+def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int, smoothing: float = 0.0) -> Ref:
+    """(softmax(x) − (1 − ε)[target] − ε/classes)/count."""
     dx = t.exp(log_softmax)
-    one = t.constant((), partial(float, 1))  # an array: a number would be cast for every index
+    if smoothing:
+        t.subtract(dx, smoothing * count / dx.size, out=dx)
+    one = t.constant((), partial(float, 1 - smoothing))  # an array: a number would be cast for every index
     t.at("subtract", dx.reshape(-1), places, one)
     return t.multiply(dx, 1 / count, out=dx)
 
@@ -66,7 +74,7 @@ def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int) -> Ref:
 def cross_entropy_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """(softmax(x) − [target])/rows."""
     places = s.saved["places"]
-    yield s.x, _less_hits(t, s.saved["log_softmax"], places, places.size)
+    yield s.x, _less_hits(t, s.saved["log_softmax"], places, places.size, s.kind.smoothing)
 
 
 def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
