@@ -147,8 +147,7 @@ def what_if(batch=32, seq=1024, **knobs):
     p = cm.predict(cm.GPT2Small, batch=batch, seq=seq, **knobs)
     print(f"batch {batch}, seq {seq:,},", ", ".join(f"{name} {value}" for name, value in knobs.items()))
     print(f"{p.flops.hardware / TFLOP:.1f} TFLOP a step;", p.fits(budget, reserve="1 GiB"))
-    p.timeline.plot()
-    plt.show()
+    return p.timeline.plot()
 
 
 # %% [markdown]

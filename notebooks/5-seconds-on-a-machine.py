@@ -106,8 +106,8 @@ for fusion in compiled.fusions[:3]:
 # %% [markdown]
 # ## Small batches wait for the host
 #
-# **Predict:** ResNet-50 has some 170 layers, and a host takes some microseconds to start one. What is the shortest
-# forward pass, and from which batch on is it the device that is waited for?
+# **Predict:** a forward pass of ResNet-50 is some 170 kernels, and a host takes some microseconds to start one. What is
+# the shortest forward pass, and from which batch on is it the device that is waited for?
 
 # %%
 rows = {}

@@ -157,8 +157,7 @@ def costs(channels=32, depth=4, image=64, batch=32):
         f"{depth} × {channels} channels, {image} × {image} pixels, batch {batch}: {asked.params:,} parameters, "
         f"{asked.flops.total / 1e9:,.1f} GFLOP a step, peak {asked.memory.peak / 2**20:,.0f} MiB"
     )
-    asked.timeline.plot()
-    plt.show()
+    return asked.timeline.plot()
 
 
 # %% [markdown]
