@@ -25,6 +25,7 @@ nb_execution_mode = "off"  # notebooks show what is committed, which the tests h
 html_theme = "furo"
 html_title = f"costmodel {version}"
 html_static_path = ["_static"]
+html_css_files = ["notebooks.css"]
 exclude_patterns = ["README.md"]
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
