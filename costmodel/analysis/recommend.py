@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +24,7 @@ from costmodel.display.units import Budget, read_budget, read_reserve, show_byte
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.layers.linear import Linear
 from costmodel.symbolic.sizes import LARGEST_SIZE
+from costmodel.training.dtypes import BITS
 from costmodel.training.settings import Lora, Settings, SeveralSettings, takes_settings
 
 if TYPE_CHECKING:
@@ -103,8 +105,13 @@ class Recommendation:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """The best is the smallest: by samples a second on a machine, else by the share of a step that is useful."""
-        return -(self.samples_per_second or self.useful), -self.samples, self.peak
+        """The best is the smallest: by samples a second on a machine, else by the share of a step that is useful.
+
+        Without a machine products of 16 bits and fewer come before those of fp32: no device is slower at them.
+        """
+        policy = self.prediction.settings.policy
+        wide = BITS[policy.autocast or policy.weight] > 16 and self.samples_per_second is None
+        return wide, -(self.samples_per_second or self.useful), -self.samples, self.peak
 
     @property
     def batch(self) -> int:
@@ -369,6 +376,10 @@ FUSED = "fused"
 """Of attention: the kernel that PyTorch has for the precision."""
 MOST_BATCHES, MOST_CHOICES = 2_000, 500
 """More values of a batch, or combinations of all others, are not chosen between."""
+TIPS = (("loss_chunks", 16), ("optimizer", "sgd"), ("precision", "bf16"), ("precision", "int4"))
+"""Changes that are tried one by one where nothing fits."""
+WORTH = 0.99
+"""Of the peak: a change that leaves more than this does not help."""
 CHOOSABLE = ("checkpoint", "attention", "precision", "optimizer")
 """In the order in which they are tried: what changes least last."""
 
@@ -563,15 +574,24 @@ def _largest(first: Prediction, values: dict[str, Any], steps: Steps, room: int,
 
 
 def _tips(least: Recommendation, room: int, spared: int) -> Iterator[str]:
-    """What would make the smallest of all that was tried fit."""
+    """What would make the smallest of all that was tried fit, the one change that helps most first."""
     p = least.prediction
     yield f"it needs {show_bytes(least.peak + spared)}"
-    for name, value in (("optimizer", "sgd"), ("precision", "bf16")):
-        if name in least.settings and p.settings.training:
-            other = int(Prediction(p.model, replace(p.settings, **{name: value})).timeline.peak)
-            if other < least.peak:
-                yield f"with {name} {value} instead it would need {show_bytes(other + spared)}"
-    if p.model.HAS_ATTENTION and p.batch_shape.seq:
-        found = solve_for(p, "memory.peak", room, "seq", spared)
-        if found:
-            yield f"with seq {int(found):,} or less it fits"
+    if (weights := int(p.memory.weights)) > room - spared:
+        yield f"its weights alone take {show_bytes(weights)}"
+    smaller: list[tuple[int, str]] = []
+    for name, value in TIPS:
+        with suppress(CostModelError):
+            asked = replace(p.settings, **{name: value})
+            check_applies(p.model, asked)
+            other = int(Prediction(p.model, asked).timeline.peak)
+            if other < WORTH * least.peak:
+                smaller.append((other, f"with {name} {value} it would need {show_bytes(other + spared)}"))
+    fitting = [f"{text}, and fit" for peak, text in sorted(smaller) if peak <= room - spared]
+    if p.settings.batch > 1 and (found := solve_for(p, "memory.peak", room, "batch", spared)):
+        fitting.append(f"with batch {int(found):,} or less it fits")
+    tokens = "past" if p.settings.mode == "decode" else "seq"
+    if p.model.HAS_ATTENTION and p.batch_shape.seq and (found := solve_for(p, "memory.peak", room, tokens, spared)):
+        fitting.append(f"with {tokens} {int(found):,} or less it fits")
+    yield from fitting
+    yield from (text for peak, text in sorted(smaller) if peak > room - spared)

@@ -112,6 +112,40 @@ AS_ASKED = ["bf16-autocast", "fp32"]
 """Precisions between which is chosen: given, no other numbers are tried."""
 
 
+def test_the_change_that_helps_first_is_said_first_and_none_that_does_not() -> None:
+    """Of Llama 3.1 8B at its context half the peak is logits, which chunks of the loss do away with."""
+    found = cm.recommend("llama-3.1-8b", memory="80 GB")
+    needs, first, *_ = found.tips
+    assert not found
+    assert needs.startswith("it needs")
+    assert first.startswith("with loss_chunks 16")
+    assert first.endswith("and fit")
+    smallest = found.smallest.prediction
+    less = cm.predict("llama-3.1-8b", **{**found.smallest.settings, "loss_chunks": 16})
+    assert less.memory.peak <= 80e9 < smallest.memory.peak
+    assert not [tip for tip in found.tips if "sgd" in tip]  # the optimizer's states are not what is too much
+
+
+def test_weights_that_alone_do_not_fit_are_said_to() -> None:
+    assert any("weights alone" in tip for tip in cm.recommend("llama-3.1-8b", memory="4 GiB").tips)
+
+
+def test_a_batch_and_a_cache_that_are_too_large_are_said_to_be() -> None:
+    (tip,) = [tip for tip in cm.recommend("resnet18", memory="1 GB", batch=256).tips if "batch" in tip]
+    batch = int(tip.split()[2])
+    peaks = [cm.recommend("resnet18", memory="1 GB", batch=n).smallest.peak for n in (batch, 256)]
+    assert peaks[0] <= 1e9 < peaks[1]
+    tips = cm.recommend("llama-3.2-1b", memory="6 GiB", mode="decode", past=100_000, batch=8).tips
+    assert any("past" in tip for tip in tips)
+
+
+def test_without_a_machine_16_bits_come_before_fp32() -> None:
+    found = cm.recommend("gpt2-small", memory="24 GiB", seq=512)
+    kinds = [entry.settings["precision"] for entry in found]
+    assert kinds == sorted(kinds, key=["bf16-autocast", "fp32"].index)
+    assert set(kinds) == {"bf16-autocast", "fp32"}
+
+
 def test_where_nothing_fits_the_tips_do() -> None:
     found = cm.recommend(TINY, memory="300 kB", optimizer="adamw", precision=AS_ASKED)
     assert (bool(found), found.entries) == (False, ())
