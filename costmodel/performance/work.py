@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Storage
+from costmodel.layers.attention import Softmax, SoftmaxAlong
+from costmodel.layers.cast import Cast
+from costmodel.layers.kernels import moved
 from costmodel.performance.fusion import Fusion, Group, groups_of
 from costmodel.symbolic.sizes import ceil_div, decided, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
@@ -49,6 +52,10 @@ class _Walk:
         self.work = Work()
         self.micro_batches = settings.accumulate
         self.groups: dict[Call, Group] = groups_of(run) if fuse else {}
+        self.halves = {
+            call: cast for call, cast in _halves(run).items() if call not in self.groups and cast not in self.groups
+        }
+        self.left_out = set(self.halves.values())
         self._forward(run.root, "forward")
         if run.training:
             self._backward(run.root)
@@ -73,9 +80,12 @@ class _Walk:
 
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
-        if group is None:
+        if call in self.halves:
+            less = moved(call.x) - moved(self.halves[call].x)
+            yield from (kernel._replace(read=kernel.read - less) for kernel in call.kind.forward_kernels(call))
+        elif group is None and call not in self.left_out:
             yield from call.kind.forward_kernels(call)
-        elif call is group.calls[-1]:
+        elif group is not None and call is group.calls[-1]:
             yield from group.forward
 
     def _backward(self, block: Block) -> None:
@@ -90,9 +100,12 @@ class _Walk:
 
     def _backward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
-        if group is None:
+        if call in self.halves:
+            less = call.x.bytes - self.halves[call].x.bytes
+            yield from (kernel._replace(written=kernel.written - less) for kernel in call.kind.backward_kernels(call))
+        elif group is None and call not in self.left_out:
             yield from call.kind.backward_kernels(call)
-        elif call is group.calls[-1]:
+        elif group is not None and call is group.calls[-1]:
             yield from group.backward
 
     def _sums(self) -> None:
@@ -113,6 +126,20 @@ class _Walk:
         kernel = Kernel(f"gradient {what}", "pointwise", written if what == "sum" else 0, read, written, dtype)
         name = storage.name or "gradient"
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
+
+
+def _halves(run: Run) -> dict[Call, Call]:
+    """Of each softmax that autocast raises from fp16 to fp32 on a GPU the cast that no kernel of its own makes.
+
+    It is asked for a result in fp32 instead, and PyTorch has a kernel that reads fp16 and writes that, and one that
+    writes the gradient in fp16 (at::_softmax with half_to_float); from bf16 there is none.
+    """
+    if run.precision.autocast != "fp16" or run.device != "gpu":
+        return {}
+    casts = {call.y.storage: call for call in run.root.calls() if isinstance(call.kind, Cast)}
+    softmaxes = (call for call in run.root.calls() if isinstance(call.kind, Softmax | SoftmaxAlong))
+    made = {call: casts[call.x.storage] for call in softmaxes if call.x.storage in casts}
+    return {call: cast for call, cast in made.items() if cast.x.dtype == "fp16"}
 
 
 def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:

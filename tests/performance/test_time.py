@@ -118,6 +118,25 @@ def test_gradients_that_meet_are_added_up() -> None:
     assert any(task.kernel.written == 4 * 50257 * 768 for task in sums)
 
 
+@pytest.mark.parametrize(
+    ("precision", "casts", "read", "written"),
+    [("fp16-autocast", 0, 2, 4), ("bf16-autocast", 1, 4, 4), ("fp16", 0, 2, 2)],
+)
+def test_softmax_reads_halves_where_its_kernel_makes_floats_of_them(
+    precision: Any, casts: int, read: int, written: int
+) -> None:
+    """at::softmax of fp16 for fp32 is one kernel (half_to_float), of bf16 a cast and one more; so is its gradient."""
+    p = cm.predict("gpt2-small", batch=2, seq=64, precision=precision)
+    scores = 12 * 2 * 12 * 64 * 64  # of all layers
+    rows = p.on("a100-sxm-80gb").kernels
+    softmax = {row.phase: row.bytes for row in rows if row.layer == "block.attention.softmax"}
+    assert softmax["forward"] == (read + written) * scores
+    assert softmax["backward"] == (2 * written + read) * scores
+    assert sum(row.layer == "block.attention.softmax.cast" and row.phase == "forward" for row in rows) == casts
+    kept = {row.phase: row.bytes for row in rows if row.layer == "block.attention.softmax.cast"}
+    assert kept == ({"forward": 6 * scores, "backward": 6 * scores} if casts else {})
+
+
 def test_a_fused_update_moves_28_bytes_a_parameter_in_fp32() -> None:
     p = cm.predict("gpt2-small", batch=1, seq=8, update="fused")
     update = [task for task in p.on("h100-sxm").work.tasks if task.phase == "update"]
