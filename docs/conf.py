@@ -1,6 +1,8 @@
 """How the documentation is built: ``sphinx-build -W docs site``."""
 
+import doctest
 import inspect
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -91,3 +93,11 @@ shown.mkdir(exist_ok=True)
 for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     shutil.copy(notebook, shown / notebook.name)
 shutil.copy(HERE.parent / "notebooks/README.md", shown / "index.md")
+
+drawn = HERE / "gallery"
+drawn.mkdir(exist_ok=True)
+os.chdir(drawn)  # the gallery's calls write their pictures where they stand
+failures, _ = doctest.testfile(str(HERE / "gallery.md"), module_relative=False, encoding="utf-8")
+os.chdir(HERE)
+if failures:
+    raise RuntimeError("the calls of gallery.md do not give what it says")

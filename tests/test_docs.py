@@ -1,5 +1,6 @@
 """The documentation is true: its outputs are the program's, its examples run, and its lists are complete."""
 
+import doctest
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from costmodel.layers.base import Layer
 from costmodel.training.optimizers import OPTIMIZERS
 from costmodel.training.precision import PRECISIONS
 from costmodel.training.settings import SETTING_NAMES
-from tests.command import apart
+from tests.command import apart, here
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -72,6 +73,42 @@ def test_examples_run(tmp_path: Path, page: str) -> None:
     )
     shown = sum(block.count(">>> ") for block in examples(text))
     assert (done.stdout, done.stderr) == (f"0 {shown}\n", ""), done.stdout
+
+
+GALLERY = PAGES["docs/gallery.md"]
+CALLS = [line for block in blocks(GALLERY, "sh") for line in block.splitlines()]
+
+
+@pytest.mark.slow
+def test_every_picture_of_the_gallery_is_drawn_by_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("xarray")
+    from matplotlib.image import imread
+
+    monkeypatch.chdir(tmp_path)
+    failures, tried = doctest.testfile(str(ROOT / "docs/gallery.md"), module_relative=False, encoding="utf-8")
+    assert (failures, tried > 20) == (0, True)
+    shown = re.findall(r"!\[[^]]+\]\(gallery/(\S+)\)", GALLERY)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(shown)
+    for name in shown:
+        pixels = imread(name)[..., :3]
+        assert pixels.std() > 0.05, f"{name} is blank"
+        assert (tmp_path / name).stat().st_size < 300_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+def test_a_command_draws_the_gallery_s_pictures_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("xarray")
+    monkeypatch.chdir(tmp_path)
+    program, *words = call.split()
+    assert program == "costmodel"
+    assert here(capsys, *words).code == 0
+    assert [path.read_bytes()[:4] for path in tmp_path.iterdir()] == [b"\x89PNG"]
+    assert (tmp_path / words[-1]).exists()
 
 
 def test_the_example_of_a_layer_kind_says_what_every_kind_must() -> None:
