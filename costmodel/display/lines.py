@@ -99,7 +99,7 @@ def _stretches(
             xs, ys = [middle[start - 1], *xs], np.hstack([ys[:, :1], ys])
         if end < len(values):
             xs, ys = [*xs, middle[end - 1]], np.hstack([ys, ys[:, -1:]])
-        drawn.append(axes.stackplot(xs, ys, colors=colours, linewidth=0))
+        drawn.append(axes.stackplot(xs, ys, colors=colours, linewidth=0.6, edgecolor=axes.get_facecolor()))
     return drawn[0]
 
 
