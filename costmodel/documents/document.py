@@ -3,16 +3,26 @@
 Numbers and truth values are those of JSON, so that no spelling means two things: `010`, `1_000`, `12:30`, `0x10`,
 `no` and dates stay text, which a field that wants a number then refuses. Anchors, aliases, tags and repeated keys are
 errors.
-
-What ready models are written in, mappings of names to plain words, numbers, short lists and folded notes, is read here:
-importing a YAML library takes longer than the rest of a prediction. Everything else is read by `yaml_reader`, and
-whatever is wrong.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from costmodel.errors import SpecError, shown
 
 MOST_VALUES = 20_000
 DEEPEST = 40
@@ -20,10 +30,11 @@ LONGEST_NUMBER = 1_000
 
 Path = tuple[str | int, ...]
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-INT = r"-?(0|[1-9][0-9]*)"
-FLOAT = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"
+_INT = re.compile(r"-?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 class Document(NamedTuple):
@@ -47,89 +58,112 @@ class Document(NamedTuple):
 
 def parse(text: str, where: str, about: str = "a model, starting with its architecture") -> Document:
     """Plain data from YAML or JSON text; `where` names it in errors, `about` what it should give. Raises SpecError."""
-    found = _Plain(text).document(where) if len(text) < MOST_VALUES else None
-    if found is not None:
-        return found
-    from costmodel.documents import yaml_reader
-
-    return yaml_reader.parse(text, where, about)
-
-
-def meant(text: str) -> Any:
-    """What text without quotes means: nothing, a truth value, a number or itself. Raises ValueError."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if not re.fullmatch(FLOAT, text):
-        return text
-    if len(text) > LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(text):,} characters: no size is that large")
-    return int(text) if re.fullmatch(INT, text) else float(text)
+    try:
+        reader = _Reader(yaml.parse(text, Loader=_LOADER), where, about)
+        return reader.document()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        # The end of the text is reported as a line of its own.
+        place = f"{where}, line {min(mark.line + 1, len(text.splitlines()))}" if mark else where
+        raise SpecError(f"{place}: not valid YAML or JSON: {problem}: mend or complete the file there") from None
 
 
-_WORD = "[A-Za-z0-9][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+()-]+)*"
-_ENTRY = f"( *)([a-z][a-z0-9_]*):(?: (?:(>-)|({_WORD})|\\[({_WORD}(?:, {_WORD})*)\\]))?"
+def dump(data: Any) -> str:
+    """Plain data as YAML that `parse` reads back: a line for each field, lists of plain values in brackets."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
-class _Plain:
-    """Reads text of which every line is of a form that has one meaning; it gives up at any other."""
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
-    def __init__(self, text: str) -> None:
-        self.rows = text.removesuffix("\n").split("\n")
-        self.at = 0
-        self.lines: dict[Path, int] = {(): 1}
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        return super().represent_sequence(tag, sequence, not any(isinstance(item, list | dict) for item in sequence))
 
-    def document(self, where: str) -> Document | None:
-        """What the text says; None if it is not so plain."""
-        if not all(map(str.isprintable, self.rows)):
-            return None
-        try:
-            data = self._mapping((), 0)
-        except ValueError:
-            return None
-        return Document(data, where, self.lines) if self.at == len(self.rows) else None
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, False)
 
-    def _indent(self) -> int:
-        """Of the next line; -1 at the end."""
-        if self.at == len(self.rows):
-            return -1
-        row = self.rows[self.at]
-        return len(row) - len(row.lstrip(" "))
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # PyYAML quotes by the rules of YAML 1.1, where "1e5" is text, and loses some of the rarer line breaks.
+        quoted = bool(_FLOAT.fullmatch(data)) or not data.isprintable()
+        return self.represent_scalar("tag:yaml.org,2002:str", data, '"' if quoted else None)
 
-    def _mapping(self, path: Path, indent: int) -> dict[str, Any]:
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+class _Reader:
+    """Builds data from parse events, within limits, and notes where each value was."""
+
+    def __init__(self, events: Iterator[Any], where: str, about: str) -> None:
+        self.events = events
+        self.where = where
+        self.about = about
+        self.lines: dict[Path, int] = {}
+
+    def document(self) -> Document:
+        for event in self.events:
+            if isinstance(event, DocumentStartEvent):
+                data = self._value(next(self.events), ())
+                self._end()
+                return Document(data, self.where, self.lines)
+        raise SpecError(f"{self.where}: the file is empty: describe {self.about}")
+
+    def _end(self) -> None:
+        for event in self.events:
+            if isinstance(event, DocumentStartEvent):
+                raise self._error(event, "a second document starts here: a file has one")
+
+    def _value(self, event: Any, path: Path) -> Any:
+        if isinstance(event, AliasEvent):
+            raise self._error(event, f"alias *{event.anchor[:40]}: write the value out")
+        if event.anchor is not None:
+            raise self._error(event, f"anchor &{event.anchor[:40]}: write the value out where it is used")
+        if event.tag is not None:
+            raise self._error(event, f"tag {shown(event.tag)}: use plain values without tags")
+        self.lines[path] = event.start_mark.line + 1
+        if len(self.lines) > MOST_VALUES:
+            raise self._error(event, f"the file has more than {MOST_VALUES:,} values: fold what repeats")
+        if isinstance(event, ScalarEvent):
+            return event.value if event.style or not event.implicit[0] else self._plain(event)
+        if len(path) >= DEEPEST:
+            raise self._error(event, f"values nest deeper than {DEEPEST} levels: flatten the description")
+        return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(event, path)
+
+    def _sequence(self, start: Any, path: Path) -> list[Any]:
+        assert isinstance(start, SequenceStartEvent)
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        while self._indent() == indent:
-            entry = re.fullmatch(_ENTRY, self.rows[self.at])
-            if entry is None or entry[2] in data or entry[2] in _WORDS or len(path) >= DEEPEST - 2:
-                raise ValueError
-            self.at += 1
-            here = (*path, entry[2])
-            self.lines[here] = self.at
-            data[entry[2]] = self._value(entry, here, indent)
-        if not data or self._indent() > indent:
-            raise ValueError
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            if not isinstance(event, ScalarEvent | AliasEvent):
+                raise self._error(event, "a list or mapping cannot be a field name: use a word")
+            key = self._value(event, (*path, ""))
+            if not isinstance(key, str):
+                raise self._error(event, f"{shown(key)} cannot be a field name: use a word")
+            if key in data:
+                first = self.lines[(*path, key)]
+                raise self._error(event, f"field {shown(key)} is given twice (first on line {first}): keep one")
+            line = event.start_mark.line + 1
+            data[key] = self._value(next(self.events), (*path, key))
+            self.lines[(*path, key)] = line
+        self.lines.pop((*path, ""), None)
         return data
 
-    def _value(self, entry: re.Match[str], here: Path, indent: int) -> Any:
-        _, _, folded, word, words = entry.groups()
-        if folded:
-            return self._folded(indent)
-        if word:
-            return meant(word)
-        if words:
-            items = words.split(", ")
-            self.lines |= {(*here, number): self.lines[here] for number in range(len(items))}
-            return [meant(item) for item in items]
-        if self._indent() <= indent:
-            raise ValueError
-        return self._mapping(here, self._indent())
+    def _plain(self, event: ScalarEvent) -> Any:
+        text = event.value
+        if text in _WORDS:
+            return _WORDS[text]
+        if not _FLOAT.fullmatch(text):
+            return text
+        if len(text) > LONGEST_NUMBER:
+            raise self._error(event, f"a number of {len(text):,} characters: no size is that large")
+        return int(text) if _INT.fullmatch(text) else float(text)
 
-    def _folded(self, indent: int) -> str:
-        """Lines that are one, up to the next that is no further in."""
-        start, within = self.at, self._indent()
-        while self._indent() > indent:
-            if self._indent() != within or self.rows[self.at] != self.rows[self.at].rstrip():
-                raise ValueError
-            self.at += 1
-        if self.at == start:
-            raise ValueError
-        return " ".join(row[within:] for row in self.rows[start : self.at])
+    def _error(self, event: Any, message: str) -> SpecError:
+        return SpecError(f"{self.where}, line {event.start_mark.line + 1}: {message}")

@@ -118,7 +118,7 @@ def _says_something(cls: type) -> bool:
 
 def to_yaml(model: Architecture) -> str:
     """`describe` as YAML text, which `read` takes."""
-    from costmodel.documents.yaml_reader import dump
+    from costmodel.documents.document import dump
 
     return dump(describe(model))
 

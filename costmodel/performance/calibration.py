@@ -57,7 +57,7 @@ class Calibration(Description):
 
     def dump(self) -> str:
         """The text of a file that `load` reads back."""
-        from costmodel.documents.yaml_reader import dump
+        from costmodel.documents.document import dump
 
         return dump(self.model_dump(mode="json", exclude_defaults=True))
 

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.documents.document import parse
-from costmodel.documents.yaml_reader import dump
+from costmodel.documents.document import dump, parse
 from costmodel.errors import SpecError
 from costmodel.importers.files import build, describe, read, to_yaml
 from tests.strategies import mlps, transformers
