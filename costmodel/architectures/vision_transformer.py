@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from costmodel.architectures.attention import AttentionSetting
+from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.base import (
     ActivationName,
     Allowed,
@@ -20,7 +20,7 @@ from costmodel.architectures.base import (
     refuse,
 )
 from costmodel.architectures.blocks import body
-from costmodel.architectures.feedforward import dropped, normed
+from costmodel.architectures.feedforward import dropped, feed_forward, normed
 from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
@@ -31,12 +31,11 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Scale, Unread
 from costmodel.layers.conv import Conv
 from costmodel.layers.embedding import Prepend, TrainedPositions
-from costmodel.layers.shape import Reshape, Slice, TransposeLast
+from costmodel.layers.indexing import Parameter
+from costmodel.layers.shape import Copied, Reshape, Slice, TransposeLast
 
 PICTURE: Any = (3, 224, 224)
 """The image that most of these networks were trained on (ImageNet)."""
-# With both bounds in the type: beside those of `Size`, bounds of the field would be left out.
-FewTokens = Annotated[int, Field(strict=True, ge=1, le=8)]
 
 
 class VisionTransformer(Architecture):
@@ -82,12 +81,17 @@ class VisionTransformer(Architecture):
     last_norm: Literal["all", "first"] = Field(
         default="all", description="norm after the last block, of all tokens or of the first, which alone is handed on"
     )
-    tokens: FewTokens = Field(default=1, description="trained tokens before the patches")
+    tokens: Annotated[int, Field(strict=True, ge=0, le=8)] = Field(
+        default=1, description="trained tokens before the patches"
+    )
     mask_token: bool = Field(default=False, description="a trained token among the weights, which nothing reads")
     classes: Size | None = Field(default=1000, description="classes (default: 1000; null: none)")
     class_bias: bool = Field(default=True, description="bias in the linear layer that scores classes")
     distilled: bool = Field(default=False, description="the second token tells classes too; logits are averaged")
     pooler: MaybePooler = Field(default=ABSENT, description="a linear layer over the first token (default: none)")
+    attention_pool: bool = Field(
+        default=False, description="a trained token attends to all others, goes through an MLP, and is handed on alone"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -101,6 +105,14 @@ class VisionTransformer(Architecture):
             raise ValueError("distilled models read two tokens: last_norm 'all'")
         if self.pooler is not None and self.distilled:
             raise ValueError("distilled models have no pooler")
+        if self.attention_pool and (self.distilled or self.last_norm == "first" or self.pooler is not None):
+            raise ValueError("attention_pool hands on a token of its own: no pooler, distilled: false, last_norm 'all'")
+        if not (self.tokens or self.attention_pool) and (self.classes, self.pooler, self.last_norm) != (
+            None,
+            None,
+            "all",
+        ):
+            raise ValueError("tokens: 0 leaves no first token: give attention_pool: true, or no classes and no pooler")
         return self
 
     @property
@@ -157,7 +169,9 @@ class VisionTransformer(Architecture):
         x = body(encoder, run, x, attention)
         if self.last_norm == "first":
             x = normed(encoder, Slice(1, axis=1)(x, name="first_token"), "final_norm")
-        if self.pooler is not None:
+        if self.attention_pool:
+            x = self._attended(encoder, x, attention)
+        elif self.pooler is not None:
             x = pooled(encoder, self.pooler, x)
         elif self.classes is None:
             return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
@@ -169,11 +183,20 @@ class VisionTransformer(Architecture):
             y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
         return y.view((y.shape[0], y.shape[2]), None)
 
+    def _attended(self, encoder: Transformer, x: Tensor, attention: AttentionSetting) -> Tensor:
+        """(batch, T, width) → (batch, 1, width): a trained token attends to x (Zhai et al. 2022, §3.4)."""
+        plain = encoder.with_values({"attention_dropout": 0.0})
+        with x.run.scope("pool"):
+            token = x.run.record(Parameter((1, 1, self.width)), (), "token", None)
+            token = Copied((x.shape[0], 1, self.width))(token, name="repeat")
+            y = Mixer(plain, Tables(plain, x.run, 1, attention), memory=x)(token)
+            return Add()(y, feed_forward(plain, normed(plain, y, "norm")), name="add_mlp")
+
     def _embedded(self, images: Tensor) -> Tensor:
         x = Conv(self.width, kernel=self.patch, stride=self.patch, bias=self.patch_bias)(images, name="patches")
         _, d, rows, columns = x.shape
         x = TransposeLast()(Reshape((d, rows * columns))(x, name="flatten_patches"), name="patches_last")
-        x = Prepend(self.tokens)(x, name="tokens")
+        x = Prepend(self.tokens)(x, name="tokens") if self.tokens else x
         x = Unread(self.width)(x, name="mask_token") if self.mask_token else x
         x = TrainedPositions()(x, name="positions")
         x = normed(self.encoder, x, "embedding_norm") if self.embedding_norm else x

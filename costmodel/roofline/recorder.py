@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
+from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
@@ -332,6 +333,8 @@ def check_runs(prediction: Prediction) -> None:
         raise SettingError(
             f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
         )
+    if isinstance(model, VisionTransformer) and model.attention_pool:
+        raise SettingError(f"attention_pool is not run in NumPy, and {model.title} has one: its costs alone are known")
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
         raise SettingError(

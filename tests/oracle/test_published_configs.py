@@ -274,7 +274,7 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("partial_rotary_factor")
     if family in ("qwen2_vl_text", "qwen2_5_vl_text", "olmoe"):  # whose class makes angles of another size, and fails
         optional.pop("head_dim", None)
-    if family in ("clip_vision_model", "dinov2"):  # whose class takes squares alone
+    if family in ("clip_vision_model", "dinov2", "siglip_vision_model"):  # whose class takes squares alone
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
     if family == "cohere2":
         optional.pop("head_dim")

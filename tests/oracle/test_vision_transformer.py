@@ -33,7 +33,8 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(channels, d, spec.patch, spec.patch, bias=spec.patch_bias)
         self.embedding_norm = nn.LayerNorm(d) if spec.embedding_norm else nn.Identity()
         count = (height // spec.patch) * (width // spec.patch) + spec.tokens
-        self.tokens, self.positions = models.Prepended(spec.tokens, d), models.Placed(count, d)
+        self.tokens = models.Prepended(spec.tokens, d) if spec.tokens else nn.Identity()
+        self.positions = models.Placed(count, d)
         self.mask_token = models.Unread(d) if spec.mask_token else nn.Identity()
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.blocks = nn.ModuleList(models.Block(inner, count, kernel, device, n) for n in range(spec.layers))
@@ -45,6 +46,7 @@ class ViT(nn.Module):
         self.pooler_dropout = models.Dropout(spec.value("pooler.dropout") or 0.0, device)
         self.classes = nn.Linear(features if spec.pooler else d, spec.classes or 1, bias=spec.class_bias)
         self.classes = self.classes if spec.classes else None
+        self.pool = Pool(inner, device) if spec.attention_pool else None
         self.other = nn.Linear(d, spec.classes, bias=spec.class_bias) if spec.classes and spec.distilled else None
 
     def forward(self, images: Tensor) -> Tensor:
@@ -53,6 +55,9 @@ class ViT(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.norm(x if self.spec.last_norm == "all" else x[:, :1])
+        if self.pool is not None:
+            y = self.pool(x)[:, 0]
+            return y if self.classes is None else self.classes(y)
         if self.pooler is None and self.classes is None:
             return x.view(-1, x.shape[-1])
         y = x[:, 0]
@@ -60,6 +65,29 @@ class ViT(nn.Module):
             y = self.pooler_norm(self.act(self.pooler(self.pooler_dropout(y))))
         y = y if self.classes is None else self.classes(y)
         return y if self.other is None else (y + self.other(x[:, 1])) / 2
+
+
+class Pool(nn.Module):
+    """A trained token that attends to all others, and an MLP."""
+
+    def __init__(self, spec: Any, device: Any) -> None:
+        super().__init__()
+        spec = spec.with_values({"attention_dropout": 0.0})
+        self.token = nn.Parameter(torch.empty(1, 1, spec.width))
+        self.attention = models.Attention(spec, 1, "eager", device, 0, crosses=True)
+        self.norm = nn.LayerNorm(spec.width)
+        self.mlp = models.FeedForward(spec, spec.mlp_width or 4 * spec.width, device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.attention(self.token.repeat(len(x), 1, 1), None, x)
+        return y + self.mlp(self.norm(y))
+
+
+@st.composite
+def pooled_by_attention(draw: st.DrawFn) -> VisionTransformer:
+    spec = draw(vision_transformers())
+    fields = {"distilled": False, "pooler": None, "last_norm": "all", "attention_pool": True}
+    return spec.with_fields(fields | {"tokens": draw(st.integers(0, 2))})
 
 
 @st.composite
@@ -108,6 +136,12 @@ def in_pytorch(spec: VisionTransformer, batch: int, kernel: str = "eager", devic
 
 def on_paper(spec: VisionTransformer, **settings: Any) -> Cost:
     return stated(predict(spec, **settings), predict(spec, loss=None, **settings))
+
+
+@differential
+@given(pooled_by_attention(), st.integers(1, 3), st.sampled_from(["gpu", "cpu"]))
+def test_pooling_by_attention(spec: VisionTransformer, batch: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, device=device) == in_pytorch(spec, batch, device=device)
 
 
 @differential

@@ -204,7 +204,7 @@ def test_encoder_decoders(spec: EncoderDecoder, seq: int, target: int, batch: in
 DRAWN = {
     MLP: MLPS,
     Transformer: transformers() | drawn.mixed(),
-    VisionTransformer: vision.vision_transformers(),
+    VisionTransformer: vision.vision_transformers() | vision.pooled_by_attention(),
     EncoderDecoder: translations.translators(),
 }
 

@@ -367,6 +367,41 @@ CLIP_TEXT = Family(
     idle="dropout initializer_factor",
 )
 
+
+def siglip_ends(config: Config, made: dict[str, Any]) -> None:
+    """The features of all patches, or of a token that attends to them."""
+    image_size(config, made)
+    made |= {"classes": None, "attention_pool": config["vision_use_head"]}
+
+
+SIGLIP_VISION = Family(
+    model_type="siglip_vision_model",
+    source="the encoder of images of SigLIP (Zhai et al. 2023): patches alone, pooled by attention",
+    like=VIT,
+    ends={"SiglipVisionModel": ""},
+    fields={"hidden_act": "gelu_pytorch_tanh", "attention_dropout": 0.0, "vision_use_head": True},
+    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
+    "num_labels",
+    sets={"tokens": 0},
+    rules={"ends": siglip_ends},
+)
+
+
+def siglip_text_ends(config: Config, made: dict[str, Any]) -> None:
+    """A projection of the last token; as much as of the first."""
+    made["classes"] = config["projection_size"] or made["width"]
+
+
+SIGLIP_TEXT = Family(
+    model_type="siglip_text_model",
+    source="the encoder of text of SigLIP (Zhai et al. 2023), of which the last token is projected",
+    ends={"SiglipTextModel": ""},
+    fields=sizes(32000, 768, 3072, 12, 12, max_position_embeddings=64, hidden_act="gelu_pytorch_tanh")
+    | {"attention_dropout": 0.0, "projection_size": None},
+    sets={"fused_qkv": False, "tied": False, "causal": False},
+    rules={"ends": siglip_text_ends},
+)
+
 DEIT = Family(
     model_type="deit",
     source="DeiT (Touvron et al. 2021), distilled: a second token, which tells classes where a teacher's are wanted",
