@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.display.figures import COLOURS, DARK, LIGHT, Theme, canvas, label, wide
-from costmodel.display.labels import Box, around, placed
+from costmodel.display.figures import COLOURS, DARK, LIGHT, canvas, label, wide
+from costmodel.display.labels import between, write_beside
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -41,25 +39,8 @@ def curve(marks: Sequence[Mark], x: str, y: str, title: str, meaning: str, *, da
             axes.plot([mark.x], [mark.y], "o", color=COLOURS["gradients"], markersize=9)
     label(axes, "x", theme, x)
     label(axes, "y", theme, y)
-    figure.draw_without_rendering()  # so that places are those of the layout
-    _name(axes, sorted(marks, key=lambda mark: not mark.stands_out), meaning, theme)
+    named = sorted(marks, key=lambda mark: not mark.stands_out)
+    names = [(f"{mark.name} ({meaning})" if mark.stands_out else mark.name, (mark.x, mark.y)) for mark in named]
+    line = between(sorted((mark.x, mark.y) for mark in marks), 24)
+    write_beside(axes, names, line, radius=8, ink=theme.ink, size=9)
     return figure
-
-
-def _name(axes: Axes, marks: Sequence[Mark], meaning: str, theme: Theme) -> None:
-    """Names beside the points, the first ones first, as far as there is room."""
-    said = [f"{mark.name} ({meaning})" if mark.stands_out else mark.name for mark in marks]
-    texts = [axes.text(0, 0, text, color=theme.ink, size=9, ha="left", va="bottom") for text in said]
-    sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
-    to_pixels = axes.transData.transform
-    dots = [around(x, y, 8) for x, y in (to_pixels((mark.x, mark.y)) for mark in marks)]
-    bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
-    ends = pairwise(sorted((mark.x, mark.y) for mark in marks))
-    along = [(a + (c - a) * n / 24, b + (d - b) * n / 24) for (a, b), (c, d) in ends for n in range(25)]
-    line = [around(x, y, 2) for x, y in map(to_pixels, along)]
-    for text, box in zip(texts, placed(dots, sizes, line, bounds), strict=True):
-        if box is None:
-            text.remove()
-        else:
-            x, y = axes.transData.inverted().transform((box.left, box.bottom))
-            text.set_position((float(x), float(y)))

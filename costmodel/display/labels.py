@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Box(NamedTuple):
@@ -66,6 +70,45 @@ def placed(
         if free is not None:
             occupied.append(free)
     return found
+
+
+Place = tuple[float, float]
+
+
+def write_beside(
+    axes: Axes, names: Sequence[tuple[str, Place]], taken: Iterable[Place], *, radius: float, ink: str, size: float
+) -> None:
+    """Write names beside their places on the axes, the first ones first, as far as there is room.
+
+    taken: other places to keep clear of, such as dots and points of a line. radius: of a dot [pixels].
+    """
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # so that places are those of the layout
+
+    def pixels(place: Place) -> Place:
+        x, y = axes.transData.transform(place)
+        return float(x), float(y)
+
+    texts = [axes.text(0, 0, name, color=ink, size=size, ha="left", va="bottom") for name, _ in names]
+    sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
+    dots = [around(*pixels(place), radius) for _, place in names]
+    others = [around(*pixels(place), radius / 2.5) for place in taken]
+    bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
+    for text, box in zip(texts, placed(dots, sizes, others, bounds), strict=True):
+        if box is None:
+            text.remove()
+        else:
+            x, y = axes.transData.inverted().transform((box.left, box.bottom))
+            text.set_position((float(x), float(y)))
+
+
+def between(places: Sequence[Place], steps: int) -> list[Place]:
+    """Points of the line that joins places in their order, its ends among them."""
+    return [
+        (a + (c - a) * n / steps, b + (d - b) * n / steps)
+        for (a, b), (c, d) in pairwise(places)
+        for n in range(steps + 1)
+    ]
 
 
 def _candidates(dot: Box, width: float, height: float) -> Iterator[Box]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from costmodel.display.figures import LIGHT, WIDE, Theme, canvas, label, scale_of, written
-from costmodel.display.labels import Box, around, placed
+from costmodel.display.labels import between, write_beside
 from costmodel.display.units import UNITS
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_DOTS = 20_000
 MOST_NAMED = 40
+MOST_AVOIDED = 500
+"""Dots that names keep clear of."""
 
 
 def picture(
@@ -50,19 +51,15 @@ def picture(
     places = [front[name].to_numpy(float) / units[name][0] for name in (across, up)]
     varied = [name for name in held if len(set((frame if len(front) == 1 else front)[name].tolist())) > 1]
     axes.legend(frameon=False, labelcolor=theme.ink, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    figure.draw_without_rendering()  # so that places are those of the layout
     every = list(zip(*(dots[name].to_numpy(float) / units[name][0] for name in (across, up)), strict=True))
-    on_line = _between(*places) if len(set(names)) == 2 else []
-    _name(axes, front, varied, list(zip(*places, strict=True)), [*on_line, *every], theme)
+    joined = list(zip(*places, strict=True))
+    on_line = between(joined, 8) if len(set(names)) == 2 else []
+    texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
+    said = [(text, place) for text, place in zip(texts, joined, strict=True) if text]
+    if len(said) > MOST_NAMED:  # evenly along the front, its ends among them
+        said = [said[(len(said) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
+    write_beside(axes, said, [*on_line, *every[:MOST_AVOIDED]], radius=7, ink=theme.ink, size=7.5)
     return figure
-
-
-def _between(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    """Points of the line that joins the front, where steps of it may be."""
-    found = []
-    for (a, b), (c, d) in pairwise(zip(x, y, strict=True)):
-        found += [(a + (c - a) * n / 8, b + (d - b) * n / 8) for n in range(1, 8)]
-    return found
 
 
 FRONT = {"marker": "o", "color": "#d55e00", "markersize": 5, "linewidth": 1.2, "label": "Pareto front"}
@@ -79,35 +76,3 @@ def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
         axis.set_major_locator(LogLocator(base, (1, 2, 5) if base == 10 else (1,)))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
-
-
-def _name(
-    axes: Axes,
-    front: pandas.DataFrame,
-    varied: Sequence[str],
-    places: Sequence[tuple[float, float]],
-    dots: Sequence[tuple[float, float]],
-    theme: Theme,
-) -> None:
-    """Say where on the axes cells of the front are, as far as there is room beside the dots."""
-    texts = [", ".join(f"{name} {written(cell[name])}" for name in varied) for _, cell in front.iterrows()]
-    said = [(text, place) for text, place in zip(texts, places, strict=True) if text]
-    if len(said) > MOST_NAMED:  # evenly along the front, its ends among them
-        said = [said[(len(said) - 1) * n // (MOST_NAMED - 1)] for n in range(MOST_NAMED)]
-    drawn = [axes.text(0, 0, text, color=theme.ink, size=7.5, ha="left", va="bottom") for text, _ in said]
-    sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in drawn)]
-    bounds = Box(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1)
-    to_pixels = axes.transData.transform
-    boxes = [around(x, y, 7) for x, y in map(to_pixels, (place for _, place in said))]
-    others = [around(x, y, 3) for x, y in map(to_pixels, dots[:MOST_AVOIDED])]
-    found = placed(boxes, sizes, others, bounds)
-    for text, box in zip(drawn, found, strict=True):
-        if box is None:
-            text.remove()
-        else:
-            x, y = axes.transData.inverted().transform((box.left, box.bottom))
-            text.set_position((float(x), float(y)))
-
-
-MOST_AVOIDED = 500
-"""Dots that names keep clear of."""
