@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from costmodel.display.sheet import Sheet
@@ -58,6 +57,8 @@ class Data(ABC):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the text as it is, where an answer has no tables of its own."""
+        from html import escape
+
         return f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
 
 
