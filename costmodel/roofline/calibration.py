@@ -164,7 +164,7 @@ def measure_probes(
     far = [sum(ref.bytes for ref in (*p.op.operands, p.op.output)) > RESIDENT_BYTES for p in chosen] + [False]
     protocol = Protocol(
         rounds=10_000,
-        least_rounds=3,
+        least_rounds=2,
         enough=8 if thorough else 5,
         sample_seconds=5e-5,
         item_seconds=20.0,
