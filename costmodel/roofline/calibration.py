@@ -177,6 +177,7 @@ def measure_probes(
     del calls, bench
     passage = measure_in_place(
         placed(),
+        threads=threads,
         budget=PLACED_SHARE * protocol.budget,
         sentinels=sentinels,
         progress=lambda share: tell(0.8 + 0.2 * share),
