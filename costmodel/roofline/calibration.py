@@ -164,13 +164,14 @@ def measure_probes(
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
     far = [sum(ref.bytes for ref in (*p.op.operands, p.op.output)) > RESIDENT_BYTES for p in chosen] + [False]
+    seconds = BUDGET[thorough] if budget is None else budget
     protocol = Protocol(
         rounds=10_000,
         least_rounds=2,
         enough=8 if thorough else 5,
         sample_seconds=5e-5,
         item_seconds=20.0,
-        budget=BUDGET[thorough] if budget is None else budget,
+        budget=(1 - PLACED_SHARE) * seconds,
         threads=threads,
     )
     sentinels, tell = sentinels or Sentinels(), progress or (lambda share: None)
@@ -180,7 +181,7 @@ def measure_probes(
     passage = measure_in_place(
         placed(),
         threads=threads,
-        budget=PLACED_SHARE * protocol.budget,
+        budget=PLACED_SHARE * seconds,
         sentinels=sentinels,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )

@@ -285,8 +285,8 @@ def time_calls(
     with at_rest(protocol.threads):
         watch = (sentinels or Sentinels()) if protocol.enough else None
         distant = far or [False] * len(calls)
-        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
         began, done, ended = time.perf_counter_ns(), 0, False
+        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
         open_items = items
         while open_items:
             fair = MOST_SHARE * sum(each.spent for each in open_items) / len(open_items)
