@@ -52,6 +52,8 @@ AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
 PLACED_SHARE = 0.1
 """Of the budget, what calls in place may take."""
+LEAST_BUDGET = 10.0
+"""Less does not do for one sample of each probe [s]."""
 LONGEST = 3600.0
 """No budget is longer [s]."""
 SHOWN = ("add", "multiply", "divide", "maximum", "greater", "sqrt", "exp", "tanh", "copyto")
@@ -66,7 +68,7 @@ class Calibration(BaseModel):
     """What was measured of one machine: how long each probe took [s], by its name.
 
     unresolved: the share of probes that were given too few undisturbed moments. doubt: how far their intervals reach,
-    as a share of their time, on average over all probes. load, steal: how busy the machine was.
+    as a share of their time and no more than that, on average over all probes. load, steal: how busy the machine was.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(cached_property,))
@@ -162,13 +164,14 @@ def measure_probes(
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
     far = [sum(ref.bytes for ref in (*p.op.operands, p.op.output)) > RESIDENT_BYTES for p in chosen] + [False]
+    seconds = BUDGET[thorough] if budget is None else budget
     protocol = Protocol(
         rounds=10_000,
-        least_rounds=3,
+        least_rounds=2,
         enough=8 if thorough else 5,
         sample_seconds=5e-5,
         item_seconds=20.0,
-        budget=BUDGET[thorough] if budget is None else budget,
+        budget=(1 - PLACED_SHARE) * seconds,
         threads=threads,
     )
     sentinels, tell = sentinels or Sentinels(), progress or (lambda share: None)
@@ -177,7 +180,8 @@ def measure_probes(
     del calls, bench
     passage = measure_in_place(
         placed(),
-        budget=PLACED_SHARE * protocol.budget,
+        threads=threads,
+        budget=PLACED_SHARE * seconds,
         sentinels=sentinels,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )
@@ -192,7 +196,8 @@ def measure_probes(
             thorough=thorough,
             took_seconds=perf_counter() - began,
             unresolved=sum(not timing.resolved for timing in timings) / len(timings),
-            doubt=sum(timing.interval[1] / timing.seconds - 1 for timing in timings if timing.seconds) / len(timings),
+            doubt=sum(min(timing.interval[1] / timing.seconds - 1, 1) for timing in timings if timing.seconds)
+            / len(timings),
             load=busy["load"],
             steal=busy["steal"],
             seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
@@ -346,8 +351,10 @@ def check_asked(threads: int, budget: float | None) -> None:
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= this_machine().cores:
         raise SettingError(f"threads {shown(threads)} is not from 1 to {this_machine().cores}, the cores there are")
     number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if budget is not None and not (number and 1 <= budget <= LONGEST):
-        raise SettingError(f"budget {shown(budget)} is not from 1 to {LONGEST:,.0f} seconds: use one such as 60")
+    if budget is not None and not (number and LEAST_BUDGET <= budget <= LONGEST):
+        raise SettingError(
+            f"budget {shown(budget)} is not from {LEAST_BUDGET:.0f} to {LONGEST:,.0f} seconds: use one such as 60"
+        )
 
 
 def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:

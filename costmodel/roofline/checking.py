@@ -222,7 +222,7 @@ class Check(Answer):
 
     @property
     def agreement(self) -> Agreement:
-        """Of predicted classes with measured ones; empty if they were not measured."""
+        """Of predicted classes with measured ones, of resolved layers; empty if they were not measured."""
         return Agreement(tuple((f.predicted_class.bound, f.measured_class.bound) for f in self._classified()))
 
     @property
@@ -231,7 +231,8 @@ class Check(Answer):
         return Agreement(tuple((f.textbook_class.bound, f.measured_class.coarse) for f in self._classified()))
 
     def _classified(self) -> list[Any]:
-        return [layer for layer in self.layers if layer.measured_class is not None]
+        """Layers whose class was measured, and that are resolved: others are not judged."""
+        return [layer for layer in self.layers if layer.measured_class is not None and layer.timing.resolved]
 
     @cached_property
     def ceilings(self) -> tuple[Ceiling, ...]:
@@ -279,7 +280,7 @@ class Check(Answer):
         for layer in self.layers:
             name = (layer.measured_class or layer.predicted_class).name
             bound[name] = bound.get(name, 0.0) + self.share(layer)
-        by = "" if self._classified() else ", by the model"
+        by = "" if any(layer.measured_class for layer in self.layers) else ", by the model"
         off = f"{abs(self.error):.1%} too {'long' if self.error > 0 else 'short'}"
         off = f"predicted {show_seconds(self.predicted_seconds)}, {off}"
         errors = self.errors

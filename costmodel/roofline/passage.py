@@ -19,7 +19,7 @@ from typing import NamedTuple
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
 from costmodel.roofline.sentinels import RING, Sentinels
-from costmodel.roofline.timing import AGREE, GRAIN, Timing, at_rest
+from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000
 """Time between two sentinels, if no call is longer [ns]."""
@@ -79,8 +79,10 @@ class Group:
 
     def time(self, rank: int) -> float:
         """Of one call, from the fastest sample of each but so many; of disturbed ones if there are no others [ns]."""
-        known = self.fastest or self.any
-        return median(times[min(rank, len(times) - 1)] for times in known.values())
+        if self.fastest:
+            return median(times[min(rank, len(times) - 1)] for times in self.fastest.values())
+        believed = [[took for took in times if took > LIE * median(times)] for times in self.any.values()]
+        return median(times[min(rank, len(times) - 1)] for times in believed)
 
     @property
     def settled(self) -> bool:
@@ -156,10 +158,13 @@ def measure_in_place(
     *,
     budget: float = 8.0,
     passes: int | None = None,
+    threads: int = 1,
     sentinels: Sentinels | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Passage:
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
+
+    threads: how many BLAS may use; the CPU clock is that of one, and is not asked if there are more.
 
     Raises CostModelError if the memory is not there.
     """
@@ -170,13 +175,13 @@ def measure_in_place(
         groups.setdefault(likeness, Group()).calls.append(number)
     whole: list[float] = []
     by_part: dict[Part, list[float]] = {likeness.part: [] for likeness in groups}
-    with at_rest():
+    with at_rest(threads):
         sentinels = sentinels or Sentinels()
         thunks = program.bind()
-        _passed(thunks, sentinels)
+        _passed(thunks, sentinels, threads)
         began = time.perf_counter_ns()
         while True:
-            walls, own, undisturbed = _passed(thunks, sentinels)
+            walls, own, undisturbed = _passed(thunks, sentinels, threads)
             whole.append(sum(walls) * 1e-9)
             spent = dict.fromkeys(by_part, 0)
             for number, likeness in enumerate(likenesses):
@@ -198,7 +203,7 @@ def _over(done: int, share: float, groups: dict[Likeness, Group]) -> bool:
     return done >= LEAST and (share >= 1 or all(group.settled for group in groups.values()))
 
 
-def _passed(thunks: Sequence[Thunk], sentinels: Sentinels) -> tuple[list[int], list[int], list[bool]]:
+def _passed(thunks: Sequence[Thunk], sentinels: Sentinels, threads: int) -> tuple[list[int], list[int], list[bool]]:
     """One pass, call by call: its time as it came, its time without what others had the core for [ns], and whether it
     is undisturbed."""
     clock, processor, core = time.perf_counter_ns, time.thread_time_ns, sentinels.core
@@ -217,7 +222,7 @@ def _passed(thunks: Sequence[Thunk], sentinels: Sentinels) -> tuple[list[int], l
     pieces.append((core.read(), len(times)))
     beside = _clock_cost()
     walls = [max(wall - beside, 1) for wall, _ in times]
-    agree = [abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
+    agree = [threads > 1 or abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
     own = [
         wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
     ]

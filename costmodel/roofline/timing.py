@@ -67,10 +67,10 @@ GRAIN = 3000
 class Protocol:
     """How long and how often to measure.
 
-    rounds: turns of an item at most, one sample each; least_rounds: at least. enough: undisturbed samples that settle
-    an item, after which it has no more turns; 0 for as many turns as there are, without waiting for a moment's rest, as
-    it comes. item_seconds: after so long it has no more either, and `budget` is for all items together.
-    sample_seconds: the least that a sample lasts. threads: how many BLAS may use.
+    rounds: turns of an item at most, one sample each; least_rounds: at least, if the budget lasts. enough: undisturbed
+    samples that settle an item, after which it has no more turns; 0 for as many turns as there are, without waiting for
+    a moment's rest, as it comes. item_seconds: after so long it has no more either, and `budget` is for all items
+    together. sample_seconds: the least that a sample lasts. threads: how many BLAS may use.
     """
 
     rounds: int = 200
@@ -285,8 +285,8 @@ def time_calls(
     with at_rest(protocol.threads):
         watch = (sentinels or Sentinels()) if protocol.enough else None
         distant = far or [False] * len(calls)
-        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
         began, done, ended = time.perf_counter_ns(), 0, False
+        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
         open_items = items
         while open_items:
             fair = MOST_SHARE * sum(each.spent for each in open_items) / len(open_items)
@@ -295,7 +295,7 @@ def time_calls(
                     continue
                 _turn(item, protocol, watch)
                 late = time.perf_counter_ns() - began > 1e9 * protocol.budget
-                ended = late and min(each.turns for each in items) >= protocol.least_rounds
+                ended = late and min(each.turns for each in items) >= 1
                 if ended:
                     break
             open_items = [] if ended else [each for each in items if not _finished(each, protocol, watch)]

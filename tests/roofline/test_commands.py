@@ -43,9 +43,9 @@ def test_calibrate_in_json_is_the_calibration(capsys, measured: Calibration) -> 
 
 def test_too_much_unresolved_is_not_kept_unless_asked_for(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration(unresolved=0.6, doubt=0.4))
-    outcome = here(capsys, "roofline", "calibrate", "--budget", "2")
+    outcome = here(capsys, "roofline", "calibrate", "--budget", "20")
     assert outcome.code == 1
-    assert "about 2 s on a host at rest, and up to 2 s" in outcome.err
+    assert "about 10 s on a host at rest, and up to 20 s" in outcome.err
     assert "warning: 60% of the probes are unresolved" in outcome.out
     assert "not kept: more than 25% of the probes are unresolved (--keep keeps it)" in outcome.out
     assert not storage.path_of(MACHINE).exists()
@@ -54,7 +54,7 @@ def test_too_much_unresolved_is_not_kept_unless_asked_for(capsys, monkeypatch: p
 
 
 def test_bad_input_is_one_line(capsys) -> None:
-    refused(here(capsys, "roofline", "calibrate", "--budget", "0"), "budget 0", "from 1 to 3,600")
+    refused(here(capsys, "roofline", "calibrate", "--budget", "0"), "budget 0", "from 10 to 3,600")
     refused(here(capsys, "roofline", "calibrate", "--threads", "0"), "threads 0", "from 1 to 1")
     refused(here(capsys, "roofline", "calibrat"), "'calibrat'", "'calibrate'")
 
