@@ -55,7 +55,8 @@ while time.perf_counter() < end:
         np.exp(work, out=room)
     readings.append(time.perf_counter() - start)
 slower = np.array(readings) / min(readings)
-print(f"{len(slower):,} readings: {(slower <= LIMIT).mean():.0%} at rest, the median {np.median(slower):.2f} × the best")
+rest, middle = (slower <= LIMIT).mean(), np.median(slower)
+print(f"{len(slower):,} readings: {rest:.0%} at rest, the median {middle:.2f} × the best")
 figure, axes = plt.subplots()
 axes.hist(np.clip(slower, 0.9, 3), bins=84)
 axes.axvline(LIMIT, color="grey", linestyle="--")
@@ -169,8 +170,8 @@ answer_1 = None
 answer_2 = None
 
 # %% [markdown]
-# **3.** Work takes 120 ms, and undisturbed moments last 60 ms at most. What share of its samples is undisturbed from end
-# to end?
+# **3.** Work takes 120 ms, and undisturbed moments last 60 ms at most. What share of its samples is undisturbed from
+# end to end?
 
 # %%
 answer_3 = None

@@ -35,19 +35,11 @@ class Name:
         return Name(f"t{self.tape.index(text)}", self.tape)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
-        """The smaller or the larger of two; no law asks for more."""
-        functions = {"minimum": "Math.min", "maximum": "Math.max"}
+        """The smaller or the larger of two, or a number rounded up; no law asks for more."""
+        functions = {"minimum": "Math.min", "maximum": "Math.max", "ceil": "Math.ceil"}
         if method != "__call__" or ufunc.__name__ not in functions:
             return NotImplemented
         return self._made(f"{functions[ufunc.__name__]}({','.join(map(_text, inputs))})")
-
-    def __neg__(self) -> Name:
-        return self._made(f"-{self.text}")
-
-    def __ne__(self, other: object) -> Any:
-        return self._made(f"({self.text}!=={_text(other)}?1:0)")
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _text(number: Any) -> str:
@@ -59,9 +51,9 @@ _OPERATIONS = {
     "sub": "{}-{}",
     "mul": "{}*{}",
     "truediv": "{}/{}",
-    "floordiv": "Math.floor({}/{})",
-    "mod": "{}%{}",
     "pow": "({})**({})",
+    "gt": "({}>{}?1:0)",
+    "or": "({}|{})",
 }
 
 

@@ -106,10 +106,11 @@ def test_what_is_wrong_in_a_part_is_said_by_its_dotted_name(made: Callable[[], A
     assert said in error_of(made)
 
 
-@pytest.mark.parametrize("tokens", [0, 9, 10**9, True, 1.0])
+@pytest.mark.parametrize("tokens", [-1, 9, 10**9, True, 1.0])
 def test_tokens_before_the_patches_are_few(tokens: Any) -> None:
     assert "VisionTransformer: tokens: input should be" in error_of(lambda: cm.VisionTransformer(tokens=tokens))
     assert cm.VisionTransformer(tokens=8).tokens == 8
+    assert cm.VisionTransformer(tokens=0, classes=None).tokens == 0
 
 
 def test_a_part_of_which_nothing_is_said_is_absent() -> None:

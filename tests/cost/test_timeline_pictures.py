@@ -193,7 +193,7 @@ class TestDrawn:
         assert path.read_bytes().startswith(PNG)
         assert list(tmp_path.iterdir()) == [path]
 
-    @pytest.mark.parametrize(("name", "said"), [("no/such/place.png", "cannot write"), ("memory.txt", ".png")])
+    @pytest.mark.parametrize(("name", "said"), [("no/such/place.png", "cannot write"), ("memory.xyz", ".png")])
     def test_a_path_that_cannot_be_written_is_one_error(self, capsys, tmp_path: Path, name: str, said: str) -> None:
         refused(here(capsys, "timeline", "mlp-mnist", "--out", str(tmp_path / name)), name, said)
         assert list(tmp_path.iterdir()) == []
