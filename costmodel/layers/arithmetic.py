@@ -164,6 +164,10 @@ class Clamp(Unary):
         """The input."""
         yield call.x
 
+    def workspace(self, call: Call) -> Workspace:
+        """Backward: a mask for each bound, and the zero that is put where x is not within (torch.where)."""
+        return Workspace(0, 1, (1 + self.below) * call.x.size)
+
 
 @layer
 class LayerScale(Layer):

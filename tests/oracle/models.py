@@ -273,6 +273,7 @@ class Attention(nn.Module):
         mixed = mixed.transpose(1, 2).reshape(b, t, -1)
         if self.spec.attention_gate:
             mixed = mixed * torch.sigmoid(self.gate)
+            self.gate = None  # autograd holds what it needs
         return self.output(mixed)
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:

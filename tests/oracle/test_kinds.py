@@ -595,7 +595,7 @@ IMPORTED = {
     *("pointwise", "gated", "reduce", "cumulate", "compared", "picked", "batchnorm_fixed", "parameter", "made"),
     *("part", "copied", "joined", "chosen", "placed", "unknown", "accumulated", "combined", "add_quotient", "cumprod"),
     *("lstm", "gru", "elman", "paired", "within", "window_mean", "grid_sample", "weight_norm", "embedding_bag"),
-    *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp"),
+    *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp", "trace"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""
 
