@@ -59,7 +59,7 @@ def test_a_file_comes_back_and_is_used(tmp_path: Path, capsys: pytest.CaptureFix
         capsys, "machines", "fit", "h100-sxm", "--measured", "gpt2-small batch=32 seq=512: 0.7 s", "--out", str(path)
     )
     assert code == 0
-    assert "+0%" in out
+    assert "(0%)" in out
     calibration = Calibration.load(path)
     assert calibration.machine == "h100-sxm"
     assert calibration.measured == ("gpt2-small batch=32 seq=512: 0.7 s",)

@@ -52,8 +52,8 @@ MIXING = {"selective_scan", "delta_scan", "solve_triangular"}
 """Kinds of what mixes tokens beside attention, which is refused by name."""
 SEED = st.integers(0, 99)
 
-OF_REFUSED_LOSSES = {"compared", "softmax_along"}
-"""Kinds of losses that are refused by name."""
+OF_REFUSED = {"compared", "softmax_along", "parameter", "copied"}
+"""Kinds of losses and of pooling by attention, which are refused by name."""
 
 
 def test_every_kind_that_says_what_it_computes_has_a_program() -> None:
@@ -71,7 +71,7 @@ def test_no_architecture_has_a_kind_without_a_program() -> None:
     ]
     assert len(modules) > 10
     made = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
-    assert {name for kind, name in without.items() if kind in made} == OF_REFUSED_LOSSES
+    assert {name for kind, name in without.items() if kind in made} == OF_REFUSED
 
 
 @pytest.mark.parametrize(

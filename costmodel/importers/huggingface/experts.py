@@ -15,6 +15,7 @@ from costmodel.importers.huggingface.llama import (
     QWEN2,
     QWEN3_VL,
     WINDOWED,
+    qwen_windows,
     smollm_turned,
 )
 from costmodel.importers.huggingface.rules import (
@@ -86,6 +87,21 @@ ERNIE45_MOE = Family(
     note="Biases of its routers' choices are among the package's parameters, and never trained; here they are buffers.",
 )
 
+
+def qwen_moe_windows(config: Config, made: dict[str, Any]) -> None:
+    """Every second layer of the first `max_window_layers` sees a window, if any does."""
+    if config["use_sliding_window"]:
+        windows(lambda config, n: n % 2 == 0 and n < config["max_window_layers"])(config, made)
+    else:
+        qwen_windows(config, made)
+
+
+def all_windowed(config: Config, made: dict[str, Any]) -> None:
+    """All layers see a window, or none."""
+    if config["use_sliding_window"] and config["sliding_window"]:
+        made["window.size"] = config["sliding_window"]
+
+
 QWEN2_MOE = Family(
     model_type="qwen2_moe",
     source="Qwen 2 with experts (Yang et al. 2024): some blocks, small experts, and a gated one for all tokens",
@@ -96,7 +112,7 @@ QWEN2_MOE = Family(
     | {"num_experts": 60, "norm_topk_prob": False, "qkv_bias": True},
     means={"norm_topk_prob": {True: {"experts.weights": "chosen"}, False: {"experts.weights": "all"}}},
     sets={"experts.shared_gate": True},
-    rules={"experts": routed_layers},
+    rules={"experts": routed_layers, "windows": qwen_moe_windows},
     idle=BALANCE,
 )
 QWEN3_MOE = Family(
@@ -106,10 +122,11 @@ QWEN3_MOE = Family(
     ends=architectures("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     fields=sizes(151936, 2048, 6144, 24, 32, num_key_value_heads=4, moe_intermediate_size=768, num_experts_per_tok=8)
     | {"num_experts": 128, "attention_bias": False},
-    without="qkv_bias shared_expert_intermediate_size",
+    without="qkv_bias shared_expert_intermediate_size layer_types max_window_layers",
     sets={"query_key_norm": "head", "experts.shared_gate": False},
+    rules={"windows": all_windowed},
     aliases="num_local_experts",
-    idle="shared_expert_intermediate_size",
+    idle="shared_expert_intermediate_size max_window_layers",
     fixed={"use_qk_norm": (True,)},
 )
 
