@@ -45,6 +45,13 @@ def content(path: Path) -> dict[str, bytes]:
     return {str(each.relative_to(path.parent)): each.read_bytes() for each in sorted(files)}
 
 
+def _wait_for(folder: Path, seconds: float) -> None:
+    """Until anything is in a folder, `seconds` at most: the first files are written in a moment that is soon over."""
+    end = time.monotonic() + seconds
+    while not any(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.0005)
+
+
 def main(moments: int) -> None:
     """See the module."""
     faults: list[str] = []
@@ -62,7 +69,11 @@ def main(moments: int) -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     path = Path(folder, whole.name)
                     child = started(path)
-                    time.sleep(took * (moment + 1) / (moments + 1))
+                    if moment % 2:
+                        _wait_for(path.parent, took)
+                        time.sleep(0.002 * moment)
+                    else:
+                        time.sleep(took * (moment + 1) / (moments + 1))
                     os.kill(child, kind)
                     stopped += ended(child) in (-signal.SIGKILL, 130)
                     code = ended(started(path, "--resume"))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -260,11 +261,11 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
     with interruptible() as stopped:
         done, missing = _chunks_before(target, asked, len(windows)) if resume else (0, 0)
         if resume:
+            _aside(target)
             _check_layout(target, lazy)
         else:
-            lazy.to_zarr(target, mode="w", consolidated=False, compute=False)
+            _lay_out(target, lazy, asked)
         group = zarr.open_group(target, mode="r+")
-        group.attrs[KEY] = {"question": asked, "done": done, "missing": missing}
         progress(sum(map(_cells, windows[:done])))
         for number, window in enumerate(windows[done:], done):
             if stopped.is_set():
@@ -283,6 +284,32 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
     return Written(cells, missing)
 
 
+def _aside(target: Path) -> Path:
+    """The folder beside a store that its layout is made in, ``sweep.zarr.part``; removes that of a killed run."""
+    part = target.resolve().with_name(f"{target.name}.part")
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part)
+    return part
+
+
+def _lay_out(target: Path, lazy: Any, asked: str) -> None:
+    """Put a store without chunks in place of what is there, whole or not at all: a killed run can be gone on with.
+
+    It is made in a folder beside it.
+    """
+    part = _aside(target)
+    part.mkdir()
+    try:
+        new = part / "new"
+        lazy.to_zarr(new, mode="w", consolidated=False, compute=False)
+        zarr.open_group(new, mode="r+").attrs[KEY] = {"question": asked, "done": 0, "missing": 0}
+        if target.exists():
+            target.resolve().rename(part / "old")
+        new.rename(target.resolve())
+    finally:
+        shutil.rmtree(part)
+
+
 def _check_layout(target: Path, lazy: Any) -> None:
     """Raise CostModelError unless the arrays of a store are as this sweep lays them out: only then are they opened.
 
@@ -295,8 +322,8 @@ def _check_layout(target: Path, lazy: Any) -> None:
             for name in map(str, lazy.variables):
                 if metadata_of(target / name) != metadata_of(Path(fresh, name)):
                     raise Damaged(f"{name} is laid out in another way")
-                for path in (target / name).rglob("*.partial"):
-                    path.unlink()
+            for path in target.rglob("*.partial"):
+                path.unlink()
         except (Damaged, OSError) as error:
             raise _no_sweep(target, error) from None
 
