@@ -38,7 +38,7 @@ from costmodel.training.settings import GivenSettings, takes_settings
 
 DTYPE = "float32"
 """What layers are run in."""
-PROTOCOL = Protocol(rounds=200, item_seconds=1.0, budget=15.0)
+PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""
 BUDGET = 8.0
 """How long a model is run, if that is enough for as many passes as are needed [s]."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
-from costmodel.roofline.sentinels import RING, Sentinels
+from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000
@@ -27,7 +27,7 @@ ENOUGH = 5
 """Undisturbed samples that settle a group of calls that are alike."""
 KEPT = 5
 """Of the undisturbed samples, how many of the fastest are told apart."""
-LEAST, MOST = 3, 400
+LEAST, MOST = 3, 2_000
 """Passes: at least, whatever they take, and at most."""
 UNSETTLED = 0.1
 """A part of a program is resolved if no more of its time than this is of calls that are not."""
@@ -168,7 +168,7 @@ def measure_in_place(
 
     Raises CostModelError if the memory is not there.
     """
-    check_fits(program.layout.arena_bytes + RING, "the measurement")
+    check_fits(program.layout.arena_bytes, "the measurement")
     likenesses = alike(program)
     groups: dict[Likeness, Group] = {}
     for number, likeness in enumerate(likenesses):

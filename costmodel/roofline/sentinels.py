@@ -1,9 +1,11 @@
-"""Sentinels: fixed pieces of work whose time tells whether a moment is undisturbed.
+"""A sentinel: a fixed piece of work whose time tells whether a moment is undisturbed.
 
 A virtual core is often one half of a physical one: while a neighbour computes on the other half, the same work takes
-1.3 to 1.8 times as long, for 10 to 60 ms, and the CPU time of a thread says nothing of it. A sentinel takes as long as
-at its best, or clearly longer: a sample is undisturbed if the sentinels just before and just after are at their best.
-The core's computes within the first cache; memory's streams a piece of a ring that no cache holds.
+1.3 to 1.8 times as long, for 10 to 60 ms, and the CPU time of a thread says nothing of it. A sentinel computes within
+the first cache and takes as long as at its best, or clearly longer: a sample is undisturbed if the sentinel just before
+and just after is at its best. There is none for memory, which has no two states: what streams from it takes anything
+from 1 to 3.4 times its best (a ring of 96 MiB: 10 % of readings below 1.5, half below 2.5), and hardly a sample of a
+millisecond would be left if it were asked too.
 """
 
 from __future__ import annotations
@@ -11,16 +13,12 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable
-from functools import cache
-from itertools import cycle
 from typing import Any
 
 SEEN = 4
 """A sentinel's best is its fastest reading but three: it has been seen so many times."""
 CORE_LIMIT = 1.1
 """At rest the core's sentinel takes 1.00 to 1.03 times its best, disturbed 1.6 to 2."""
-MEMORY_LIMIT = 1.3
-"""What disturbs memory has no two states: how much slower than at its best it may be."""
 FIRST = 400
 """Readings before the first sample, so that a best is known."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
@@ -28,7 +26,6 @@ PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
 there was none, but no less than the second [ns]."""
 
 EXPONENTIALS, PASSES = 2048, 4
-RING, PIECE = 96 * 2**20, 256 * 2**10
 
 Work = Callable[[], Any]
 
@@ -36,10 +33,8 @@ Work = Callable[[], Any]
 class Sentinel:
     """One piece of work; `best` is what it has taken at its fastest [ns], kept as long as this lives."""
 
-    def __init__(self, work: Work, limit: float, before: Work | None = None) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
-        self.limit = limit
-        self.before = before
         self.fastest: list[int] = []
 
     @property
@@ -48,9 +43,8 @@ class Sentinel:
         return self.fastest[-1]
 
     def read(self) -> int:
-        """Do the work, after what brings it into the cache: how long it took [ns]."""
-        if self.before is not None:
-            self.before()
+        """Do the work twice: how long the second time took [ns]; the first brings it back after what evicted it."""
+        self.work()
         start = time.perf_counter_ns()
         self.work()
         took = time.perf_counter_ns() - start
@@ -60,30 +54,17 @@ class Sentinel:
 
     def rests(self, reading: int) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""
-        return reading <= self.limit * self.best
+        return reading <= CORE_LIMIT * self.best
 
 
 class Sentinels:
-    """That of the core and that of memory. A reading is (core, memory) [ns]; memory is -1 where it was not asked.
+    """One object serves a whole run, since a short one may hold no undisturbed moment at all."""
 
-    One object serves a whole run, since a short one may hold no undisturbed moment at all.
-    """
-
-    def __init__(self, core: Work | None = None, memory: Work | None = None) -> None:
-        self.core = (
-            Sentinel(core, CORE_LIMIT) if core else Sentinel(_exponentials(PASSES), CORE_LIMIT, _exponentials(1))
-        )
-        self.memory = Sentinel(memory or _stream(), MEMORY_LIMIT)
+    def __init__(self, core: Work | None = None) -> None:
+        self.core = Sentinel(core or _exponentials())
         self.patience = PATIENCE
         for _ in range(FIRST):
             self.core.read()
-        for _ in range(FIRST // 4):
-            self.memory.read()
-
-    def rest(self, reading: tuple[int, int]) -> bool:
-        """Whether all that was read is of an undisturbed moment."""
-        core, memory = reading
-        return self.core.rests(core) and (memory < 0 or self.memory.rests(memory))
 
     def wait(self) -> bool:
         """Wait until the core is undisturbed, but no longer than patience lasts: whether it is."""
@@ -96,36 +77,14 @@ class Sentinels:
         return True
 
 
-@cache
-def _arrays() -> tuple[Any, Any]:
-    """8 KiB each to read and to write, which leave half of the first cache as it was."""
+def _exponentials() -> Work:
+    """Passes of exp over 8 KiB, to as many: half of the first cache stays as it was."""
     import numpy as np
 
-    return np.full(EXPONENTIALS, 0.5, np.float32), np.empty(EXPONENTIALS, np.float32)
-
-
-def _exponentials(passes: int) -> Work:
-    """Passes of exp."""
-    import numpy as np
-
-    x, out = _arrays()
+    x, out = np.full(EXPONENTIALS, 0.5, np.float32), np.empty(EXPONENTIALS, np.float32)
 
     def work() -> None:
-        for _ in range(passes):
+        for _ in range(PASSES):
             np.exp(x, out=out)
-
-    return work
-
-
-def _stream() -> Work:
-    """Read the next piece of a ring."""
-    import numpy as np
-
-    ring = np.ones(RING // 4, np.float32)
-    pieces = cycle(ring.reshape(-1, PIECE // 4))
-    out = np.empty((), np.float32)
-
-    def work() -> None:
-        np.add.reduce(next(pieces), out=out)
 
     return work

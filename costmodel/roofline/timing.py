@@ -3,12 +3,13 @@
 A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
 former, and known to be (`costmodel.roofline.sentinels`):
 
-- One sample a turn, turns interleaved over all items, so that samples see different moments and drift hits all alike.
-- Before a sample it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if the
-  sentinels before and after it rest, memory's too where an item's working set is beyond the caches of a core.
-- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `AGREE`: time goes to the
-  others, until a budget ends, and none has much more of it than its share. What is not settled then is unresolved:
-  shown, never judged.
+- Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
+- At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
+  and after; while it does an item has up to `BURST` samples, otherwise one.
+- An item is settled by `Protocol.enough` undisturbed samples, the fastest three within `AGREE`; it takes `FAR` times as
+  many where its working set is beyond the caches of a core, since others disturb memory by degrees. Then time goes to
+  the others, until a budget ends. Each item has its share of the time, not of the turns: a short one has hundreds of
+  samples while a long one has ten. What is not settled then is unresolved: shown, never judged.
 - Two clocks, wall and CPU time of this thread: where they agree the wall clock counts. A sample on which they disagree
   is never undisturbed, since either the core was taken away or the CPU clock lies, as it does now and then.
 - Inner loops: an item is repeated within a sample until the sample is long against the clock.
@@ -51,8 +52,14 @@ SETTLING = 1e5
 """Warm-up ends when no pass has been faster for so long [ns]: a cache takes several passes to hold a working set."""
 AGREE = 0.03
 """How far the third fastest undisturbed sample of a settled item is from the fastest; and one clock from the other."""
-MOST_SHARE = 4
+FAR = 3
+"""How many times as many undisturbed samples it takes beyond the caches of a core."""
+MOST_SHARE = 1.2
 """How many times its share of the time a long item may take while others are open."""
+BURST = 3
+"""Samples of a turn at most, as long as the moment is undisturbed."""
+LONG = 1_000_000
+"""Items that take longer warm up in one pass: what was before them is gone after it [ns]."""
 SHORT = 300_000
 """Items no longer than this run once more after the wait, for what it evicted [ns]."""
 FEWEST = 3
@@ -73,7 +80,7 @@ class Protocol:
     together. sample_seconds: the least that a sample lasts. threads: how many BLAS may use.
     """
 
-    rounds: int = 200
+    rounds: int = 10_000
     least_rounds: int = 3
     enough: int = 5
     sample_seconds: float = 1e-4
@@ -204,11 +211,11 @@ class Timing:
 
 
 class _Sample(NamedTuple):
-    """Time of one call [s], what the sentinels read before and after (none where nobody asked), and whether the clocks
-    agree; where they do not it is the CPU clock's."""
+    """Time of one call [s], what the sentinel read before and after [ns] (none where nobody asked), and whether the
+    clocks agree; where they do not it is the CPU clock's."""
 
     seconds: float
-    readings: tuple[tuple[int, int], ...]
+    readings: tuple[int, ...]
     agree: bool = True
 
 
@@ -216,12 +223,13 @@ class _Sample(NamedTuple):
 class _Item:
     """One callable while it is measured; wall and cpu are of all samples, spent of all turns [ns].
 
-    far: whether it works on more than the caches of a core hold.
+    far: whether it works on more than the caches of a core hold. warm_passes: before each sample, at most.
     """
 
     call: Callable[[], Any]
     far: bool
     inner: int
+    warm_passes: int
     samples: list[_Sample] = field(default_factory=list)
     turns: int = 0
     wall: int = 0
@@ -231,7 +239,7 @@ class _Item:
     def undisturbed(self, sentinels: Sentinels) -> list[float]:
         """Samples of undisturbed moments, by what is known of the sentinels' best now, the fastest first."""
         return sorted(
-            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinels.rest, s.readings))
+            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinels.core.rests, s.readings))
         )
 
     def believed(self) -> list[float]:
@@ -245,7 +253,11 @@ class _Item:
 
     def settled(self, protocol: Protocol, sentinels: Sentinels) -> bool:
         """Whether there are enough undisturbed samples, and the fastest agree."""
-        return _settled(self.undisturbed(sentinels), protocol.enough)
+        return _settled(self.undisturbed(sentinels), self.enough(protocol))
+
+    def enough(self, protocol: Protocol) -> int:
+        """Undisturbed samples that it takes."""
+        return protocol.enough * (FAR if self.far else 1)
 
     def over(self, protocol: Protocol) -> bool:
         """Whether it has had its turns, or its time."""
@@ -260,7 +272,7 @@ class _Item:
         if sentinels is None:
             return Timing(all_samples, self.inner, ratio, statistic)
         known = tuple(self.undisturbed(sentinels))
-        return Timing(all_samples, self.inner, ratio, statistic, known, _settled(known, protocol.enough))
+        return Timing(all_samples, self.inner, ratio, statistic, known, _settled(known, self.enough(protocol)))
 
 
 def _settled(fastest: Sequence[float], enough: int) -> bool:
@@ -330,15 +342,16 @@ def at_rest(threads: int = 1) -> Iterator[None]:
 
 def _first(call: Callable[[], Any], far: bool, protocol: Protocol) -> _Item:
     """Warm an item, and decide how often to repeat it."""
-    best = _warm(call, protocol)
-    return _Item(call, far, max(1, round(protocol.sample_seconds * 1e9 / best)))
+    best = _warm(call, protocol.warm_passes)
+    inner = max(1, round(protocol.sample_seconds * 1e9 / best))
+    return _Item(call, far, inner, 1 if best > LONG else protocol.warm_passes)
 
 
-def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
+def _warm(call: Callable[[], Any], passes: int) -> int:
     """Run until passes have not become faster for `SETTLING`; returns the fastest pass [ns]."""
     best = 1 << 62
     slower = 0
-    for _ in range(protocol.warm_passes):
+    for _ in range(passes):
         start = time.perf_counter_ns()
         call()
         took = time.perf_counter_ns() - start
@@ -350,32 +363,40 @@ def _warm(call: Callable[[], Any], protocol: Protocol) -> int:
 
 
 def _turn(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> None:
-    """Warm up, wait for a moment's rest, then take a sample."""
-    call, inner, readings = item.call, item.inner, []
+    """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts."""
     began = time.perf_counter_ns()
-    best = _warm(call, protocol)
+    best = _warm(item.call, item.warm_passes)
+    before = -1
     if sentinels is not None:
-        streamed = sentinels.memory.read() if item.far else -1
         started = time.perf_counter_ns()
         sentinels.wait()
         began += time.perf_counter_ns() - started
         if best < SHORT:
-            call()
-        readings.append((sentinels.core.read(), streamed))
-    wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-    for _ in repeat(None, inner):
-        call()
-    cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
-    if sentinels is not None:
-        readings.append((sentinels.core.read(), sentinels.memory.read() if item.far else -1))
+            item.call()
+        before = sentinels.core.read()
+    for _ in range(BURST):
+        before = _sampled(item, protocol, sentinels, before)
+        if sentinels is None or not sentinels.core.rests(before):
+            break
     item.turns += 1
+    item.spent += time.perf_counter_ns() - began
+
+
+def _sampled(item: _Item, protocol: Protocol, sentinels: Sentinels | None, before: int) -> int:
+    """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
+    wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+    for _ in repeat(None, item.inner):
+        item.call()
+    cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+    after = sentinels.core.read() if sentinels is not None else -1
     item.wall += wall
     item.cpu += cpu
-    item.spent += time.perf_counter_ns() - began
     agree = protocol.threads > 1 or sentinels is None or abs(wall - cpu) <= AGREE * wall + GRAIN
     took = wall if protocol.threads > 1 or (agree and sentinels is not None) else cpu
     if took > 0:
-        item.samples.append(_Sample(took / inner * 1e-9, tuple(readings), agree))
+        readings = () if sentinels is None else (before, after)
+        item.samples.append(_Sample(took / item.inner * 1e-9, readings, agree))
+    return after
 
 
 def conditions() -> dict[str, float]:

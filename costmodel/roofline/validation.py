@@ -106,7 +106,7 @@ WHOLE: tuple[tuple[Architecture | str, dict[str, Any]], ...] = (
 )
 """Forward passes and training steps that are predicted whole."""
 
-PROTOCOL = Protocol(rounds=1000, least_rounds=2, item_seconds=4.0, budget=30.0)
+PROTOCOL = Protocol(least_rounds=2, item_seconds=4.0, budget=45.0)
 """Of each of the two measurements of the layers."""
 WHOLE_BUDGET = 4.0
 """Of each whole program [s]."""

@@ -50,14 +50,13 @@ class Neighbour:
     """A core whose other half a neighbour uses nine moments of ten, each of 10 to 60 ms: all takes 1.7 times as long.
 
     Work takes 0 to 2 % longer than at its best by itself. always: the neighbour never rests. lies: every so manieth
-    reading of the CPU clock is of the time before. memory_disturbed: what streams memory takes twice as long.
+    reading of the CPU clock is of the time before.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.random = Random(0)
         self.always = False
-        self.memory_disturbed = False
         self.lies = 0
         self._busy, self._until = True, 0.0
         self._asked, self._last = 0, 0
@@ -100,10 +99,9 @@ class Neighbour:
         return lambda: self.take(nanoseconds)
 
     def sentinels(self) -> Sentinels:
-        """Sentinels that feel the neighbour, with what is known after a second."""
-        found = Sentinels(self.work(12_000), lambda: self.take(40_000 if self.memory_disturbed else 20_000))
-        end = self.now + 1e9
+        """A sentinel that feels the neighbour, with what is known after three seconds."""
+        found = Sentinels(self.work(12_000))
+        end = self.now + 3e9
         while self.now < end:
             found.core.read()
-            found.memory.read()
         return found
