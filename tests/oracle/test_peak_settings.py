@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -87,6 +87,7 @@ def test_an_image_classifier_under_autocast(name: str, batch: int) -> None:
 
 @differential
 @given(MLPS, st.integers(2, 500), st.sampled_from(["bf16", "fp16"]))
+@example(MLP(sizes=(4, 4, 4), activation="gelu_composed"), 9, "fp16")
 def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
     with torch.device("meta"):
         module = models.MLP(spec, "gpu")
