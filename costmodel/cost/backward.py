@@ -2,12 +2,16 @@
 
 What a call kept is free once it has run backward, and so is the gradient of what it made. The gradient of a weight
 stays; that of a weight used twice is a sum, as that of any tensor used twice: for a moment there are both and the sum.
+To a gradient that a weight already has, of an earlier micro-batch or recomputed stretch, the sum is added in place.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
-from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
+from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.tensor import Storage
 from costmodel.symbolic.sizes import decided
 from costmodel.training.dtypes import size_bytes
@@ -24,10 +28,27 @@ class Backward:
         self.forward = forward
         self.accumulates = accumulates
         self.lifetimes = forward.lifetimes
-        starts = self._starts(forward.visits)
-        self._retrace(forward.visits)
-        for start in starts:
+        self._uses: Counter[Slot] = Counter()
+        self._starts = self._start(forward.visits)
+        self._execute(forward.visits)
+        for start in self._starts:
             start.died = len(self.lifetimes.moments) - 1
+
+    def _execute(self, visits: list[Visit | Edge | Again]) -> None:
+        """Run backward once; a weight gets the sum of its gradients when the last of its uses in this run is done.
+
+        Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
+        """
+        outer = self._uses
+        targets = (slot for visit in visits if isinstance(visit, Visit) for slot, _ in visit.targets)
+        self._uses = Counter(slot for slot in targets if slot.of_weight)
+        waiting = {slot: slot.gradient for slot in self._uses}
+        for slot in waiting:
+            slot.gradient = None
+        self._retrace(visits)
+        for slot, gradient in waiting.items():
+            slot.gradient = gradient
+        self._uses = outer
 
     def _retrace(self, visits: list[Visit | Edge | Again]) -> None:
         starts: list[int] = []
@@ -42,19 +63,26 @@ class Backward:
                 starts.append(len(self.lifetimes.moments))
 
     def _again(self, allocation: Again) -> None:
-        """Run a stretch again, then back; until that is done its result and the gradient of it are held.
+        """Run a stretch again, then back by itself; until that is done its result and the gradient of it are held.
 
         Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
         """
         incoming = allocation.slot.gradient
         visits, result = self.forward.again(allocation)
-        self._retrace(visits)
+        outside = {slot: slot.gradient for slot in allocation.slots.values() if slot.gradient and not slot.of_weight}
+        for slot in outside:
+            slot.gradient = None
+        self._execute(visits)
         now = len(self.lifetimes.moments) - 1
         for held in (incoming, result):
             if held is not None:
                 held.died = max(held.died, now)
+        for slot, first in outside.items():
+            second, slot.gradient = slot.gradient, first
+            if second is not None:
+                self._add(slot, first, second, next(visit for visit in visits if isinstance(visit, Visit)))
 
-    def _starts(self, visits: list[Visit | Edge | Again]) -> list[Allocation]:
+    def _start(self, visits: list[Visit | Edge | Again]) -> list[Allocation]:
         """The gradients that backward starts from: the caller holds them until the end."""
         last = last_of(visits)
         if last is None:
@@ -71,9 +99,12 @@ class Backward:
             self._join(slot, visit)
         incoming, slot.gradient = slot.gradient, None
         if incoming is None:
+            for target, _ in visit.targets:
+                self._settle(target)
             return
         if plan.passes:
             self._pass(visit, incoming)
+            self._settle(visit.targets[0][0])
             return
         now = self._moment(visit)
         incoming.died = now
@@ -81,29 +112,42 @@ class Backward:
             allocation.died = now
         if plan.backward_scratch:
             self.lifetimes.take(plan.backward_scratch, now)
-        made = [(target, incoming if shared else self._gradient(target, now)) for target, shared in visit.targets]
-        for target, gradient in made:
+        take = self.lifetimes.take
+        made = [(target, incoming if shared else take(target.size, now)) for target, shared in visit.targets]
+        for number, (target, gradient) in enumerate(made):
             if target.gradient is None:
                 target.gradient = gradient
             else:
                 self._add(target, target.gradient, gradient, visit)
-        for target, _ in made:
-            if target.of_weight and target.gradient is not None:
-                target.gradient.settled = len(self.lifetimes.moments) - 1
+            if target.of_weight:
+                self._settle(target, made[:number] + made[number + 1 :])
+
+    def _settle(self, target: Slot, beside: Sequence[tuple[Slot, Allocation]] = ()) -> None:
+        """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
+
+        It becomes it as it is, unless the caller or one of the operands `beside` has the same memory: then a copy does.
+        """
+        if not target.of_weight:
+            return
+        self._uses[target] -= 1
+        made, now = target.gradient, len(self.lifetimes.moments) - 1
+        if self._uses[target] or made is None:
+            return
+        target.gradient = None
+        if self.accumulates or target.settled:
+            made.died = max(made.died, now)
+            return
+        if made in self._starts or any(gradient is made and not other.settled for other, gradient in beside):
+            made = self.lifetimes.take(target.size, now)
+        made.line, made.settled, target.settled = GRADIENTS, now, True
 
     def _moment(self, visit: Visit) -> int:
         return self.lifetimes.moment("backward", visit.name, visit.rounds)
 
-    def _gradient(self, target: Slot, now: int) -> Allocation:
-        stays = target.of_weight and target.gradient is None and not self.accumulates
-        return self.lifetimes.take(target.size, now, GRADIENTS if stays else TEMPORARIES)
-
     def _add(self, target: Slot, first: Allocation, second: Allocation, visit: Visit) -> None:
         now = self._moment(visit)
         first.died = second.died = now
-        total = self.lifetimes.take(target.size, now)
-        if not target.of_weight:
-            target.gradient = total
+        target.gradient = self.lifetimes.take(target.size, now)
 
     def _pass(self, visit: Visit, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
@@ -117,7 +161,7 @@ class Backward:
         for part in whole.parts:
             part.died = now
         whole.parts.clear()
-        joined = self._gradient(whole, now)
+        joined = self.lifetimes.take(whole.size, now)
         if whole.gradient is None:
             whole.gradient = joined
         else:

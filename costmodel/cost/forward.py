@@ -15,6 +15,7 @@ from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifet
 from costmodel.errors import SpecError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.layers.cast import Cast
 from costmodel.layers.kv_cache import Append, Insert
 from costmodel.symbolic.sizes import decided, value_of
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -26,13 +27,17 @@ _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CAC
 
 
 class Slot:
-    """Where the gradient of one tensor of `size` bytes comes together; `parts` are gradients of slices of it."""
+    """Where the gradient of one tensor of `size` bytes comes together; `parts` are gradients of slices of it.
 
-    __slots__ = ("gradient", "of_weight", "parts", "size")
+    settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
+    """
+
+    __slots__ = ("gradient", "of_weight", "parts", "settled", "size")
 
     def __init__(self, size: int, *, of_weight: bool = False) -> None:
         self.size = size
         self.of_weight = of_weight
+        self.settled = False
         self.gradient: Allocation | None = None
         self.parts: list[Allocation] = []
 
@@ -149,6 +154,7 @@ class Forward:
         self._alike = 1
         self._round_here = Round(1)
         self._detached: list[Detached] = []
+        self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
         if loops and (visits := _visits(run.root)) > MOST_VISITS:
             raise SpecError(
@@ -164,15 +170,29 @@ class Forward:
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
-            if isinstance(entry, Call):
+            if isinstance(entry, Call) and type(entry.kind) is Cast and entry.x.storage.origin == "weight":
+                self._casts[entry.y.storage] = entry
+            elif isinstance(entry, Call):
+                if self._casts:
+                    self._cast(*(x.storage for x in entry.operands()))
                 self._call(entry)
             elif entry.recomputed:
                 self._once(entry)
             else:
                 self._repeat(entry)
 
+    def _cast(self, *weights: Storage) -> None:
+        """Autocast's copies of weights are made when they are first used, which for shared ones is in the first round.
+
+        The graph has those before it, since they are of all rounds.
+        """
+        for weight in weights:
+            if weight in self._casts:
+                self._call(self._casts.pop(weight))
+
     def _once(self, block: Block) -> None:
         """Run a stretch without keeping anything but what it reads from outside."""
+        self._cast(*self._casts)
         read: dict[Tensor | Storage, None] = {}
         for x in (x for call in block.calls() for x in call.inputs):
             read.update({x: None, x.storage: None})

@@ -19,6 +19,8 @@ from costmodel.layers.base import (
     takes,
 )
 from costmodel.layers.kernels import backward_each, forward_pass
+from costmodel.symbolic.sizes import maximum
+from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant, Probability
 
 
@@ -73,6 +75,27 @@ class Add(Elementwise):
         return NO_WORKSPACE
 
 
+def _products(operands: Iterable[Tensor], y: Tensor) -> Workspace:
+    """What backward of a product has beside the gradients of its operands.
+
+    The products are all there, in the result's data type, before one operand after another is summed over its broadcast
+    axes and cast to its own type (``torch/csrc/autograd/engine.cpp``, ``validate_outputs``).
+    """
+    needed = [x for x in operands if x.requires_grad]
+    if all(x.dtype == y.dtype for x in needed):
+        first = next((x for x in needed if not x.has(y.shape)), None)
+        return Workspace(0, 0 if first is None else len(needed) * y.size + first.size - sum(x.size for x in needed))
+    alive = most = len(needed) * y.bytes
+    for x in needed:
+        last = y.bytes
+        if not x.has(y.shape):
+            summed = size_bytes(x.size, y.dtype)
+            most, alive, last = maximum(most, alive + summed), alive + summed - last, summed
+        if x.dtype != y.dtype:
+            most, alive = maximum(most, alive + x.bytes), alive + x.bytes - last
+    return Workspace(0, 0, most - sum(x.bytes for x in needed))
+
+
 @layer
 class Multiply(Elementwise):
     """y = a·b, as in gating."""
@@ -93,12 +116,8 @@ class Multiply(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """Both products are there before those of a broadcast operand are summed, one operand after another."""
-        needed = [x for x in call.inputs if x.requires_grad]
-        first = next((x for x in needed if not x.has(call.y.shape)), None)
-        if first is None:
-            return NO_WORKSPACE
-        return Workspace(0, len(needed) * call.y.size + first.size - sum(x.size for x in needed))
+        """That of the products of both."""
+        return _products(call.inputs, call.y)
 
 
 @layer
@@ -217,8 +236,8 @@ class LayerScale(Layer):
         yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
-        """The products that γ's gradient sums."""
-        return Workspace(0, call.x.size)
+        """The products that γ's gradient sums, and x's beside them."""
+        return _products(call.operands(), call.y)
 
 
 @layer

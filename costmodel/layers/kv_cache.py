@@ -8,6 +8,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides
 from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
 from costmodel.layers.kernels import forward_pass, moved, stream
+from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.training.dtypes import Dtype, size_bytes
 
 
@@ -63,11 +64,13 @@ class Append(Caching):
     lasting: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
+        """New memory, contiguous unless all inputs have the axis before the tokens' last in memory (``torch.cat``)."""
         *rest, _, features = call.x.shape
         shape: Shape = (*rest, sum(x.shape[-2] for x in call.inputs), features)
         new = call.inputs[-1]
-        made = call.run.tensor(shape, origin="cache" if self.lasting else "computed", dtype=self.dtype or new.dtype)
+        strides = last_strides(shape) if all(channels_last(x) for x in call.inputs) else None
+        origin = "cache" if self.lasting else "computed"
+        made = call.run.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
         made.storage.scales = self.scales
         return made
 

@@ -51,8 +51,13 @@ def arranged(call: Call, shape: Shape) -> Shape | Tensor:
     """An output of `shape` with channels last in memory if the input has them so, else contiguous."""
     if not channels_last(call.x):
         return shape
+    return call.run.tensor(shape, strides=last_strides(shape))
+
+
+def last_strides(shape: Shape) -> Shape:
+    """Strides of (batch, channels, height, width) with channels last in memory."""
     _, c, h, w = shape
-    return call.run.tensor(shape, strides=(h * w * c, 1, w * c, c))
+    return (h * w * c, 1, w * c, c)
 
 
 def channels_last(x: Tensor) -> bool:

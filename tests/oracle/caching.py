@@ -77,6 +77,10 @@ class Attention(models.Attention):
         if self.absorbed:
             y = self.latent.values(y)
         y = y.transpose(1, 2).reshape(b, t, -1)
+        if self.spec.attention_gate:
+            self.gate = torch.sigmoid(self.gate)
+            y = y * self.gate
+            self.gate = None
         return self.output(y)
 
     def made_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,11 +89,15 @@ class Attention(models.Attention):
         if self.spec.latent is not None:
             return self.latent.cached(x, angles, self.cache, self.absorbed)
         q, k, v = self.apart(x)
+        if self.spec.attention_gate:
+            q, gate = q.view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
+            self.gate = gate.reshape(*x.shape[:2], -1)
+            del gate
         if self.spec.query_key_norm == "width":
             q = self.norms[0](q)
             k = self.norms[1](k)
         q, k, v = (part.view(len(x), x.shape[1], -1, self.size) for part in (q, k, v))
-        if self.spec.query_key_norm in ("head", "heads"):
+        if self.spec.query_key_norm in ("head", "heads", "unit"):
             q = self.norms[0](q)
             k = self.norms[1](k)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -203,7 +211,8 @@ class Transformer(models.Transformer):
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         x = models.scaled(self.tokens(tokens), self.spec.embedding_scale)
-        if self.inward is not None:
+        factored = self.spec.embedding_factored
+        if self.inward is not None and not factored:
             x = self.inward(x)
         if self.segments is not None:
             x = x + self.segments(segments)
@@ -211,17 +220,22 @@ class Transformer(models.Transformer):
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
+        if self.inward is not None and factored:
+            x = self.inward(x)
         bias = None if self.relative is None else self.relative()
         for block in self.blocks:
             x = block(x) if bias is None else block(x, bias)
         del bias
         if self.final_norm is not None:
             x = self.final_norm(x)
-        if self.outward is not None:
+        if self.outward is not None and not factored:
             x = self.outward(x)
         if self.head is None:
             return x.view(-1, x.shape[-1])
-        return self.head(x[:, -1:] if self.last else x).flatten(0, 1)
+        x = x[:, -1:] if self.last else x
+        if self.outward is not None and factored:
+            x = self.outward(x)
+        return self.head(x).flatten(0, 1)
 
 
 def transformer(

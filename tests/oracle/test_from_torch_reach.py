@@ -198,6 +198,33 @@ class Critic(nn.Module):
         return actor + 0.5 * F.mse_loss(value, returns) - 0.01 * entropy
 
 
+class Placed(nn.Module):
+    """A trained number for each place is added to what a layer made, whose gradient is the same memory."""
+
+    def __init__(self, times: int, *, last: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4) if last else nn.Identity()
+        self.times, self.places = times, nn.Parameter(torch.empty(5, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        for _ in range(self.times):
+            y = torch.relu(y + self.places)
+        return self.last(y)
+
+
+class Grid(nn.Module):
+    """Positions as sums of two trained ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Parameter(torch.empty(5, 8)), nn.Parameter(torch.empty(5, 8))
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x * (self.rows + self.columns))
+
+
 def whole(*shape: int) -> Tensor:
     return meta(*shape, dtype=torch.int64)
 
@@ -215,6 +242,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "straight through": (StraightThrough, (meta(5, 8),)),
     "shape": (Shaped, (meta(5, 8),)),
     "branches": (Branches, (meta(5, 8),)),
+    "places": (lambda: Placed(1, last=True), (meta(5, 8),)),
+    "places, at the end": (lambda: Placed(1, last=False), (meta(5, 8),)),
+    "places, twice": (lambda: Placed(2, last=True), (meta(5, 8),)),
+    "places of two": (Grid, (meta(5, 8),)),
     "actor and critic": (Critic, (meta(5, 6), whole(5, 1), meta(5))),
 }
 

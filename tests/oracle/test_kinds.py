@@ -641,6 +641,16 @@ def test_linear_on_another_shape(name: str, data: st.DataObject) -> None:
     )
 
 
+LAST, FIRST = (0, 2, 3, 1), (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("orders", [(LAST,), (LAST, LAST), (LAST, FIRST), (FIRST, LAST)])
+def test_tokens_that_all_have_channels_last_are_appended_so(orders: tuple[tuple[int, ...], ...]) -> None:
+    inputs = tuple(single.Given((3, 4, n, 2), order) for n, order in zip((2, 5), orders, strict=False))
+    case = Case(Append(), inputs, lambda *parts: torch.cat(parts, -2))
+    assert single.on_paper(case, "gpu", training=True) == single.in_pytorch(case, training=True)
+
+
 def test_every_kind_has_a_row() -> None:
     """Kinds of networks on images have theirs in test_cnn.py, casts in test_precision.py, operators by import."""
     elsewhere = {"conv", "noise", "pool", "adaptive_pool", "resize", "spatial", "cast"}

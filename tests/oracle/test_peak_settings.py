@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -87,6 +87,7 @@ def test_an_image_classifier_under_autocast(name: str, batch: int) -> None:
 
 @differential
 @given(MLPS, st.integers(2, 500), st.sampled_from(["bf16", "fp16"]))
+@example(MLP(sizes=(4, 4, 4), activation="gelu_composed"), 9, "fp16")
 def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
     with torch.device("meta"):
         module = models.MLP(spec, "gpu")
@@ -95,8 +96,13 @@ def test_mlps_under_autocast(spec: MLP, batch: int, dtype: str) -> None:
     assert_phases_agree(differences(cm.predict(spec, batch=batch, precision=f"{dtype}-autocast"), module, found))
 
 
+SHARED = Transformer(vocab=3, context=8, layers=1, width=4, heads=1, activation="quick_gelu", shared_blocks=True)
+"""Blocks whose weights are cast when the first of them runs, and which add to their gradients one after another."""
+
+
 @differential
 @given(DENSE, st.integers(1, 3), st.integers(1, 5))
+@example(SHARED, 1, 5)
 def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) -> None:
     """What a rotation's backward has for itself is in fp32 on paper; PyTorch has a part of it in 16 bits.
 
@@ -111,6 +117,8 @@ def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) ->
 
 @differential
 @given(DENSE, st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+@example(SHARED.with_fields({"layers": 2}), 1, 2, 1)
+@example(SHARED.with_fields({"layers": 5}), 1, 2, 2)
 def test_transformers_with_checkpoints(spec: Transformer, batch: int, seq: int, size: int) -> None:
     """What is run again has Python's names for more than the paper knows of, as forward has."""
     size = min(size, spec.layers)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -133,8 +133,17 @@ def test_attention_over_latents(kernel: str) -> None:
 STEPS = st.sampled_from([("decode", 1), ("decode", 3), ("prefill", 1), ("prefill", 4), ("prefill", 33)])
 
 
+GATED = Transformer(vocab=9, context=35, layers=2, width=4, heads=2, fused_qkv=False, attention_gate=True)
+FACTORED = Transformer(
+    vocab=2, context=33, layers=2, width=6, heads=1, embedding_width=1, embedding_factored=True, embedding_norm=True
+)
+
+
 @differential
 @given(transformers(), st.integers(1, 3), STEPS, st.integers(0, 20), EAGER)
+@example(GATED, 1, ("prefill", 33), 3, {})
+@example(FACTORED, 3, ("prefill", 4), 0, {})
+@example(GATED.with_fields({"positions": "rotary", "query_key_norm": "unit"}), 2, ("decode", 1), 4, {})
 def test_drawn_decoders(spec: Transformer, batch: int, step: Any, past: int, composed: dict[str, Any]) -> None:
     mode, seq = step
     spec = Transformer.of({**spec.model_dump(), "causal": True, "context": 60, "position_rows": None})
