@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.architectures.transformer import Transformer
 from tests.profiles import examples
-from tests.strategies import transformers
+from tests.strategies import mixers, transformers
 
 
 @st.composite
@@ -19,6 +19,8 @@ def questions(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
     """A decoder, and a prefill or a step of it."""
     fields = {"causal": True, "context": 40, "position_rows": None, "pooler": None, "classes": None, "segments": None}
     model = Transformer.of({**draw(transformers()).model_dump(), **fields})
+    if mixed := draw(st.integers(0, 2)) == 0:
+        model = model.with_fields(draw(mixers()))
     settings: dict[str, Any] = {
         "batch": draw(st.integers(1, 3)),
         "precision": draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "int8"])),
@@ -32,7 +34,8 @@ def questions(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
         settings["page_size"] = draw(st.integers(1, 9))
     past = draw(st.integers(1, 20))
     if draw(st.booleans()):
-        return model, {**settings, "mode": "decode", "past": past, "speculative": draw(st.none() | st.integers(1, 4))}
+        drafts = None if mixed else draw(st.none() | st.integers(1, 4))
+        return model, {**settings, "mode": "decode", "past": past, "speculative": drafts}
     seq = draw(st.integers(1, 20))
     return model, {**settings, "mode": "prefill", "seq": seq, "past": draw(st.none() | st.just(past))}
 

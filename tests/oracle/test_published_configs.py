@@ -7,6 +7,7 @@ compose some operations from smaller ones, which keep more.
 from __future__ import annotations
 
 import json
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -415,10 +416,16 @@ def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: 
 SERVED = ("gpt2", "llama", "gemma3_text", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
-def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: int) -> tuple[int, int, int, int]:
+RECURRENT = ("mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "jamba", "lfm2", "qwen3_next")
+"""Families that keep states of fixed size, beside keys and values or without."""
+
+
+def stepped(
+    config: dict[str, Any], kernel: str, batch: int, past: int, tokens: int, *, last: bool = False
+) -> tuple[int, int, int, int]:
     """FLOPs of the published implementation's prefill and of a step after it, and bytes that its cache then holds.
 
-    The prefill of `past` tokens has logits of the last one; of the step all.
+    The prefill of `past` tokens has logits of the last one; of the step all, or of its last token too.
     """
     family = config["model_type"]
     published = getattr(transformers, FAMILIES[family].headed[0])
@@ -428,13 +435,42 @@ def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: 
         cache = transformers.DynamicCache(config=made)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
     found: list[int] = []
-    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {})):
+    taken = "past_key_values" if "past_key_values" in signature(model.forward).parameters else "cache_params"
+    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {"logits_to_keep": 1} if last else {})):
+        given = {taken: cache, "use_cache": True, **asked}
         with torch.no_grad(), one_sequence, FlopCounterMode(display=False) as counter:
-            model(meta(batch, length, dtype=torch.int64), past_key_values=cache, use_cache=True, **asked)
+            model(meta(batch, length, dtype=torch.int64), **given)
         angles = (sum(n.values()) for name, n in counter.get_flop_counts().items() if name.endswith("rotary_emb"))
-        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in (layer.keys, layer.values)]
+        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in kept_by(layer)]
         found += [counter.get_total_flops() - sum(angles), sum(held)]
     return found[0], found[1], found[4], found[5]
+
+
+def kept_by(layer: Any) -> list[torch.Tensor]:
+    """What one layer keeps: keys and values, states, or both."""
+    states = [getattr(layer, name, {}).values() for name in ("conv_states", "recurrent_states")]
+    held = (getattr(layer, "keys", None), getattr(layer, "values", None), *(x for some in states for x in some))
+    return [x for x in held if isinstance(x, torch.Tensor)]
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_step_after_a_prefill_costs_the_same_with_states(family: str) -> None:
+    @examples(max(1, DRAWN // 5))
+    @given(small_configurations(family), st.integers(1, 2), st.integers(1, 9), st.sampled_from([1, 3]))
+    def holds(config: dict[str, Any], batch: int, past: int, tokens: int) -> None:
+        assume(config.get("sliding_window") != 1)
+        config["architectures"] = [FAMILIES[family].headed[0]]
+        model = build(config, "config")
+        # The package's hybrids ask their cache how long it is, which one without attention cannot tell.
+        assume(family in ("mamba", "mamba2") or any(variant.attends for variant in model.pattern))
+        first = predict(model, batch=batch, mode="prefill", seq=past)
+        then = predict(model, batch=batch, mode="prefill", past=past + 1, seq=tokens)
+        found = (first.flops.forward, first.memory.cache, then.flops.forward, then.memory.cache)
+        assert found == stepped(config, "eager", batch, past, tokens, last=True)
+        step = predict(model, batch=batch, mode="decode", past=past + 1)
+        assert tokens > 1 or (step.flops, step.memory.cache) == (then.flops, then.memory.cache)
+
+    holds()
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
