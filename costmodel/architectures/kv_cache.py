@@ -1,4 +1,4 @@
-"""What decoding keeps: of each token keys and values, or the latent that they are made from; or a state of fixed size."""
+"""What decoding keeps: keys and values of each token, or the latent they are made from; or a state of fixed size."""
 
 from __future__ import annotations
 

@@ -217,15 +217,15 @@ def parameter(run: Run, name: str, *shape: int) -> Tensor:
 
 def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
     """As `_scan`, of one token after others: time steps and decays are of every number of the state."""
-    run, (b, _, h, p), n, g = x.run, x.shape, spec.state, spec.grouped
+    run, (b, _, h, p), n = x.run, x.shape, spec.state
     state = states.earlier(run, (b, h, p, n), "state", STATE)
     assert state is not None
     x = x.view((b, h, p), _without(x, 1))
     rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
     bias, skip = (column(parameter(run, name, h)) for name in ("step_bias", "skip"))
     steps = steps.view((b, h, p), (*_without(steps, 1), 0))
-    steps = Pointwise("softplus")(Add()(steps, bias.view((h, p), (1, 0)), name="add_step_bias"), name="softplus")
-    decay = Multiply()(column(steps), rates.view((h, p, n), (1, 0, 0)), name="decays")
+    steps = Pointwise("softplus")(Add()(steps, bias, name="add_step_bias"), name="softplus")
+    decay = Multiply()(column(steps), column(column(rates)), name="decays")
     decay = Pointwise("exp")(decay, name="decayed")
     writes, reads = (_each_head(y, h, name) for name, y in (("writes", writes), ("reads", reads)))
     written = Multiply()(column(steps), writes.view((b, h, 1, n), None), name="stepped_writes")
@@ -234,7 +234,7 @@ def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     states.keep(moved, state, "state", STATE)
     read = typed(moved, reads.dtype, "read_state").view((b * h, p, n), None)
     y = Matmul()(read, reads.view((b * h, n, 1), None), name="read").view((b, h, p), None)
-    y = Add()(y, Multiply()(x, skip.view((h, p), (1, 0)), name="skipped"), name="add_skipped")
+    y = Add()(y, Multiply()(x, skip, name="skipped"), name="add_skipped")
     return y.view((b, 1, h, p), None)
 
 

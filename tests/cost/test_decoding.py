@@ -127,6 +127,21 @@ def test_latents_are_kept_once_for_all_heads() -> None:
         assert p.memory.cache == 100 * p.kv_bytes_per_token
 
 
+def test_states_stay_as_large_as_they_are() -> None:
+    """Codestral Mamba 7B: 64 layers of 8,192 features, 128 numbers each; convolutions over 4 tokens of 10,240."""
+    fields = {"vocab": 32768, "context": 8192, "layers": 64, "width": 4096, "heads": 1, "positions": "none"}
+    inner = {"state_space.width": 8192, "state_space.groups": 8, "mlp_pattern": (False,), "norm": "rmsnorm"}
+    model = Transformer.of(fields | inner)
+    asked: list[dict[str, Any]] = [{"mode": "decode", "past": past} for past in (1, 8000)]
+    asked += [{"mode": "prefill", "seq": 3}, {"mode": "prefill", "seq": 64, "cache": "static"}, {"mode": "inference"}]
+    for settings in asked:
+        p = cm.predict(model, batch=2, precision="bf16", **settings)
+        assert p.memory.cache == 2 * 64 * (8192 * 128 * 4 + 4 * 10240 * 2)
+        assert p.kv_bytes_per_token == 0
+    with pytest.raises(cm.CostModelError, match="refused drafts cannot be taken out of again"):
+        cm.predict(model, mode="decode", past=5, speculative=2)
+
+
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int4", 4)])
 def test_quantised_weights_move_what_they_hold(precision: Any, bits: int) -> None:
     model = cm.load("llama-3.2-1b")

@@ -132,17 +132,13 @@ class GatedDelta(nn.Module):
         mixed = self.act(self.conv(mixed.transpose(1, 2))).transpose(1, 2)
         query, key, value = mixed.split(self.mixed, -1)
         query, key = (part.reshape(b, t, self.keys, -1) for part in (query, key))
-        y, _ = torch_chunk_gated_delta_rule(
-            query,
-            key,
-            value.reshape(b, t, own.heads, -1),
-            beta=learning.sigmoid(),
-            g=-self.decay.exp() * F.softplus(decay + self.step),
-            chunk_size=own.chunked,
-            use_qk_l2norm_in_kernel=True,
-        )
+        rates = {"beta": learning.sigmoid(), "g": -self.decay.exp() * F.softplus(decay + self.step)}
+        y, _ = self.rule(query, key, value.reshape(b, t, own.heads, -1), **rates)
         y = self.norm(y.reshape(-1, own.value_size)) * F.silu(gate.reshape(-1, own.value_size))
         return self.outward(y.reshape(b, t, -1))
+
+    def rule(self, *parts: Tensor, **rates: Tensor) -> tuple[Tensor, Tensor | None]:
+        return torch_chunk_gated_delta_rule(*parts, **rates, chunk_size=self.own.chunked, use_qk_l2norm_in_kernel=True)
 
 
 class ShortConvolution(nn.Module):

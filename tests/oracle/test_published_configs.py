@@ -21,7 +21,7 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
-from costmodel.importers.huggingface.families import FAMILIES
+from costmodel.importers.huggingface.families import ENCODERS, FAMILIES
 from tests.importers.test_published_files import PUBLISHED as FILES
 from tests.profiles import examples
 
@@ -347,6 +347,27 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
     else:
         made.pop("shared_intermediate_size")
     return made
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_two_encoders_are_the_whole_but_for_how_they_are_compared(name: str) -> None:
+    """Of the logits there is a scale, or a shift too; their product is of all pairs of a batch."""
+    start, of_images, of_text = ENCODERS[name]
+    last = "WithProjection" if start == "CLIP" else ""
+    small = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config: dict[str, Any] = {"model_type": name} | ({"projection_dim": 12} if last else {})
+    config |= {"text_config": {**small, "vocab_size": 30}, "vision_config": {**small, "image_size": 8, "patch_size": 2}}
+    with torch.device("meta"):
+        made = CONFIG_MAPPING[name](**config)
+        whole = getattr(transformers, f"{start}Model")._from_config(made, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter:
+        made = whole(input_ids=meta(3, 5, dtype=torch.int64), pixel_values=meta(3, 3, 8, 8))
+    towers = [build(config | {"architectures": [f"{start}{of}Model{last}"]}, "config") for of in ("Vision", "Text")]
+    costs = [predict(model, batch=3, **seq) for model, seq in zip(towers, ({}, {"seq": 5}), strict=True)]
+    scalars = sum(weight.numel() for weight in whole.parameters() if weight.dim() <= 1 and weight.numel() == 1)
+    assert sum(p.params for p in costs) + scalars == sum(weight.numel() for weight in whole.parameters())
+    pairs = 2 * 3 * 3 * made.text_embeds.shape[-1]
+    assert sum(p.flops.forward for p in costs) + pairs == counter.get_total_flops()
 
 
 LOST = {name for name in FILES if "t5" in name and not FILES[name].get("tie_word_embeddings", True)}
