@@ -64,4 +64,4 @@ def _given(model: TransformerSpec, distances: Distances, x: Tensor, of: Tensor, 
     b, h, t, _ = x.shape
     scores = Matmul()(x, TransposeLast()(of), name=name)
     index = Made((1, 1, t, t), "index", 2)(distances.of_pairs, name=f"{name}_index")
-    return Chosen((b, h, t, t))(scores, index.view((b, h, t, t), (0, 0, t, 1)), name=f"{name}_of_pairs")
+    return Chosen((b, h, t, t), whole=True)(scores, index.view((b, h, t, t), (0, 0, t, 1)), name=f"{name}_of_pairs")

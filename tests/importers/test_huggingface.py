@@ -294,6 +294,13 @@ CARDS: list[tuple[dict[str, Any], str]] = [
         "23.6",
     ),
     (
+        common("deberta-v2", 128100, 768, 3072, 12, 12, attention_probs_dropout_prob=0.1, hidden_act="gelu")
+        | {"hidden_dropout_prob": 0.1, "max_position_embeddings": 512, "relative_attention": True, "type_vocab_size": 0}
+        | {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p"}
+        | {"max_relative_positions": -1, "position_biased_input": False, "layer_norm_eps": 1e-7},
+        "0.185",
+    ),
+    (
         sized("qwen3_vl", text_config=common("qwen3_vl_text", 151936, 2560, 9728, 36, 32, num_key_value_heads=8))
         | {"tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17]}},
         "4.02",
@@ -408,6 +415,11 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
             "model_type 'bert' is not",
         ),
         (sized("siglip", architectures=["Siglip"]), "siglip: architectures: ['Siglip'] is not one of ['SiglipModel'],"),
+        (sized("deberta-v2", conv_kernel_size=3), "deberta-v2: conv_kernel_size=3 changes the cost"),
+        (sized("deberta-v2", relative_attention=True), "relative_attention is true, and pos_att_type names no scores"),
+        (sized("deberta-v2", pos_att_type=3), "pos_att_type 3 is not a text or a list of names"),
+        (sized("deberta-v2", norm_rel_ebd="layer_norm"), "norm_rel_ebd is of distances, and relative_attention is"),
+        (sized("deberta-v2", embedding_size=128), "embedding_size 128 is not hidden_size"),
         (sized("gemma3", text_config=3), "gemma3: text_config: 3 is not a mapping"),
         (sized("llava", text_config={"model_type": "rwkv"}), "llava: its language model is of model_type 'rwkv'"),
         (sized("llava", text_config={"model_type": []}), "llava: its language model is of model_type []"),

@@ -211,9 +211,9 @@ MPNET = Family(
 
 def disentangled(config: Config, made: dict[str, Any]) -> None:
     """Distances beside tokens, by the scores that are named; all are divided by the root of how many there are."""
-    named = config["pos_att_type"] or ()
-    named = [part.strip() for part in named.lower().split("|")] if isinstance(named, str) else list(named)
-    if not all(isinstance(part, str) for part in named):
+    named = config["pos_att_type"] or []
+    named = [part.strip() for part in named.lower().split("|")] if isinstance(named, str) else named
+    if not isinstance(named, list) or not all(isinstance(part, str) for part in named):
         raise SpecError(
             f"pos_att_type {shown(config['pos_att_type'])} is not a text or a list of names", ("pos_att_type",)
         )
