@@ -187,7 +187,9 @@ def _without(x: Tensor, axis: int) -> Shape:
 
 def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
     """What is made of a token to choose by, with a norm if the state space has one within."""
-    return Rmsnorm()(x, name=f"{name}_norm") if spec.placed == "inner" else x
+    if spec.placed not in ("inner", "weightless"):
+        return x
+    return Rmsnorm(affine=spec.placed == "inner")(x, name=f"{name}_norm")
 
 
 def _with_axis(x: Tensor) -> Shape:

@@ -294,6 +294,12 @@ CARDS: list[tuple[dict[str, Any], str]] = [
         "23.6",
     ),
     (
+        sized("falcon_mamba", vocab_size=65024, hidden_size=4096, num_hidden_layers=64, state_size=16, expand=16)
+        | {"intermediate_size": 8192, "time_step_rank": 256, "tie_word_embeddings": False, "mixer_rms_eps": 1e-6}
+        | {"use_mambapy": False, "use_bias": False, "use_conv_bias": True, "architectures": ["FalconMambaForCausalLM"]},
+        "7.27",
+    ),
+    (
         common("deberta-v2", 128100, 768, 3072, 12, 12, attention_probs_dropout_prob=0.1, hidden_act="gelu")
         | {"hidden_dropout_prob": 0.1, "max_position_embeddings": 512, "relative_attention": True, "type_vocab_size": 0}
         | {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p"}

@@ -81,8 +81,9 @@ class Mamba(nn.Module):
         self.conv = Causal(own.width, own.convolution, own.convolution_bias)
         self.act = models.activated(own.activation)
         self.selection = nn.Linear(own.width, sum(self.parts), bias=False)
-        normed = own.placed == "inner"
-        self.norms = nn.ModuleList(models.RMSNorm(n, device) if normed else nn.Identity() for n in self.parts)
+        normed, affine = own.placed in ("inner", "weightless"), own.placed == "inner"
+        norms = (models.RMSNorm(n, device, affine=affine) if normed else nn.Identity() for n in self.parts)
+        self.norms = nn.ModuleList(norms)
         self.step = nn.Parameter(torch.empty(own.width, own.ranked))
         self.decay = nn.Parameter(torch.empty(own.width, own.state))
         self.step_bias, self.skip = (nn.Parameter(torch.empty(own.width)) for _ in range(2))
@@ -180,7 +181,7 @@ def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         fields |= {"kind": "mamba", "rank": draw(st.none() | st.integers(1, 4))}
         fields |= dict.fromkeys(("head_size", "groups", "chunk"))
-        fields["norm"] = draw(st.sampled_from([None, "inner", "none"]))
+        fields["norm"] = draw(st.sampled_from([None, "inner", "weightless", "none"]))
     return {f"state_space.{name}": value for name, value in fields.items()}
 
 

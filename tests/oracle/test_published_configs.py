@@ -344,7 +344,7 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
         made |= {"linear_conv_kernel_dim": st.integers(1, 4), "shared_expert_intermediate_size": st.integers(1, 9)}
     if family == "lfm2":
         made |= {"intermediate_size": st.integers(2, 20)}
-    if family == "mamba":
+    if family in ("mamba", "falcon_mamba"):
         made |= {"intermediate_size": st.just(2 * width)}
     if family in TYPES:
         kinds = st.lists(st.sampled_from(TYPES[family]), min_size=layers, max_size=layers)
@@ -442,7 +442,18 @@ def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: 
 SERVED = ("gpt2", "llama", "gemma3_text", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
-RECURRENT = ("mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "jamba", "lfm2", "qwen3_next")
+RECURRENT = (
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "bamba",
+    "granitemoehybrid",
+    "nemotron_h",
+    "falcon_h1",
+    "jamba",
+    "lfm2",
+    "qwen3_next",
+)
 """Families that keep states of fixed size, beside keys and values or without."""
 
 
@@ -488,7 +499,7 @@ def test_a_step_after_a_prefill_costs_the_same_with_states(family: str) -> None:
         config["architectures"] = [FAMILIES[family].headed[0]]
         model = build(config, "config")
         # The package's hybrids ask their cache how long it is, which one without attention cannot tell.
-        assume(family in ("mamba", "mamba2") or any(variant.attends for variant in model.pattern))
+        assume(family in ("mamba", "mamba2", "falcon_mamba") or any(variant.attends for variant in model.pattern))
         first = predict(model, batch=batch, mode="prefill", seq=past)
         then = predict(model, batch=batch, mode="prefill", past=past + 1, seq=tokens)
         found = (first.flops.forward, first.memory.cache, then.flops.forward, then.memory.cache)

@@ -23,7 +23,6 @@ def _each(names: str, why: str) -> dict[str, str]:
 
 
 NOT_MODELLED: dict[str, str] = {
-    "falcon_mamba": "the norms within its state spaces have no weights, which no state space here has",
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
