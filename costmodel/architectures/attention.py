@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.kv_cache import Cache
@@ -11,7 +11,7 @@ from costmodel.architectures.mla import absorbed, projected
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Tensor, contiguous_strides
+from costmodel.graph.tensor import Call, Tensor, contiguous_strides
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
@@ -56,6 +56,7 @@ class Tables:
         self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
         self.composed = setting.kernel == "eager" or self.fallback
         lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
+        lacking["disentangled scores"] = model.disentangled is not None
         for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
             raise SettingError(f"attention={setting.kernel!r} has no {name}, as {model.title} needs: use 'eager'")
         if unequal and setting.kernel == "flash" and run.device == "gpu":
@@ -78,6 +79,11 @@ class Tables:
         self.buckets = self.run.buffer(shape, "index", self.run.within("relative_buckets")) if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
+        self.distances: Any = None
+        if model.disentangled is not None:
+            from costmodel.architectures.disentangled import Distances
+
+            self.distances = Distances(model, run, seq)
 
     def keys(self, window: int | None) -> int:
         """Keys that scores are computed of."""
@@ -134,6 +140,7 @@ class Mixer:
         past = tables.past
         self.pairs = visible_pairs(seq, causal=model.causal, window=window, past=past) if masked else self.every
         self.mask = tables.mask(window) if memory is None else None
+        self.stored: dict[str, Any] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
@@ -191,6 +198,9 @@ class Mixer:
                 name: Linear(n * size, bias=biases[name])(x if name == "query" else source, name=name)
                 for name, n in widths.items()
             }
+            if model.disentangled is not None and self.memory is None:
+                calls = {call.name.rpartition(".")[2]: call for call in x.run.block.entries if isinstance(call, Call)}
+                self.stored = {name: calls[name].stored for name in ("query", "key")}
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
@@ -236,6 +246,7 @@ class Mixer:
             key = RepeatHeads(times)(key, name="repeat_key")
             value = RepeatHeads(times)(value, name="repeat_value")
         visible = (self.pairs, self.every) if tables.setting.pairs == "visible" else None
+        content = key
         key = TransposeLast()(key)
         if tables.fallback:
             root = Scale(math.sqrt(model.score_factor))
@@ -251,6 +262,11 @@ class Mixer:
             scores = Add()(scores, slopes, name="add_alibi")
         if bias is not None:
             scores = Add()(scores, bias, name="add_relative")
+        if tables.distances is not None and self.memory is None:
+            from costmodel.architectures.disentangled import biases
+
+            made = biases(model, tables.distances, query, content, self.stored)
+            scores = Add()(scores, made, name="add_disentangled")
         if self.mask is not None:
             scores = Mask()(scores, self.mask)
         weights = Softmax()(Sink()(scores) if model.sinks else scores)

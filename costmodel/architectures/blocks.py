@@ -11,6 +11,7 @@ from itertools import groupby
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
+from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.graph.run import Run, Shared
@@ -63,26 +64,26 @@ def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayer
     attention = Mixer(model, tables, variant) if variant.attends else None
     if not variant.mixes:
         return {} if attention is None else {"attention": attention}
-    other = _other_mixer(model)
+    other = _other_mixer(model, States(tables.cache))
     if attention is None:
         return {model.mixer_name: other}
     return {"mixers": lambda x: Add()(other(x), attention(x), name="add_mixers")}
 
 
-def _other_mixer(model: TransformerSpec) -> Callable[[Tensor], Tensor]:
+def _other_mixer(model: TransformerSpec, states: States) -> Callable[[Tensor], Tensor]:
     """What mixes tokens beside attention; what is not used is not loaded."""
     if model.state_space is not None:
         from costmodel.architectures.state_space import state_space
 
-        return partial(state_space, model.state_space)
+        return partial(state_space, model.state_space, states)
     if model.gated_delta is not None:
         from costmodel.architectures.gated_delta import gated_delta
 
-        return partial(gated_delta, model.gated_delta)
+        return partial(gated_delta, model.gated_delta, states)
     from costmodel.architectures.short_convolution import short_convolution
 
     assert model.short_convolution is not None
-    return partial(short_convolution, model.short_convolution)
+    return partial(short_convolution, model.short_convolution, states)
 
 
 def _parallel(model: TransformerSpec, x: Tensor, sublayers: Sublayers) -> Tensor:

@@ -8,8 +8,9 @@ to chunk one after another (`DeltaScan`). The composition is that of ``torch_chu
 from __future__ import annotations
 
 from costmodel.architectures.activations import activation
+from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import GatedDelta
-from costmodel.architectures.state_space import causal, column, parameter, permuted, reshaped, upper
+from costmodel.architectures.state_space import STATE, causal, column, parameter, permuted, reshaped, typed, upper
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides
 from costmodel.layers.activation import Sigmoid, Silu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Subtract
@@ -24,7 +25,7 @@ from costmodel.layers.shape import Copied, Join, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div
 
 
-def gated_delta(spec: GatedDelta, x: Tensor) -> Tensor:
+def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width)."""
     b, t, d = x.shape
     keys, heads, k, v = spec.grouped, spec.heads, spec.key_size, spec.value_size
@@ -42,7 +43,7 @@ def gated_delta(spec: GatedDelta, x: Tensor) -> Tensor:
         )
         parts = [reshaped(y, (b, t, n)) for y, n in ((query, keys * k), (key, keys * k), (value, heads * v))]
         y = TransposeLast()(Join()(*parts, name="mixed"))
-        y = TransposeLast()(activation(spec.activation)(causal(y, spec.convolution, bias=False)), name="tokens")
+        y = TransposeLast()(activation(spec.activation)(causal(y, spec.convolution, states, bias=False)), name="tokens")
         query, key, value = (
             reshaped(Slice(n * size, start)(y, name=f"mixed_{name}"), (b, t, n, size))
             for name, n, size, start in (
@@ -56,22 +57,46 @@ def gated_delta(spec: GatedDelta, x: Tensor) -> Tensor:
         step = Pointwise("softplus")(Add()(decay, parameter(x.run, "step_bias", heads), name="add_step_bias"))
         decay = Multiply()(rate, step, name="decays")
         with x.run.part("core"):
-            y = _rule(spec, query, key, value, decay, learning)
+            y = (_step if states.steps(t) else _rule)(spec, states, query, key, value, decay, learning)
         y = Rmsnorm()(reshaped(y, (b * t * heads, v)), name="norm")
         y = Multiply()(y, Silu()(reshaped(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
         return Linear(d, bias=False)(y.view((b, t, heads * v), None), name="out")
 
 
-def _rule(spec: GatedDelta, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, learning: Tensor) -> Tensor:
-    """Of tokens by heads (b, T, heads, d), decays and learning rates (b, T, heads): (b, T, heads, d_v)."""
-    (b, t, h, v), k, n = value.shape, spec.key_size, spec.chunked
-    c = ceil_div(t, n)
+def _by_head(
+    spec: GatedDelta, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, learning: Tensor
+) -> tuple[Tensor, ...]:
+    """The same as (b, heads, T, d) and (b, heads, T), queries and keys of length one."""
+    (b, t, h, _), k = value.shape, spec.key_size
     if query.shape[2] != h:
         query, key = (Copied((b, t, h, k))(y, name=f"repeat_{name}") for name, y in (("query", query), ("key", key)))
     query, key, value = (permuted(y, (0, 2, 1, 3)) for y in (query, key, value))
     decay, learning = (permuted(y, (0, 2, 1)) for y in (decay, learning))
-    query = Scale(0.1)(_unit(query, "query"), name="scale_query")
-    key = _unit(key, "key")
+    return Scale(0.1)(_unit(query, "query"), name="scale_query"), _unit(key, "key"), value, decay, learning
+
+
+def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
+    """As `_rule`, of one token after others: the state is read and written by products of numbers and sums."""
+    query, key, value, decay, learning = _by_head(spec, *parts)
+    (b, h, _, v), k = value.shape, spec.key_size
+    state = states.earlier(value.run, (b, h, k, v), "state", STATE)
+    assert state is not None
+    query, key = (column(y.view((b, h, k), None)) for y in (query, key))
+    decay = column(Pointwise("exp")(decay, name="exp_decay"))
+    moved = Multiply()(state, decay, name="kept_state")
+    held = Reduce("sum", (b, h, 1, v))(Multiply()(moved, key, name="read_keys"), name="held")
+    error = Multiply()(Subtract()(value, held, name="error"), column(learning), name="learnt_error")
+    moved = Add()(moved, Multiply()(key, error, name="written"), name="moved_state")
+    states.keep(moved, state, "state", STATE)
+    y = Reduce("sum", (b, h, 1, v))(Multiply()(moved, query, name="read"), name="mixed")
+    return permuted(typed(y, value.dtype, "read_type"), (0, 2, 1, 3))
+
+
+def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
+    """Of tokens by heads (b, T, heads, d), decays and learning rates (b, T, heads): (b, T, heads, d_v)."""
+    query, key, value, decay, learning = _by_head(spec, *parts)
+    (b, h, t, v), k, n, run = value.shape, spec.key_size, spec.chunked, value.run
+    c = ceil_div(t, n)
     whole = c * n == t
     query, key, value, learning, decay = (
         (Copied(y.shape, ordered=True) if whole else Padded((b, h, c * n, *y.shape[3:])))(y, name=f"pad_{name}")
@@ -100,8 +125,15 @@ def _rule(spec: GatedDelta, query: Tensor, key: Tensor, value: Tensor, decay: Te
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="exp_left")
     key = Multiply()(key, column(left), name="left_keys")
     passed = column(Pointwise("exp")(last, name="exp_last"))
-    y = DeltaScan()(values, faded, query, scores, key, passed)
-    y = Slice(t, axis=2)(reshaped(y, (b, h, c * n, v)), name="crop")
+    if states.cache is None:
+        states.note(run, (b, h, k, v), "state", STATE)
+        y = reshaped(DeltaScan()(values, faded, query, scores, key, passed), (b, h, c * n, v))
+    else:
+        first = states.earlier(run, (b, h, k, v), "state", STATE)
+        begins = () if first is None else (typed(first, values.dtype, "first_state"),)
+        y = DeltaScan(keeps=True)(values, faded, query, scores, key, passed, *begins)
+        states.keep(Slice(k, c * n, axis=2)(y, name="last_state"), first, "state", STATE)
+    y = Slice(t, axis=2)(y, name="crop")
     return permuted(y, (0, 2, 1, 3))
 
 

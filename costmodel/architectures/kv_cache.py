@@ -1,12 +1,13 @@
-"""What decoding keeps of each token: keys and values, or the latent that they are made from."""
+"""What decoding keeps: keys and values of each token, or the latent they are made from; or a state of fixed size."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from costmodel.graph.tensor import Tensor
+from costmodel.graph.run import Run
+from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.kv_cache import Append, Insert
-from costmodel.symbolic.sizes import ceil_div, minimum
+from costmodel.symbolic.sizes import ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype
 from costmodel.training.settings import CacheName
 
@@ -29,12 +30,13 @@ class Cache(NamedTuple):
 
     def seen(self, tokens: int, window: int | None) -> int:
         """Keys that so many new tokens attend to, masks aside: theirs, and those kept of earlier ones."""
-        if window is None or not self._has_past:
+        if window is None or not self.has_past:
             return self.past + tokens
         return minimum(self.past, window - 1) + tokens
 
     @property
-    def _has_past(self) -> bool:
+    def has_past(self) -> bool:
+        """Whether there are earlier tokens."""
         return type(self.past) is not int or self.past > 0
 
     def extended(self, x: Tensor, name: str, window: int | None = None) -> Tensor:
@@ -45,7 +47,7 @@ class Cache(NamedTuple):
         token = features if len(rest) == 1 else rest[1] * features
         if self.kind == "dynamic":
             kept = Append(self.dtype, scales, lasting=True)
-            if not self._has_past:
+            if not self.has_past:
                 y = kept(x, name=name)
             else:
                 held = self.past if window is None else minimum(self.past, window)
@@ -60,4 +62,43 @@ class Cache(NamedTuple):
         memory = x.run.cache((*rest, room, features), dtype, name, scales)
         x.run.keep(memory.storage, token)
         y = Insert(self.seen(length, window))(memory, x, name=name)
-        return y if self._has_past else x  # attention over new tokens alone reads them as they were made
+        return y if self.has_past else x  # attention over new tokens alone reads them as they were made
+
+
+class States(NamedTuple):
+    """How a pass keeps states of fixed size, which all tokens so far have left; cache: None where none is kept.
+
+    Memory of the first pass is made there, by a static or paged cache before; later ones write in place, whatever the
+    cache (LinearAttentionLayer of transformers).
+    """
+
+    cache: Cache | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether earlier tokens have left a state."""
+        return self.cache is not None and self.cache.has_past
+
+    def steps(self, tokens: int) -> bool:
+        """Whether the pass is of one more token, by which the state is moved on without a scan."""
+        return self.begun and tokens == 1
+
+    def earlier(self, run: Run, shape: Shape, name: str, dtype: Dtype) -> Tensor | None:
+        """What earlier tokens have left, if there are any."""
+        return run.cache(shape, dtype, name) if self.begun else None
+
+    def keep(self, new: Tensor, earlier: Tensor | None, name: str, dtype: Dtype) -> None:
+        """Keep a state (..., n, d) from here on, in the place of the earlier one."""
+        assert self.cache is not None
+        run = new.run
+        if earlier is None and self.cache.kind == "dynamic":
+            kept = Append(dtype, lasting=True)(new, name=name)
+        else:
+            kept = run.cache(new.shape, dtype, name) if earlier is None else earlier
+            Insert(new.shape[-2])(kept, new, name=name)
+        run.keep(kept.storage, 0)
+
+    def note(self, run: Run, shape: Shape, name: str, dtype: Dtype) -> None:
+        """Without a cache, what decoding would keep: the memory is noted beside the pass."""
+        if not run.training:
+            run.keep(run.storage(product(shape), "activation", "cache", name, dtype), 0)

@@ -35,10 +35,10 @@ class StateSpace(Description):
     activation: ActivationName = Field(default="silu", description="activation after that convolution")
     bias: bool = Field(default=False, description="bias in the projection into the state space")
     output_bias: bool | None = Field(default=None, description="bias in the projection out of it (default: as into)")
-    norm: Literal["after", "before", "inner", "none"] | None = Field(
+    norm: Literal["after", "before", "inner", "weightless", "none"] | None = Field(
         default=None,
         description="norm after the gate or before it, in each group; inner: of time steps and of what writes and "
-        "reads, in mamba alone (default: after; in mamba none)",
+        "reads, in mamba alone; weightless: the same without weights (default: after; in mamba none)",
     )
     pattern: Pattern = Field(default=ALL, description="which blocks have a state space, over and over (default: all)")
 
@@ -49,12 +49,14 @@ class StateSpace(Description):
                 if getattr(self, name) is not None:
                     raise ValueError(f"state_space.{name} is of kind 'mamba2': leave it out, or change the kind")
             if self.norm in ("after", "before"):
-                raise ValueError(f"state_space.norm {self.norm!r} is of kind 'mamba2': use 'inner' or 'none'")
+                raise ValueError(
+                    f"state_space.norm {self.norm!r} is of kind 'mamba2': use 'inner', 'weightless' or 'none'"
+                )
             return self
         if self.rank is not None:
             raise ValueError("state_space.rank is of kind 'mamba': leave it out, or change the kind")
-        if self.norm == "inner":
-            raise ValueError("state_space.norm 'inner' is of kind 'mamba': use 'after', 'before' or 'none'")
+        if self.norm in ("inner", "weightless"):
+            raise ValueError(f"state_space.norm {self.norm!r} is of kind 'mamba': use 'after', 'before' or 'none'")
         if self.width % self.head_features:
             raise ValueError(
                 f"state_space.head_size {int(self.head_features)} does not divide state_space.width {int(self.width)}: "
@@ -93,7 +95,7 @@ class StateSpace(Description):
         return ceil_div(self.width, 32) if self.rank is None else self.rank
 
     @property
-    def placed(self) -> Literal["after", "before", "inner", "none"]:
+    def placed(self) -> Literal["after", "before", "inner", "weightless", "none"]:
         """Where the norm is."""
         usual = "after" if self.kind == "mamba2" else "none"
         return usual if self.norm is None else self.norm

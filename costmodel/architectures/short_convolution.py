@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import ShortConvolution
 from costmodel.architectures.state_space import causal
 from costmodel.graph.tensor import Tensor
@@ -10,12 +11,12 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Copied, Slice, TransposeLast
 
 
-def short_convolution(spec: ShortConvolution, x: Tensor) -> Tensor:
+def short_convolution(spec: ShortConvolution, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width): gated before the convolution and after it."""
     _, _, d = x.shape
     with x.run.scope("short_convolution"):
         joint = TransposeLast()(Linear(3 * d, bias=spec.bias)(x, name="in"))
         before, after, y = (Slice(d, n * d, axis=1)(joint, name=name) for n, name in enumerate(("gate", "open", "x")))
-        y = causal(Multiply()(before, y, name="gated"), spec.size, bias=spec.bias)
+        y = causal(Multiply()(before, y, name="gated"), spec.size, states, bias=spec.bias)
         y = TransposeLast()(Multiply()(after, y, name="opened"), name="tokens")
         return Linear(d, bias=spec.bias)(Copied(y.shape)(y, name="in_order"), name="out")

@@ -76,6 +76,26 @@ class Latent(Description):
     value_head_size: Size | None = Field(default=None, description="features of a value (default: the head size)")
 
 
+class Disentangled(Description):
+    """Trained distances between tokens, of which keys and queries are made as of tokens (He et al. 2021, DeBERTa)."""
+
+    FIRST: ClassVar[str] = "size"
+
+    size: Size = Field(description="distances that are told apart, each way")
+    shared: bool = Field(default=True, description="made into keys and queries by the tokens' projections")
+    to_position: bool = Field(default=True, description="scores of a token's query and a distance's key")
+    to_content: bool = Field(default=True, description="scores of a token's key and a distance's query")
+    norm: bool = Field(default=True, description="norm of the distances' embeddings")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not (self.to_position or self.to_content):
+            raise ValueError(
+                "disentangled.to_position and disentangled.to_content are both false: leave disentangled out"
+            )
+        return self
+
+
 class Experts(Description):
     """MLPs among which a router chooses some for each token (Shazeer et al. 2017)."""
 
@@ -239,6 +259,7 @@ class TransformerSpec(Architecture):
         "window.size": "w",
         "position_rows": "n_pos",
         "relative_buckets": "n_b",
+        "disentangled.size": "n_d",
         "embedding_width": "d_e",
         "segments": "n_seg",
         "classes.count": "C",
@@ -286,6 +307,9 @@ class TransformerSpec(Architecture):
         default=None, description="distances that those tell apart (default: 32); beside learned positions: biases too"
     )
     relative_shared: bool = Field(default=True, description="one table of those for all blocks, or each has its own")
+    disentangled: Annotated[PartOf[Disentangled], part_of(Disentangled)] = Field(
+        default=ABSENT, description="trained distances that scores are made of too (default: none)"
+    )
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
     rotary: Annotated[PartOf[Rotary], part_of(Rotary)] = Field(
         default=ABSENT, description="what rotary positions turn (default: all features of a head, in all blocks)"
@@ -415,6 +439,7 @@ class TransformerSpec(Architecture):
         if self.pooler is not None and self.classes is not None and self.classes.told_by != "first":
             raise ValueError(f"a pooler is over the first token: classes.told_by {self.classes.told_by!r} takes none")
         self._check_latent()
+        self._check_disentangled()
         self._check_sublayers()
         if self.relative_buckets is not None and not self.by_distance:
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
@@ -452,6 +477,22 @@ class TransformerSpec(Architecture):
         for field, value in needs.items():
             if getattr(self, field) != value:
                 raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
+
+    def _check_disentangled(self) -> None:
+        if self.disentangled is None:
+            return
+        needs = {
+            "causal": False,
+            "fused_qkv": False,
+            "kv_heads": None,
+            "latent": None,
+            "query_key_norm": None,
+            "qkv_clip": None,
+            "attention_gate": False,
+        }
+        for field, value in needs.items():
+            if getattr(self, field) != value:
+                raise ValueError(f"disentangled needs {field}: {'false' if value is False else 'null'}")
 
     def _check_sublayers(self) -> None:
         others = [name for name in MIXERS if getattr(self, name) is not None]

@@ -6,17 +6,22 @@ composition is that of ``torch_forward`` in `transformers`, operator by operator
 backward are its own: 2bcQ²hn + 2bcQ²hp + 2·2bcQhnp + 2bh(c + 1)²pn for b sequences, of which the last rounds up to
 whole chunks. The state space is computed in fp32 there and in the type of the rest here. Mamba goes from token to
 token, and its state space is one layer (`SelectiveScan`).
+
+Decoding keeps the inputs of the convolution's last tokens, and the state, in fp32. One more token moves the state on by
+products of numbers, without a scan (``selective_state_update``).
 """
 
 from __future__ import annotations
 
 from costmodel.architectures.activations import activation
+from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
 from costmodel.layers.activation import Silu
 from costmodel.layers.arithmetic import Add, Multiply, Subtract
 from costmodel.layers.attention import Mask
+from costmodel.layers.cast import Cast
 from costmodel.layers.conv import Convolve
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Made, Parameter
@@ -25,24 +30,50 @@ from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.reduction import Cumulate
 from costmodel.layers.resize import Padded
 from costmodel.layers.scan import SelectiveScan
-from costmodel.layers.shape import Copied, Joined, Part, Slice, TransposeLast
+from costmodel.layers.shape import Copied, Join, Joined, Part, Slice, TransposeLast
 from costmodel.symbolic.sizes import ceil_div, exact_div, product
+from costmodel.training.dtypes import Dtype
+
+STATE: Dtype = "fp32"
+"""The type that decoding keeps a state in, whatever is computed in: errors of every step add up in it."""
 
 
-def state_space(spec: StateSpace, x: Tensor) -> Tensor:
+def state_space(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width)."""
     with x.run.scope("state_space"):
-        return (_mamba2 if spec.kind == "mamba2" else _mamba)(spec, x)
+        return (_mamba2 if spec.kind == "mamba2" else _mamba)(spec, states, x)
 
 
-def causal(x: Tensor, size: int, *, bias: bool) -> Tensor:
-    """(batch, channels, T) → the same: each channel by itself over the `size` last tokens, padded on both sides."""
+def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
+    """(batch, channels, T) → the same: each channel by itself over the `size` last tokens, padded on both sides.
+
+    Decoding keeps as many tokens, and pads a first pass of fewer; one more token is not padded, and two places are made
+    for it (``causal_conv1d_update`` of transformers).
+    """
     b, channels, t = x.shape
-    wide = Convolve((b, channels, t + size - 1), (channels, 1, size), bias, channels)(x, name="convolution")
-    return Slice(t)(wide, name="causal")
+    weight, kept = (channels, 1, size), (b, channels, size)
+    if states.cache is None:
+        states.note(x.run, kept, "convolution_state", x.dtype)
+        wide = Convolve((b, channels, t + size - 1), weight, bias, channels)(x, name="convolution")
+        return Slice(t)(wide, name="causal")
+    earlier = states.earlier(x.run, kept, "convolution_state", x.dtype)
+    if earlier is not None:
+        x = Join()(earlier, x, name="join_tokens")
+    elif t < size:
+        x = Padded(kept)(x, name="pad_tokens")
+    seen = x.shape[2]
+    states.keep(Slice(size, seen - size)(x, name="last_tokens"), earlier, "convolution_state", x.dtype)
+    places, end = (seen - size + 1, 2) if states.steps(t) else (seen + size - 1, seen)
+    wide = Convolve((b, channels, places), weight, bias, channels)(x, name="convolution")
+    return Slice(t, end - t)(wide, name="causal")
 
 
-def _mamba2(spec: StateSpace, x: Tensor) -> Tensor:
+def typed(x: Tensor, dtype: Dtype, name: str) -> Tensor:
+    """`x` in a type: itself, if it is so already."""
+    return x if x.dtype == dtype else Cast(dtype)(x, name=name)
+
+
+def _mamba2(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     b, t, d = x.shape
     inner, h, g, n = spec.width, spec.heads, spec.grouped, spec.state
     mixed = inner + 2 * g * n
@@ -50,7 +81,7 @@ def _mamba2(spec: StateSpace, x: Tensor) -> Tensor:
     gate = Slice(inner)(joint, name="gate")
     steps = Slice(h, inner + mixed)(joint, name="steps")
     y = TransposeLast()(Slice(mixed, inner)(joint, name="mixed"))
-    y = activation(spec.activation)(causal(y, spec.convolution, bias=spec.convolution_bias))
+    y = activation(spec.activation)(causal(y, spec.convolution, states, bias=spec.convolution_bias))
     y = TransposeLast()(y, name="tokens")
     values = reshaped(Slice(inner)(y, name="values"), (b, t, h, spec.head_features))
     writes, reads = (
@@ -58,17 +89,17 @@ def _mamba2(spec: StateSpace, x: Tensor) -> Tensor:
         for name, start in (("writes", inner), ("reads", inner + g * n))
     )
     with x.run.part("core"):
-        y = _scan(spec, values, steps, writes, reads)
+        y = (_step if states.steps(t) else _scan)(spec, states, values, steps, writes, reads)
     y = _gated(spec, reshaped(y, (b, t, inner)), gate)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
 
 
-def _mamba(spec: StateSpace, x: Tensor) -> Tensor:
+def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     b, t, d = x.shape
     inner, n, rank = spec.width, spec.state, spec.ranked
     joint = TransposeLast()(Linear(2 * inner, bias=spec.bias)(x, name="in"))
     y, gate = (Slice(inner, start, axis=1)(joint, name=name) for name, start in (("values", 0), ("gate", inner)))
-    y = activation(spec.activation)(causal(y, spec.convolution, bias=spec.convolution_bias))
+    y = activation(spec.activation)(causal(y, spec.convolution, states, bias=spec.convolution_bias))
     tokens = TransposeLast()(y, name="tokens")
     made = Linear(rank + 2 * n, bias=False)(tokens, name="selection")
     parts = {"steps": (rank, 0), "writes": (n, rank), "reads": (n, rank + n)}
@@ -80,22 +111,85 @@ def _mamba(spec: StateSpace, x: Tensor) -> Tensor:
     steps = Linear(inner, bias=False)(steps, name="step")
     steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
     with x.run.part("core"):
-        steps = Add()(steps, column(parameter(x.run, "step_bias", inner)), name="add_step_bias")
-        steps = column(Pointwise("softplus")(steps, name="softplus"))
-        decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
-        decay = Pointwise("exp")(decay, name="decayed")
-        written = Multiply()(steps, writes.view((b, 1, t, n), _with_axis(writes)), name="stepped_writes")
-        written = Multiply()(written, column(y), name="written")
-        scanned = SelectiveScan()(decay, written, reads)
-        skipped = Multiply()(y, column(parameter(x.run, "skip", inner)), name="skipped")
-        y = Add()(scanned, skipped, name="add_skipped")
-    y = TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
+        y = (_select if states.steps(t) else _scan_selected)(spec, states, y, gate, rates, steps, writes, reads)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
+
+
+def _scan_selected(
+    spec: StateSpace,
+    states: States,
+    y: Tensor,
+    gate: Tensor,
+    rates: Tensor,
+    steps: Tensor,
+    writes: Tensor,
+    reads: Tensor,
+) -> Tensor:
+    """Of values, gates and time steps (b, width, T), rates (width, n), and what writes and reads states (b, T, n).
+
+    Returns (b, T, width).
+    """
+    (b, inner, t), n, run = y.shape, spec.state, y.run
+    shape = (b, inner, n)
+    first = states.earlier(run, shape, "state", STATE)
+    steps = Add()(steps, column(parameter(run, "step_bias", inner)), name="add_step_bias")
+    steps = column(Pointwise("softplus")(steps, name="softplus"))
+    decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
+    decay = Pointwise("exp")(decay, name="decayed")
+    written = Multiply()(steps, writes.view((b, 1, t, n), _with_axis(writes)), name="stepped_writes")
+    written = Multiply()(written, column(y), name="written")
+    begins = () if first is None else (typed(first, decay.dtype, "first_state"),)
+    if states.cache is None:
+        states.note(run, shape, "state", STATE)
+        scanned = SelectiveScan()(decay, written, reads)
+    else:
+        whole = SelectiveScan(keeps=True)(decay, written, reads, *begins)
+        states.keep(Slice(n, t)(whole, name="last_state"), first, "state", STATE)
+        scanned = Slice(t)(whole, name="scanned")
+    skipped = Multiply()(y, column(parameter(run, "skip", inner)), name="skipped")
+    y = Add()(scanned, skipped, name="add_skipped")
+    return TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
+
+
+def _select(
+    spec: StateSpace,
+    states: States,
+    y: Tensor,
+    gate: Tensor,
+    rates: Tensor,
+    steps: Tensor,
+    writes: Tensor,
+    reads: Tensor,
+) -> Tensor:
+    """As `_scan_selected`, of one token after others."""
+    (b, inner, _), n, run = y.shape, spec.state, y.run
+    y, gate, steps = (x.view((b, inner), _without(x, 2)) for x in (y, gate, steps))
+    writes, reads = (x.view((b, n), _without(x, 1)) for x in (writes, reads))
+    state = states.earlier(run, (b, inner, n), "state", STATE)
+    assert state is not None
+    steps = Add()(steps, parameter(run, "step_bias", inner), name="add_step_bias")
+    steps = column(Pointwise("softplus")(steps, name="softplus"))
+    decay = Pointwise("exp")(Multiply()(steps, rates, name="decays"), name="decayed")
+    written = Multiply()(steps, writes.view((b, 1, n), None), name="stepped_writes")
+    written = Multiply()(written, column(y), name="written")
+    moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
+    states.keep(moved, state, "state", STATE)
+    read = Matmul()(typed(moved, reads.dtype, "read_state"), column(reads), name="read").view((b, inner), None)
+    y = Add()(read, Multiply()(y, parameter(run, "skip", inner), name="skipped"), name="add_skipped")
+    return Multiply()(y, Silu()(gate), name="gated").view((b, 1, inner), None)
+
+
+def _without(x: Tensor, axis: int) -> Shape:
+    """Strides without those of an axis of one."""
+    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    return (*strides[:axis], *strides[axis + 1 :])
 
 
 def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
     """What is made of a token to choose by, with a norm if the state space has one within."""
-    return Rmsnorm()(x, name=f"{name}_norm") if spec.placed == "inner" else x
+    if spec.placed not in ("inner", "weightless"):
+        return x
+    return Rmsnorm(affine=spec.placed == "inner")(x, name=f"{name}_norm")
 
 
 def _with_axis(x: Tensor) -> Shape:
@@ -123,7 +217,37 @@ def parameter(run: Run, name: str, *shape: int) -> Tensor:
     return run.record(Parameter(shape), (), name, None)
 
 
-def _scan(spec: StateSpace, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
+def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
+    """As `_scan`, of one token after others: time steps and decays are of every number of the state."""
+    run, (b, _, h, p), n = x.run, x.shape, spec.state
+    state = states.earlier(run, (b, h, p, n), "state", STATE)
+    assert state is not None
+    x = x.view((b, h, p), _without(x, 1))
+    rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
+    bias, skip = (column(parameter(run, name, h)) for name in ("step_bias", "skip"))
+    steps = steps.view((b, h, p), (*_without(steps, 1), 0))
+    steps = Pointwise("softplus")(Add()(steps, bias, name="add_step_bias"), name="softplus")
+    decay = Multiply()(column(steps), column(column(rates)), name="decays")
+    decay = Pointwise("exp")(decay, name="decayed")
+    writes, reads = (_each_head(y, h, name) for name, y in (("writes", writes), ("reads", reads)))
+    written = Multiply()(column(steps), writes.view((b, h, 1, n), None), name="stepped_writes")
+    written = Multiply()(written, column(x), name="written")
+    moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
+    states.keep(moved, state, "state", STATE)
+    read = typed(moved, reads.dtype, "read_state").view((b * h, p, n), None)
+    y = Matmul()(read, reads.view((b * h, n, 1), None), name="read").view((b, h, p), None)
+    y = Add()(y, Multiply()(x, skip, name="skipped"), name="add_skipped")
+    return y.view((b, 1, h, p), None)
+
+
+def _each_head(x: Tensor, heads: int, name: str) -> Tensor:
+    """Of (b, 1, g, n) each head's, (b, heads, n) in one piece."""
+    b, _, g, n = x.shape
+    x = x.view((b, g, n), _without(x, 1))
+    return reshaped(x, (b * g * n,)) if g == heads else Copied((b, heads, n))(x, name=f"repeat_{name}")
+
+
+def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
     """Of values (b, T, h, p), time steps (b, T, h), and what writes and reads states (b, T, g, n): (b, T, h, p)."""
     run, (b, t, h, p), n, q = x.run, x.shape, spec.state, spec.chunked
     c = ceil_div(t, q)
@@ -151,16 +275,25 @@ def _scan(spec: StateSpace, x: Tensor, steps: Tensor, writes: Tensor, reads: Ten
     last = Slice(1, q - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="decay_left")
     left = Multiply()(writes, column(permuted(left, (0, 2, 3, 1))), name="left_writes")
-    states = contracted("bclhp,bclhn->bchpn", x, left, "states")
-    first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
-    states = Joined((b, c + 1, h, p, n))(first, states, name="join_states")
+    passed = contracted("bclhp,bclhn->bchpn", x, left, "states")
+    earlier = states.earlier(run, (b, h, p, n), "state", STATE)
+    if earlier is None:
+        first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
+    else:
+        first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n), None)
+    passed = Joined((b, c + 1, h, p, n))(first, passed, name="join_states")
     last = last.view((b, h, c), (last.strides or contiguous_strides(last.shape))[:3])
     between = Pointwise("exp")(_sums(Padded((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
     between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)
-    states = contracted("bzch,bzhpn->bchpn", between, states, "pass_on")
-    states = Slice(c, axis=1)(states, name="before")
+    passed = contracted("bzch,bzhpn->bchpn", between, passed, "pass_on")
+    if states.cache is None:
+        states.note(run, (b, h, p, n), "state", STATE)
+    else:
+        final = Slice(1, c, axis=1)(passed, name="final_state")
+        states.keep(final.view((b, h, p, n), _without(final, 1)), earlier, "state", STATE)
+    passed = Slice(c, axis=1)(passed, name="before")
     reached = Pointwise("exp")(total, name="decay_reached")
-    far = contracted("bclhn,bchpn->bclhp", reads, states, "far")
+    far = contracted("bclhn,bchpn->bclhp", reads, passed, "far")
     far = Multiply()(far, column(permuted(reached, (0, 2, 3, 1))), name="decayed_far")
     y = Copied((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
     y = Add()(reshaped(y, (b, c * q, h, p)), skipped, name="add_skipped")

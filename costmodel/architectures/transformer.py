@@ -67,11 +67,11 @@ class Transformer(TransformerSpec):
         """See `Architecture.with_past`."""
         if not self.causal or self.pooler is not None or self.classes is not None:
             return super().with_past(shape, past, last=last)
-        if self.mixer is not None:
-            mode = "prefill" if last else "decode"
+        drafts = 0 if last or shape.seq is None else shape.seq - 1
+        if self.mixer is not None and drafts:
             raise SettingError(
-                f"mode={mode!r} does not apply to {self.title}, whose {self.mixer_name} keeps a state of fixed size in "
-                "place of keys and values, which is not counted: use mode='inference'"
+                f"speculative={drafts} does not apply to {self.title}, whose {self.mixer_name} keeps a state that "
+                "refused drafts cannot be taken out of again: leave it out"
             )
         if past is not None and past + (shape.seq or 1) > self.context:
             raise SettingError(

@@ -17,6 +17,9 @@ class SelectiveScan(Weightless):
     """h' = a·h + u, y = h'·c for each token, from h = 0.
 
     a, u: (batch, channels, T, n), c: (batch, T, n), y: (batch, channels, T). The state h: (batch, channels, n).
+
+    keeps: decoding wants the last state, which is put behind y, (batch, channels, T + n); a fourth input is then the
+    first one. Nothing is differentiated there.
     """
 
     source = (
@@ -25,16 +28,23 @@ class SelectiveScan(Weightless):
     )
     in_lists = False
 
+    keeps: bool = False
+
     def check(self, call: Call) -> None:
-        """a and u alike, c beside."""
-        takes(call, 3)
-        a, u, c = call.inputs
+        """a and u alike, c beside; the first state, if one is given."""
+        first = call.inputs[3:]
+        takes(call, 3 + (self.keeps and len(first) > 0))
+        a, u, c = call.inputs[:3]
+        if first and not first[0].has((*a.shape[:2], a.shape[-1])):
+            raise call.fail("selective_scan takes a first state (batch, channels, n)")
+        refuse_gradients(call, self.keeps)
         if len(a.shape) != 4 or not u.has(a.shape) or not c.has((a.shape[0], *a.shape[2:])):
             raise call.fail("selective_scan takes two of (batch, channels, T, n) and one of (batch, T, n)")
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, T)."""
-        return call.x.shape[:3]
+        """(batch, channels, T), or T + n."""
+        b, channels, t, n = call.x.shape
+        return (b, channels, t + n if self.keeps else t)
 
     def _state(self, call: Call) -> int:
         """Numbers of the state."""
@@ -47,7 +57,7 @@ class SelectiveScan(Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The state's, from the last token to the first, with the first gradient that needs it; each one's own."""
-        a, u, c = call.inputs
+        a, u, c = call.inputs[:3]
         size = call.x.size
         through = LayerFlops(2 * size, 2 * (size - self._state(call)))
         yield Gradient(a, LayerFlops(through.contractions, through.pointwise + size))
@@ -63,15 +73,16 @@ class SelectiveScan(Weightless):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token a product, a sum, and the product with c; then all results are put together."""
-        a, _, c = call.inputs
+        a, _, c, *first = call.inputs
         t, states = a.shape[2], a.bytes
-        yield stream(call, "state", "pointwise", 2 * a.size, 4 * states, states + made_beside(call), 2 * t)
+        read = 4 * states + read_of(first)
+        yield stream(call, "state", "pointwise", 2 * a.size, read, states + made_beside(call), 2 * t)
         yield self._product(call, "", states + c.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token from the last a product for each side, and what goes on to the token before."""
         asked = call.gradients()
-        a, _, c = call.inputs
+        a, _, c = call.inputs[:3]
         t, states = a.shape[2], a.bytes
         for operand, work, _ in asked:
             if operand is c:
@@ -85,7 +96,7 @@ class SelectiveScan(Weightless):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Decays for the state's gradient; the state before each token for theirs, after each for that of c; c."""
-        a, u, c = call.inputs
+        a, u, c = call.inputs[:3]
         t, carried = call.x.shape[2], a.requires_grad or u.requires_grad
         if carried and t > 1:
             yield a
@@ -97,7 +108,14 @@ class SelectiveScan(Weightless):
     def workspace(self, call: Call) -> Workspace:
         """Results until they are stacked and, unless it is kept, the state; backward: a token's part of a gradient."""
         state = 2 * self._state(call) if not call.y.requires_grad else 0
-        return Workspace(call.y.size + state, 2 * call.x.size)
+        b, channels, t, _ = call.x.shape
+        return Workspace(b * channels * t + state, 2 * call.x.size)
+
+
+def refuse_gradients(call: Call, keeps: bool) -> None:
+    """Raise ShapeError for a scan that keeps its last state where something asks for a gradient."""
+    if keeps and call.run.training and any(x.requires_grad for x in call.inputs):
+        raise call.fail(f"{call.kind.kind} keeps its last state in decoding alone, where nothing is differentiated")
 
 
 @layer
@@ -107,6 +125,9 @@ class DeltaScan(Weightless):
     u: (batch, heads, chunks, Q, d_v), w, q, k: (..., Q, d_k), m: (..., Q, Q), a: (..., 1, 1), y as u. The state S:
     (batch, heads, d_k, d_v). The last one is worked out for nothing. All six are made of the same tokens: where
     gradients are told apart, those of u, w, k and a are taken to be needed together.
+
+    keeps: decoding wants the last state, which is put behind y, (batch, heads, chunks·Q + d_k, d_v); a seventh input is
+    then the first one. Nothing is differentiated there.
     """
 
     source = (
@@ -116,18 +137,27 @@ class DeltaScan(Weightless):
     )
     in_lists = False
 
+    keeps: bool = False
+
     def check(self, call: Call) -> None:
-        """Six that fit."""
-        takes(call, 6)
-        u, w, q, m, k, a = call.inputs
+        """Six that fit; the first state, if one is given."""
+        first = call.inputs[6:]
+        takes(call, 6 + (self.keeps and len(first) > 0))
+        u, w, q, m, k, a = call.inputs[:6]
         *outer, n, _ = u.shape
         same = len(u.shape) == 5 and m.has((*outer, n, n)) and a.has((*outer, 1, 1))
         if not same or not (w.shape[:-1] == u.shape[:-1] and q.has(w.shape) and k.has(w.shape)):
             raise call.fail("delta_scan takes (batch, heads, chunks, Q, d_v) and five that fit")
+        if first and not first[0].has((*u.shape[:2], w.shape[-1], u.shape[-1])):
+            raise call.fail("delta_scan takes a first state (batch, heads, d_k, d_v)")
+        refuse_gradients(call, self.keeps)
 
     def output(self, call: Call) -> Tensor:
-        """As u, columns first, as what solves a system leaves them."""
+        """As u, columns first, as what solves a system leaves them; with the last state in rows."""
         *outer, n, v = call.x.shape
+        if self.keeps:
+            b, h, c = outer
+            return call.run.tensor((b, h, c * n + call.inputs[1].shape[-1], v))
         return call.run.tensor(call.x.shape, strides=(*contiguous_strides((*outer, n * v))[:-1], 1, n))
 
     def _sizes(self, call: Call) -> tuple[int, int, int, int, int]:
@@ -151,7 +181,7 @@ class DeltaScan(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Values' and states' with the first gradient that needs them; each one's own."""
         h, c, n, k, v = self._sizes(call)
-        u, w, q, m, key, a = call.inputs
+        u, w, q, m, key, a = call.inputs[:6]
         rows, states = h * c * 2 * n * k * v, h * (c - 1) * 2 * k * v
         through, passed = self._through(call), False
         own = {u: (0, 0), w: (rows, 0), key: (states * n, 0), a: (0, states)}
@@ -181,7 +211,7 @@ class DeltaScan(Weightless):
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Back through the chunks, and a product for each gradient of its own."""
         _, c, n, k, v = self._sizes(call)
-        u, w, q, m, key, a = call.inputs
+        u, w, q, m, key, a = call.inputs[:6]
         asked = {g.operand: g.work for g in call.gradients()}
         if any(x in asked for x in (u, w, key, a)):
             yield self._product(call, "backward values", c, n, v, n)
@@ -199,7 +229,7 @@ class DeltaScan(Weightless):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The state before each chunk and its new values, and what they are multiplied by, but for the last state."""
-        u, w, q, m, key, a = call.inputs
+        u, w, q, m, key, a = call.inputs[:6]
         h, c, n, k, v = self._sizes(call)
         carried = any(x.requires_grad for x in (u, w, key, a))
         if w.requires_grad or q.requires_grad or (a.requires_grad and c > 1):

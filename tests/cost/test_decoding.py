@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.architectures.transformer import Transformer
 from tests.profiles import examples
-from tests.strategies import transformers
+from tests.strategies import mixers, transformers
 
 
 @st.composite
@@ -19,6 +19,8 @@ def questions(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
     """A decoder, and a prefill or a step of it."""
     fields = {"causal": True, "context": 40, "position_rows": None, "pooler": None, "classes": None, "segments": None}
     model = Transformer.of({**draw(transformers()).model_dump(), **fields})
+    if mixed := draw(st.integers(0, 2)) == 0:
+        model = model.with_fields(draw(mixers()))
     settings: dict[str, Any] = {
         "batch": draw(st.integers(1, 3)),
         "precision": draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "int8"])),
@@ -32,7 +34,8 @@ def questions(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
         settings["page_size"] = draw(st.integers(1, 9))
     past = draw(st.integers(1, 20))
     if draw(st.booleans()):
-        return model, {**settings, "mode": "decode", "past": past, "speculative": draw(st.none() | st.integers(1, 4))}
+        drafts = None if mixed else draw(st.none() | st.integers(1, 4))
+        return model, {**settings, "mode": "decode", "past": past, "speculative": drafts}
     seq = draw(st.integers(1, 20))
     return model, {**settings, "mode": "prefill", "seq": seq, "past": draw(st.none() | st.just(past))}
 
@@ -122,6 +125,21 @@ def test_latents_are_kept_once_for_all_heads() -> None:
         p = cm.predict("deepseek-v3", mode="decode", past=99, precision="bf16", latent_attention=latent)
         assert p.kv_bytes_per_token == 61 * 576 * 2
         assert p.memory.cache == 100 * p.kv_bytes_per_token
+
+
+def test_states_stay_as_large_as_they_are() -> None:
+    """Codestral Mamba 7B: 64 layers of 8,192 features, 128 numbers each; convolutions over 4 tokens of 10,240."""
+    fields = {"vocab": 32768, "context": 8192, "layers": 64, "width": 4096, "heads": 1, "positions": "none"}
+    inner = {"state_space.width": 8192, "state_space.groups": 8, "mlp_pattern": (False,), "norm": "rmsnorm"}
+    model = Transformer.of(fields | inner)
+    asked: list[dict[str, Any]] = [{"mode": "decode", "past": past} for past in (1, 8000)]
+    asked += [{"mode": "prefill", "seq": 3}, {"mode": "prefill", "seq": 64, "cache": "static"}, {"mode": "inference"}]
+    for settings in asked:
+        p = cm.predict(model, batch=2, precision="bf16", **settings)
+        assert p.memory.cache == 2 * 64 * (8192 * 128 * 4 + 4 * 10240 * 2)
+        assert p.kv_bytes_per_token == 0
+    with pytest.raises(cm.CostModelError, match="refused drafts cannot be taken out of again"):
+        cm.predict(model, mode="decode", past=5, speculative=2)
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int4", 4)])

@@ -15,7 +15,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.documents.files import MOST_BYTES
 from costmodel.errors import CostModelError
 from costmodel.importers.files import build
-from costmodel.importers.huggingface.families import FAMILIES, TOWERS
+from costmodel.importers.huggingface.families import ENCODERS, FAMILIES, TOWERS
 from tests.command import error_of, here
 
 LLAMA_31_8B = {
@@ -200,6 +200,41 @@ def test_a_language_model_is_cut_out_of_one_with_images(config: dict[str, Any], 
     )
 
 
+TWO_ENCODERS: list[tuple[dict[str, Any], list[int]]] = [
+    (
+        sized("clip", text_config={"model_type": "clip_text_model", "dropout": 0.0}, text_config_dict=None)
+        | {"vision_config": {"model_type": "clip_vision_model"}, "projection_dim": 512, "logit_scale_init_value": 2.66},
+        [87_849_216, 63_428_096],
+    ),
+    (
+        sized("clip", projection_dim=768, text_config={"hidden_size": 768, "num_attention_heads": 12})
+        | {"text_config_dict": {"intermediate_size": 3072, "projection_dim": 512}}
+        | {"vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14}}
+        | {"vision_config_dict": {"intermediate_size": 4096}},
+        [303_966_208, 123_650_304],
+    ),
+    (
+        sized("siglip", text_config={"model_type": "siglip_text_model", "vocab_size": 32000}, vision_config={}),
+        [92_884_224, 110_271_744],
+    ),
+]
+"""Models of two encoders as published, and the parameters of each: 151,277,313, 427,616,513 and 203,155,970 together,
+with one or two scalars of the logits."""
+
+
+@pytest.mark.parametrize(("config", "params"), TWO_ENCODERS)
+def test_one_encoder_is_cut_out_of_two(config: dict[str, Any], params: list[int]) -> None:
+    start = ENCODERS[config["model_type"]][0]
+    last = "WithProjection" if start == "CLIP" else ""
+    for tower, size in zip(("Vision", "Text"), params, strict=True):
+        named = {"architectures": [f"{start}{tower}Model{last}"]}
+        assert cm.predict(build(config | named, "config")).params == size
+    model = build(config | {"architectures": [f"{start}Model"]}, "config")
+    assert model.notes.endswith(f"the other is read where architectures names {start}TextModel{last}.")
+    assert model.model_dump() == build(config, "config").model_dump()
+    assert cm.predict(model).params == params[0]
+
+
 CARDS: list[tuple[dict[str, Any], str]] = [
     (common("olmoe", 50304, 2048, 1024, 16, 16, num_experts=64, num_experts_per_tok=8, clip_qkv=None), "6.92"),
     (common("glm4", 151552, 4096, 13696, 40, 32, num_key_value_heads=2, head_dim=128, attention_bias=True), "9.40"),
@@ -259,6 +294,19 @@ CARDS: list[tuple[dict[str, Any], str]] = [
         "23.6",
     ),
     (
+        sized("falcon_mamba", vocab_size=65024, hidden_size=4096, num_hidden_layers=64, state_size=16, expand=16)
+        | {"intermediate_size": 8192, "time_step_rank": 256, "tie_word_embeddings": False, "mixer_rms_eps": 1e-6}
+        | {"use_mambapy": False, "use_bias": False, "use_conv_bias": True, "architectures": ["FalconMambaForCausalLM"]},
+        "7.27",
+    ),
+    (
+        common("deberta-v2", 128100, 768, 3072, 12, 12, attention_probs_dropout_prob=0.1, hidden_act="gelu")
+        | {"hidden_dropout_prob": 0.1, "max_position_embeddings": 512, "relative_attention": True, "type_vocab_size": 0}
+        | {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p"}
+        | {"max_relative_positions": -1, "position_biased_input": False, "layer_norm_eps": 1e-7},
+        "0.185",
+    ),
+    (
         sized("qwen3_vl", text_config=common("qwen3_vl_text", 151936, 2560, 9728, 36, 32, num_key_value_heads=8))
         | {"tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17]}},
         "4.02",
@@ -282,7 +330,7 @@ def test_an_imbalance_that_cannot_be_is_refused(imbalance: float) -> None:
 def test_the_documentation_lists_every_family() -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "published-configurations.md"
     listed = page.read_text(encoding="utf-8")
-    assert [name for name in (*FAMILIES, *TOWERS) if f"`{name}`" not in listed] == []
+    assert [name for name in (*FAMILIES, *TOWERS, *ENCODERS) if f"`{name}`" not in listed] == []
 
 
 SIZED = {"vocab": 5, "context": 8, "layers": 1, "width": 8, "heads": 2}
@@ -366,6 +414,18 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("jamba", attn_layer_offset=8), "attn_layer_offset 8 is not below attn_layer_period 8"),
         (sized("mllama"), "'mllama' is known and not modelled: its language model attends to what an encoder made"),
         (sized("gemma3", text_config={"hidden_size": "x"}), "gemma3: gemma3_text: hidden_size: input should be a"),
+        (sized("clip", vision_config=3), "clip: vision_config: 3 is not a mapping"),
+        (sized("clip", vision_config={"hidden_size": "x"}), "clip: clip_vision_model: hidden_size: input should be a"),
+        (
+            sized("clip", text_config={"model_type": "bert"}, architectures=["CLIPTextModel"]),
+            "model_type 'bert' is not",
+        ),
+        (sized("siglip", architectures=["Siglip"]), "siglip: architectures: ['Siglip'] is not one of ['SiglipModel'],"),
+        (sized("deberta-v2", conv_kernel_size=3), "deberta-v2: conv_kernel_size=3 changes the cost"),
+        (sized("deberta-v2", relative_attention=True), "relative_attention is true, and pos_att_type names no scores"),
+        (sized("deberta-v2", pos_att_type=3), "pos_att_type 3 is not a text or a list of names"),
+        (sized("deberta-v2", norm_rel_ebd="layer_norm"), "norm_rel_ebd is of distances, and relative_attention is"),
+        (sized("deberta-v2", embedding_size=128), "embedding_size 128 is not hidden_size"),
         (sized("gemma3", text_config=3), "gemma3: text_config: 3 is not a mapping"),
         (sized("llava", text_config={"model_type": "rwkv"}), "llava: its language model is of model_type 'rwkv'"),
         (sized("llava", text_config={"model_type": []}), "llava: its language model is of model_type []"),

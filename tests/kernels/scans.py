@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tests.kernels.counting import Array, accumulated, add_product
 from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, sizes
@@ -12,27 +13,43 @@ from tests.kernels.kernel import Case, Draw, Gradients, Kernel, Operand, Pass, s
 SMALL = (-1.0, 1.0)
 
 
+def keeping(draw: Draw, layer: Any, shapes: list[tuple[int, ...]], state: tuple[int, ...]) -> Case:
+    """A scan of operands of those shapes; or one that keeps its last state, where nothing is differentiated."""
+    if not draw(st.booleans()):
+        return Case(layer(), [Operand(shape, within=SMALL) for shape in shapes])
+    shapes += [state] * draw(st.booleans())
+    return Case(layer(keeps=True), [Operand(shape, within=SMALL, constant=True) for shape in shapes])
+
+
+def beside(y: Array, state: Array, axis: int) -> Array:
+    """The last state behind the result."""
+    return Array(np.concatenate([y.values, state.values], axis), y.tally)
+
+
 class SelectiveScan(Kernel):
     """Forward keeps the state after each token; backward runs them in reverse."""
 
     def case(self, draw: Draw) -> Case:
         b, channels, t, n = (draw(sizes) for _ in range(4))
-        whole = Operand((b, channels, t, n), within=SMALL)
-        return Case(self.layer(), [whole, whole, Operand((b, t, n), within=SMALL)])
+        shapes = [(b, channels, t, n), (b, channels, t, n), (b, t, n)]
+        return keeping(draw, self.layer, shapes, (b, channels, n))
 
     def forward(self, p: Pass) -> Array:
-        a, u, c = p.inputs
+        a, u, c, *first = p.inputs
         b, channels, t, n = a.shape
-        state: Any = Array(np.zeros((b, channels, n)), p.tally)
+        state: Any = first[0] if first else Array(np.zeros((b, channels, n)), p.tally)
         p.saved["states"] = states = [state]
         made = []
         for i in range(t):
             state = a[:, :, i] * state + u[:, :, i]
             made.append((state @ c[:, i].reshape(b, n, 1)).reshape(b, channels))
             states.append(state)
-        return np.moveaxis(np.stack(made), 0, -1)
+        y = np.moveaxis(np.stack(made), 0, -1)
+        return beside(y, state, -1) if p.kind.keeps else y
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.keeps:
+            return
         a, u, c = p.inputs
         b, channels, t, n = a.shape
         states = p.saved["states"]
@@ -51,12 +68,14 @@ class SelectiveScan(Kernel):
             sums = [np.swapaxes(states[i + 1], 1, 2) @ g[:, :, i].reshape(b, channels, 1) for i in range(t)]
             yield c, np.moveaxis(np.stack(sums).reshape(t, b, n), 0, 1)
 
-    def reference(self, p: Pass, a: np.ndarray, u: np.ndarray, c: np.ndarray) -> np.ndarray:
+    def reference(self, p: Pass, a: np.ndarray, u: np.ndarray, c: np.ndarray, *first: np.ndarray) -> np.ndarray:
         y = np.zeros(a.shape[:3])
         for i in range(a.shape[2]):
+            state = first[0] * a[:, :, : i + 1].prod(2) if first else np.zeros(a[:, :, 0].shape)
             for j in range(i + 1):
-                y[:, :, i] += np.einsum("bdn,bdn,bn->bd", a[:, :, j + 1 : i + 1].prod(2), u[:, :, j], c[:, i])
-        return y
+                state = state + a[:, :, j + 1 : i + 1].prod(2) * u[:, :, j]
+            y[:, :, i] = np.einsum("bdn,bn->bd", state, c[:, i])
+        return np.concatenate([y, state], -1) if p.kind.keeps else y
 
 
 class SolveTriangular(Kernel):
@@ -98,12 +117,12 @@ class DeltaScan(Kernel):
     def case(self, draw: Draw) -> Case:
         b, h, c, n, k, v = (draw(sizes) for _ in range(6))
         shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
-        return Case(self.layer(), [Operand(shape, within=SMALL) for shape in shapes])
+        return keeping(draw, self.layer, shapes, (b, h, k, v))
 
     def forward(self, p: Pass) -> Array:
-        u, w, q, m, key, a = p.inputs
-        b, h, c, _, v = u.shape
-        state: Any = Array(np.zeros((b, h, w.shape[-1], v)), p.tally)
+        u, w, q, m, key, a, *first = p.inputs
+        b, h, c, n, v = u.shape
+        state: Any = first[0] if first else Array(np.zeros((b, h, w.shape[-1], v)), p.tally)
         p.saved["chunks"] = chunks = []
         made = []
         for i in range(c):
@@ -111,9 +130,12 @@ class DeltaScan(Kernel):
             made.append(q[:, :, i] @ state + m[:, :, i] @ new)
             chunks.append((state, new))
             state = state * a[:, :, i] + np.swapaxes(key[:, :, i], 2, 3) @ new
-        return np.moveaxis(np.stack(made), 0, 2)
+        y = np.moveaxis(np.stack(made), 0, 2)
+        return beside(y.reshape(b, h, c * n, v), state, 2) if p.kind.keeps else y
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.kind.keeps:
+            return
         u, w, q, m, key, a = p.inputs
         chunks, through = p.saved["chunks"], []
         carried: Any = None
@@ -148,12 +170,12 @@ class DeltaScan(Kernel):
         if p.needs(m):
             yield m, stacked([g[:, :, i] @ np.swapaxes(new, 2, 3) for i, (_, new) in enumerate(chunks)], m)
 
-    def reference(self, p: Pass, u: Any, w: Any, q: Any, m: Any, key: Any, a: Any) -> np.ndarray:
+    def reference(self, p: Pass, u: Any, w: Any, q: Any, m: Any, key: Any, a: Any, *first: Any) -> np.ndarray:
         y = np.zeros_like(u)
-        state = np.zeros((*u.shape[:2], w.shape[-1], u.shape[-1]))
+        state = first[0] if first else np.zeros((*u.shape[:2], w.shape[-1], u.shape[-1]))
         for i in range(u.shape[2]):
             new = u[:, :, i] - np.einsum("bhnk,bhkv->bhnv", w[:, :, i], state)
             y[:, :, i] = np.einsum("bhnk,bhkv->bhnv", q[:, :, i], state)
             y[:, :, i] += np.einsum("bhnm,bhmv->bhnv", m[:, :, i], new)
             state = a[:, :, i] * state + np.einsum("bhnk,bhnv->bhkv", key[:, :, i], new)
-        return y
+        return np.concatenate([y.reshape(*y.shape[:2], -1, y.shape[-1]), state], 2) if p.kind.keeps else y

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from . import models
+from . import mixers, models, states
 from .measure import meta, storage_of
 
 
@@ -250,19 +250,26 @@ def transformer(
         torch.device("meta"),
         patch.object(models, "Attention", attention),
         patch.object(models, "Latent", Latent),
+        patch.object(mixers, "Causal", states.Causal),
+        patch.object(mixers, "mixer", states.mixer),
         patch.object(models, "Relative", lambda spec, seq: Relative(spec, seq, past + seq)),
     ):
         model = Transformer(spec, seq, kernel, "gpu").eval()
     model.last = last
     for block in model.blocks:
-        if past:
+        if past and block.attention is not None:
             block.attention.fill(batch, past)
+        if past and block.other is not None:
+            block.other.fill(batch)
     return model
 
 
 def caches(model: Transformer) -> list[Tensor]:
     """All that is kept now."""
-    return [kept for block in model.blocks for kept in block.attention.cache.kept]
+    attending = [block.attention for block in model.blocks if block.attention is not None]
+    mixing = [block.other for block in model.blocks if block.other is not None]
+    held = [kept for attention in attending for kept in attention.cache.kept]
+    return held + [state.kept for other in mixing for state in other.states() if state.kept is not None]
 
 
 class Traffic(TorchDispatchMode):
@@ -282,7 +289,9 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
-        if any(returned.alias_info for returned in func._schema.returns) or func in VIEWS:
+        if func is torch.ops.aten.copy_.default:
+            given, made = given[1:], given[0]
+        elif any(returned.alias_info for returned in func._schema.returns) or func in VIEWS:
             return made
         if not all(x.numel() for x in given):  # experts that no row was sent to read nothing
             given = [x for x in given if storage_of(x) not in self._weights]

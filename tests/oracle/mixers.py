@@ -81,8 +81,9 @@ class Mamba(nn.Module):
         self.conv = Causal(own.width, own.convolution, own.convolution_bias)
         self.act = models.activated(own.activation)
         self.selection = nn.Linear(own.width, sum(self.parts), bias=False)
-        normed = own.placed == "inner"
-        self.norms = nn.ModuleList(models.RMSNorm(n, device) if normed else nn.Identity() for n in self.parts)
+        normed, affine = own.placed in ("inner", "weightless"), own.placed == "inner"
+        norms = (models.RMSNorm(n, device, affine=affine) if normed else nn.Identity() for n in self.parts)
+        self.norms = nn.ModuleList(norms)
         self.step = nn.Parameter(torch.empty(own.width, own.ranked))
         self.decay = nn.Parameter(torch.empty(own.width, own.state))
         self.step_bias, self.skip = (nn.Parameter(torch.empty(own.width)) for _ in range(2))
@@ -132,17 +133,13 @@ class GatedDelta(nn.Module):
         mixed = self.act(self.conv(mixed.transpose(1, 2))).transpose(1, 2)
         query, key, value = mixed.split(self.mixed, -1)
         query, key = (part.reshape(b, t, self.keys, -1) for part in (query, key))
-        y, _ = torch_chunk_gated_delta_rule(
-            query,
-            key,
-            value.reshape(b, t, own.heads, -1),
-            beta=learning.sigmoid(),
-            g=-self.decay.exp() * F.softplus(decay + self.step),
-            chunk_size=own.chunked,
-            use_qk_l2norm_in_kernel=True,
-        )
+        rates = {"beta": learning.sigmoid(), "g": -self.decay.exp() * F.softplus(decay + self.step)}
+        y, _ = self.rule(query, key, value.reshape(b, t, own.heads, -1), **rates)
         y = self.norm(y.reshape(-1, own.value_size)) * F.silu(gate.reshape(-1, own.value_size))
         return self.outward(y.reshape(b, t, -1))
+
+    def rule(self, *parts: Tensor, **rates: Tensor) -> tuple[Tensor, Tensor | None]:
+        return torch_chunk_gated_delta_rule(*parts, **rates, chunk_size=self.own.chunked, use_qk_l2norm_in_kernel=True)
 
 
 class ShortConvolution(nn.Module):
@@ -184,7 +181,7 @@ def state_spaces(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         fields |= {"kind": "mamba", "rank": draw(st.none() | st.integers(1, 4))}
         fields |= dict.fromkeys(("head_size", "groups", "chunk"))
-        fields["norm"] = draw(st.sampled_from([None, "inner", "none"]))
+        fields["norm"] = draw(st.sampled_from([None, "inner", "weightless", "none"]))
     return {f"state_space.{name}": value for name, value in fields.items()}
 
 

@@ -239,6 +239,10 @@ class Attention(nn.Module):
             biases = [spec.qkv_bias, spec.qkv_bias and spec.key_bias, spec.qkv_bias]
             linears = (nn.Linear(spec.width, n, bias=bias) for n, bias in zip(widths, biases, strict=True))
             self.query, self.key, self.value = linears
+        if spec.disentangled is not None and not spec.disentangled.shared:
+            part = spec.disentangled
+            self.distance_key = nn.Linear(spec.width, widths[0]) if part.to_position else None
+            self.distance_query = nn.Linear(spec.width, widths[0]) if part.to_content else None
         if spec.attention_gate:
             self.query = nn.Linear(spec.width, 2 * widths[0], bias=spec.qkv_bias)
         self.output = nn.Linear(spec.heads * self.value_size, spec.width, bias=spec.attention_bias)
@@ -257,6 +261,7 @@ class Attention(nn.Module):
         self.relative = Relative(spec, seq) if own else None
         self.sink = Sink(spec.heads) if spec.sinks else None
         self.dropout = Dropout(spec.attention_dropout, device)
+        self.distances_dropout = Dropout(spec.residual_dropout, device)
         self.register_buffer("mask", torch.zeros(seq, seq, dtype=torch.bool))
         self.register_buffer("alibi", torch.zeros(spec.heads, 1, seq))
         self.register_buffer("cos", torch.zeros(seq, self.rotated))
@@ -306,7 +311,26 @@ class Attention(nn.Module):
         b, h, t, d = x.shape
         return x[:, :, None].expand(b, h, self.spec.heads // h, t, d).reshape(b, self.spec.heads, t, d)
 
+    def disentangled(self, q: Tensor, k: Tensor, distances: Any) -> Tensor:
+        """What scores of distances add to those of tokens."""
+        part, size = self.spec.disentangled, 2 * self.spec.disentangled.size
+        table, of_pairs = self.distances_dropout(distances[0])[None], distances[1]
+        keyed, queried = (self.key, self.query) if part.shared else (self.distance_key, self.distance_query)
+        scale = 1 / math.sqrt(self.size) if self.spec.score_scale is None else self.spec.score_scale
+
+        def given(x: Tensor, of: nn.Module) -> Tensor:
+            made = of(table).view(1, size, self.spec.heads, -1).transpose(1, 2).repeat(len(x), 1, 1, 1)
+            index = torch.clamp(of_pairs + part.size, 0, size - 1).expand(*x.shape[:3], -1)
+            return torch.gather(x @ made.transpose(-2, -1), -1, index)
+
+        added = scaled(given(q, keyed), scale) if part.to_position else None
+        if not part.to_content:
+            return added  # type: ignore[return-value]
+        own = scaled(given(k, queried).transpose(-2, -1), scale)
+        return own if added is None else added + own
+
     def composed(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        content = k
         k, v = self.repeat(k), self.repeat(v)
         scores = q @ k.transpose(-2, -1)
         scale = self.spec.score_scale
@@ -314,7 +338,9 @@ class Attention(nn.Module):
         scores = capped(scores, self.spec.score_cap)
         if self.spec.positions == "alibi":
             scores = scores + self.alibi
-        if bias is not None:
+        if self.spec.disentangled is not None:
+            scores = scores + self.disentangled(q, content, bias)
+        elif bias is not None:
             scores = scores + bias
         if self.masks:
             scores = scores.masked_fill(self.mask, float("-inf"))
@@ -545,6 +571,19 @@ class Relative(nn.Module):
         return self.biases(self.relative_buckets).permute(2, 0, 1)
 
 
+class Distances(nn.Module):
+    """Embeddings of distances, normed, and which one each pair of tokens has."""
+
+    def __init__(self, spec: Any, seq: int, device: Device) -> None:
+        super().__init__()
+        self.seq = seq
+        self.table = nn.Parameter(torch.empty(2 * spec.disentangled.size, spec.width))
+        self.norm = norm(spec, device) if spec.disentangled.norm else nn.Identity()
+
+    def forward(self) -> Any:
+        return self.norm(self.table), torch.zeros(1, 1, self.seq, self.seq, dtype=torch.int64, device="meta")
+
+
 def features_of(spec: Any) -> int:
     """Of what is made of each token."""
     inner = spec.width if spec.embedding_factored else spec.embedding_width or spec.width
@@ -575,6 +614,7 @@ class Body(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, *, crosses: bool = False) -> None:
         super().__init__()
         self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
+        self.distances = None if spec.disentangled is None else Distances(spec, seq, device)
         made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
         if spec.shared_blocks:
             for block in made[1:]:
@@ -586,6 +626,7 @@ class Body(nn.Module):
 
     def through(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         bias = None if self.relative is None else self.relative()
+        bias = bias if self.distances is None else self.distances()
         for block in self.blocks:
             x = block(x) if bias is None and memory is None else block(x, bias, memory)
         return self.final_dropout(x if self.final_norm is None else self.final_norm(x))

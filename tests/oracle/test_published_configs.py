@@ -7,6 +7,7 @@ compose some operations from smaller ones, which keep more.
 from __future__ import annotations
 
 import json
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import predict
 from costmodel.importers.files import build
-from costmodel.importers.huggingface.families import FAMILIES
+from costmodel.importers.huggingface.families import ENCODERS, FAMILIES
 from tests.importers.test_published_files import PUBLISHED as FILES
 from tests.profiles import examples
 
@@ -286,6 +287,11 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("layer_types"), optional.pop("head_dim", None)
     elif "layer_types" in fields:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
+    if family == "deberta-v2":
+        needed |= {name: st.sampled_from([-1, 3, 4]) for name in ("max_relative_positions", "position_buckets")}
+        needed |= {"pos_att_type": st.sampled_from(["c2p", "p2c|c2p", ["p2c"]]), "type_vocab_size": st.integers(0, 2)}
+        needed["relative_attention"] = st.just(told := draw(st.booleans()))
+        needed["norm_rel_ebd"] = st.sampled_from(["none", "layer_norm"] if told else ["none"])
     if family == "mpt" and draw(st.booleans()):
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
@@ -338,7 +344,7 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
         made |= {"linear_conv_kernel_dim": st.integers(1, 4), "shared_expert_intermediate_size": st.integers(1, 9)}
     if family == "lfm2":
         made |= {"intermediate_size": st.integers(2, 20)}
-    if family == "mamba":
+    if family in ("mamba", "falcon_mamba"):
         made |= {"intermediate_size": st.just(2 * width)}
     if family in TYPES:
         kinds = st.lists(st.sampled_from(TYPES[family]), min_size=layers, max_size=layers)
@@ -346,6 +352,27 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
     else:
         made.pop("shared_intermediate_size")
     return made
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_two_encoders_are_the_whole_but_for_how_they_are_compared(name: str) -> None:
+    """Of the logits there is a scale, or a shift too; their product is of all pairs of a batch."""
+    start = ENCODERS[name][0]
+    last = "WithProjection" if start == "CLIP" else ""
+    small = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config: dict[str, Any] = {"model_type": name} | ({"projection_dim": 12} if last else {})
+    config |= {"text_config": {**small, "vocab_size": 30}, "vision_config": {**small, "image_size": 8, "patch_size": 2}}
+    with torch.device("meta"):
+        made = CONFIG_MAPPING[name](**config)
+        whole = getattr(transformers, f"{start}Model")._from_config(made, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter:
+        made = whole(input_ids=meta(3, 5, dtype=torch.int64), pixel_values=meta(3, 3, 8, 8))
+    towers = [build(config | {"architectures": [f"{start}{of}Model{last}"]}, "config") for of in ("Vision", "Text")]
+    costs = [predict(model, batch=3, **seq) for model, seq in zip(towers, ({}, {"seq": 5}), strict=True)]
+    scalars = sum(weight.numel() for weight in whole.parameters() if weight.dim() <= 1 and weight.numel() == 1)
+    assert sum(p.params for p in costs) + scalars == sum(weight.numel() for weight in whole.parameters())
+    pairs = 2 * 3 * 3 * made.text_embeds.shape[-1]
+    assert sum(p.flops.forward for p in costs) + pairs == counter.get_total_flops()
 
 
 LOST = {name for name in FILES if "t5" in name and not FILES[name].get("tie_word_embeddings", True)}
@@ -415,10 +442,27 @@ def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: 
 SERVED = ("gpt2", "llama", "gemma3_text", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
-def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: int) -> tuple[int, int, int, int]:
+RECURRENT = (
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "bamba",
+    "granitemoehybrid",
+    "nemotron_h",
+    "falcon_h1",
+    "jamba",
+    "lfm2",
+    "qwen3_next",
+)
+"""Families that keep states of fixed size, beside keys and values or without."""
+
+
+def stepped(
+    config: dict[str, Any], kernel: str, batch: int, past: int, tokens: int, *, last: bool = False
+) -> tuple[int, int, int, int]:
     """FLOPs of the published implementation's prefill and of a step after it, and bytes that its cache then holds.
 
-    The prefill of `past` tokens has logits of the last one; of the step all.
+    The prefill of `past` tokens has logits of the last one; of the step all, or of its last token too.
     """
     family = config["model_type"]
     published = getattr(transformers, FAMILIES[family].headed[0])
@@ -428,13 +472,42 @@ def stepped(config: dict[str, Any], kernel: str, batch: int, past: int, tokens: 
         cache = transformers.DynamicCache(config=made)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
     found: list[int] = []
-    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {})):
+    taken = "past_key_values" if "past_key_values" in signature(model.forward).parameters else "cache_params"
+    for length, asked in ((past, {"logits_to_keep": 1}), (1, {}), (tokens, {"logits_to_keep": 1} if last else {})):
+        given = {taken: cache, "use_cache": True, **asked}
         with torch.no_grad(), one_sequence, FlopCounterMode(display=False) as counter:
-            model(meta(batch, length, dtype=torch.int64), past_key_values=cache, use_cache=True, **asked)
+            model(meta(batch, length, dtype=torch.int64), **given)
         angles = (sum(n.values()) for name, n in counter.get_flop_counts().items() if name.endswith("rotary_emb"))
-        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in (layer.keys, layer.values)]
+        held = [x.untyped_storage().nbytes() for layer in cache.layers for x in kept_by(layer)]
         found += [counter.get_total_flops() - sum(angles), sum(held)]
     return found[0], found[1], found[4], found[5]
+
+
+def kept_by(layer: Any) -> list[torch.Tensor]:
+    """What one layer keeps: keys and values, states, or both."""
+    states = [getattr(layer, name, {}).values() for name in ("conv_states", "recurrent_states")]
+    held = (getattr(layer, "keys", None), getattr(layer, "values", None), *(x for some in states for x in some))
+    return [x for x in held if isinstance(x, torch.Tensor)]
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_step_after_a_prefill_costs_the_same_with_states(family: str) -> None:
+    @examples(max(1, DRAWN // 5))
+    @given(small_configurations(family), st.integers(1, 2), st.integers(1, 9), st.sampled_from([1, 3]))
+    def holds(config: dict[str, Any], batch: int, past: int, tokens: int) -> None:
+        assume(config.get("sliding_window") != 1)
+        config["architectures"] = [FAMILIES[family].headed[0]]
+        model = build(config, "config")
+        # The package's hybrids ask their cache how long it is, which one without attention cannot tell.
+        assume(family in ("mamba", "mamba2", "falcon_mamba") or any(variant.attends for variant in model.pattern))
+        first = predict(model, batch=batch, mode="prefill", seq=past)
+        then = predict(model, batch=batch, mode="prefill", past=past + 1, seq=tokens)
+        found = (first.flops.forward, first.memory.cache, then.flops.forward, then.memory.cache)
+        assert found == stepped(config, "eager", batch, past, tokens, last=True)
+        step = predict(model, batch=batch, mode="decode", past=past + 1)
+        assert tokens > 1 or (step.flops, step.memory.cache) == (then.flops, then.memory.cache)
+
+    holds()
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])

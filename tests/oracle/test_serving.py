@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,7 +16,7 @@ from costmodel.architectures.transformer import Transformer
 from . import caching
 from .measure import meta, storage_of
 from .settings import differential
-from .test_transformer import EAGER, latents, transformers
+from .test_transformer import EAGER, latents, mixed, transformers
 from .tracker import Tracker
 
 pytestmark = pytest.mark.oracle
@@ -159,6 +159,16 @@ def test_drawn_latents(spec: Transformer, batch: int, step: Any, past: int, abso
     served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager", absorbed=absorbed)
 
 
+@differential
+@given(mixed(), st.integers(1, 3), STEPS, st.integers(0, 20))
+def test_drawn_mixers(spec: Transformer, batch: int, step: Any, past: int) -> None:
+    mode, seq = step
+    assume(spec.mixer is not None and (mode == "prefill" or seq == 1))
+    fields = {"context": 60, "position_rows": None, "embedding_factored": False}  # of encoders alone
+    spec = Transformer.of({**spec.model_dump(), **fields})
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager")
+
+
 def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool = False) -> None:
     """As `agree`; where one operation on paper is several in PyTorch the peak may be lower."""
     sizes = {"past": past or None, **({"seq": seq} if mode == "prefill" else {"speculative": seq - 1 or None})}
@@ -166,8 +176,15 @@ def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *
     found, alive = in_pytorch(spec, batch, seq, past, kernel, absorbed=absorbed, last=mode == "prefill")
     paper, peak = on_paper(spec, mode=mode, batch=batch, attention=kernel, **sizes, **latent)
     capped = spec.experts is not None and spec.experts.capacity_factor is not None
-    if capped:  # rows that experts have room for are not those that a loop over them gives each
+    several = "xielu" in (
+        spec.activation,
+        getattr(spec.mixer, "activation", ""),
+    )  # whose numbers several operations in PyTorch read
+    if capped or several:  # rows that experts have room for are not those that a loop over them gives each
         paper, found = paper._replace(weights_read=0), found._replace(weights_read=0)
+    scans = spec.gated_delta is not None or (spec.state_space is not None and spec.state_space.kind == "mamba")
+    if scans and past and seq > 1:  # the package's read a first state thrice, or start anew
+        paper, found = paper._replace(cache_read=0), found._replace(cache_read=0)
     assert paper == found
     statistics = 8 * batch * seq * spec.heads if spec.norm == "layernorm" else 0  # made and dropped in inference too
     # On paper turning a part of a head's features takes both products until the parts are joined, in PyTorch the sum.
@@ -179,4 +196,6 @@ def joined(spec: Any) -> bool:
     """Whether one operation on paper is several in PyTorch, between which more may be alive."""
     parts = spec.value("rotary.size") not in (None, spec.head_features)
     kinds = spec.latent is not None or spec.experts is not None or spec.value("head.logit_cap") is not None
+    # Functions that scan have names for more than what is used again, until they return.
+    kinds = kinds or spec.mixer is not None
     return parts or kinds or spec.query_key_norm == "heads" or spec.mlp == "clamped"

@@ -194,6 +194,24 @@ def mixed(draw: st.DrawFn) -> Transformer:
         return Transformer.of(spec.model_dump() | fields | {"attention_pattern": (), "mlp_pattern": ()})
 
 
+@st.composite
+def disentangled(draw: st.DrawFn) -> Transformer:
+    """Encoders with scores of distances, and else as others."""
+    scores = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    fields = {
+        "disentangled.size": draw(st.integers(1, 5)),
+        "disentangled.shared": draw(st.booleans()),
+        "disentangled.to_position": scores[0],
+        "disentangled.to_content": scores[1],
+        "disentangled.norm": draw(st.booleans()),
+        "causal": False,
+        "fused_qkv": False,
+        "attention_gate": False,
+        **dict.fromkeys(("kv_heads", "query_key_norm", "qkv_clip")),
+    }
+    return Transformer.of(draw(transformers(summed_up=True)).model_dump() | fields)
+
+
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
 FACTOR = st.sampled_from([None, None, 1.0]) | st.floats(0.2, 3)
 BY_DISTANCE: list[dict[str, Any]] = [
@@ -283,6 +301,12 @@ def test_latent_attention(spec: Transformer, batch: int, seq: int, device: Any, 
         counted = in_pytorch(spec, batch, seq, device, "efficient")
         found = found._replace(forward_flops=counted.forward_flops, total_flops=paper.total_flops)
     assert paper == found
+
+
+@differential
+@given(disentangled(), st.integers(1, 3), SEQ, DEVICE)
+def test_disentangled_attention(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
 @differential

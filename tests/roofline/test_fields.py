@@ -83,6 +83,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "sound": {"sound": SOUND, "positions": "learned"},
     "state_space": {"state_space": INNER},
     "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
+    "disentangled": {"disentangled": 3, "causal": False, "fused_qkv": False},
     "short_convolution": {"short_convolution": 3},
 }
 """What the fields of a part need beside them, unless they need something else."""
@@ -102,7 +103,7 @@ OTHER = {
 }
 """Values that are not found by type."""
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
-NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool")
+NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled")
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 

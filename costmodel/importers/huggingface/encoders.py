@@ -209,6 +209,66 @@ MPNET = Family(
 )
 
 
+def disentangled(config: Config, made: dict[str, Any]) -> None:
+    """Distances beside tokens, by the scores that are named; all are divided by the root of how many there are."""
+    named = config["pos_att_type"] or []
+    named = [part.strip() for part in named.lower().split("|")] if isinstance(named, str) else named
+    if not isinstance(named, list) or not all(isinstance(part, str) for part in named):
+        raise SpecError(
+            f"pos_att_type {shown(config['pos_att_type'])} is not a text or a list of names", ("pos_att_type",)
+        )
+    kinds = {"disentangled.to_position": "c2p" in named, "disentangled.to_content": "p2c" in named}
+    if made["width"] % made["heads"]:
+        raise SpecError(
+            f"num_attention_heads {made['heads']} does not divide hidden_size {made['width']}", ("num_attention_heads",)
+        )
+    made["score_scale"] = (made["width"] // made["heads"] * (1 + sum(kinds.values()))) ** -0.5
+    if config["embedding_size"] not in (None, made["width"]):
+        raise SpecError(
+            f"embedding_size {config['embedding_size']} is not hidden_size: only that is", ("embedding_size",)
+        )
+    made |= {"positions": "learned" if config["position_biased_input"] else "none", "embedding_width": None}
+    made["segments"] = config["type_vocab_size"] or None
+    norms = [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
+    if not config["relative_attention"] and "layer_norm" in norms:
+        raise SpecError(
+            "norm_rel_ebd is of distances, and relative_attention is false: there are none", ("norm_rel_ebd",)
+        )
+    if config["relative_attention"]:
+        if not any(kinds.values()):
+            raise SpecError("relative_attention is true, and pos_att_type names no scores: c2p, p2c", ("pos_att_type",))
+        reach = config["max_relative_positions"] if config["max_relative_positions"] > 0 else made["context"]
+        size = config["position_buckets"] if config["position_buckets"] > 0 else reach
+        made |= {**kinds, "disentangled.size": size, "disentangled.shared": config["share_att_key"]}
+        made["disentangled.norm"] = "layer_norm" in norms
+    made["tied"] = made["tied"] or not config["legacy"]
+    if "pooler" in config.end:
+        size = config["pooler_hidden_size"]
+        if size not in (None, made["width"]):
+            raise SpecError(f"pooler_hidden_size {size} is not hidden_size", ("pooler_hidden_size",))
+        made |= {"pooler": config["pooler_hidden_act"], "pooler.dropout": config["pooler_dropout"]}
+        made["classes.dropout"] = made["residual_dropout"] if config["cls_dropout"] is None else config["cls_dropout"]
+
+
+DEBERTA_V2 = Family(
+    model_type="deberta-v2",
+    source="DeBERTa V2 and V3 (He et al. 2021; 2023): BERT with scores of distances beside those of tokens",
+    like=BERT,
+    ends=encoder_ends(
+        "DebertaV2", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
+    ),
+    fields=sizes(128100, 1536, 6144, 24, 24, type_vocab_size=0, embedding_size=None)
+    | {"relative_attention": False, "max_relative_positions": -1, "position_buckets": -1, "norm_rel_ebd": "none"}
+    | {"share_att_key": False, "pos_att_type": None, "position_biased_input": True, "legacy": True}
+    | {"pooler_dropout": 0.0, "pooler_hidden_act": "gelu", "pooler_hidden_size": None, "cls_dropout": None},
+    means={"type_vocab_size": Meaning("count", "segments")},
+    without="classifier_dropout",
+    rules={"disentangled": disentangled},
+    fixed={"conv_kernel_size": (0,), "attention_head_size": (None,)},
+    idle="conv_act conv_groups mask_positions position_embedding_type z_steps",
+)
+
+
 def modern_ends(config: Config, made: dict[str, Any]) -> None:
     """What an architecture ends in goes through a linear layer, an activation and a norm."""
     made |= {"final_norm": True, "first_norm": False}

@@ -23,7 +23,6 @@ def _each(names: str, why: str) -> dict[str, str]:
 
 
 NOT_MODELLED: dict[str, str] = {
-    "falcon_mamba": "the norms within its state spaces have no weights, which no state space here has",
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
@@ -53,6 +52,16 @@ For each how its architectures begin, and the family of its language model where
 """
 
 
+ENCODERS = {
+    "clip": ("CLIP", "clip_vision_model", "clip_text_model"),
+    "siglip": ("Siglip", "siglip_vision_model", "siglip_text_model"),
+}
+"""Models of two encoders, of images and of text, whose outputs are compared: fields in `vision_config`, `text_config`.
+
+For each how its architectures begin, and the families of the two.
+"""
+
+
 COMMON = ("bert", "gemma3", "gpt2", "gpt_oss", "llama", "mistral", "qwen3", "t5", "vit", "whisper")
 """Some that most people meet."""
 
@@ -69,8 +78,10 @@ def read_config(data: dict[str, Any]) -> Architecture:
         raise SpecError(f"model_type {name!r} is known and not modelled: {NOT_MODELLED[name]}", ("model_type",))
     if name in TOWERS:
         return _language_model(name, data)
+    if name in ENCODERS:
+        return _encoder(name, data)
     if name not in FAMILIES:
-        known = [*FAMILIES, *TOWERS]
+        known = [*FAMILIES, *TOWERS, *ENCODERS]
         near = str(unknown("model_type", name, known)).partition(": known are")[0]
         raise SpecError(
             f"{near}{'' if near.endswith('?') else '.'} {len(known)} families are read, such as {', '.join(COMMON)}: "
@@ -115,3 +126,41 @@ def _headed(name: str, start: str, data: dict[str, Any]) -> bool:
             f"{name}: architectures: {shown(named)} is not {[whole]} or {[bare]}: name one of these", ("architectures",)
         )
     return named == [whole]
+
+
+def _encoder(name: str, data: dict[str, Any]) -> Architecture:
+    """One encoder of a model of two: that of images, or the one that `architectures` names."""
+    start, of_images, of_text = ENCODERS[name]
+    whole, images, text = f"{start}Model", *(list(FAMILIES[kind].ends) for kind in (of_images, of_text))
+    named = data.get("architectures") or [whole]
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in (whole, *images, *text):
+        raise SpecError(
+            f"{name}: architectures: {shown(named)} is not one of {[whole]}, {', '.join(images)} or {', '.join(text)}: "
+            "name one of these",
+            ("architectures",),
+        )
+    kind, section, other = (of_text, "text_config", images) if named[0] in text else (of_images, "vision_config", text)
+    inner: dict[str, Any] = {}
+    for field in (section, f"{section}_dict"):  # older files repeat a section, and what they repeat holds
+        given = data.get(field)
+        if given is not None and not isinstance(given, dict):
+            raise SpecError(f"{name}: {field}: {shown(given)} is not a mapping", (field,))
+        inner |= given or {}
+    if inner.get("model_type", kind) not in (kind, name):  # older files name the whole's
+        raise SpecError(
+            f"{name}: {section}: model_type {shown(inner['model_type'])} is not {kind!r}", (section, "model_type")
+        )
+    ends = FAMILIES[kind].ends
+    inner |= {"model_type": kind, "architectures": list(ends)[-1:] if named == [whole] else named}
+    if "projection_dim" in data:  # which the whole goes by
+        inner["projection_dim"] = data["projection_dim"]
+    if "_name_or_path" in data:
+        inner["_name_or_path"] = data["_name_or_path"]
+    said = (
+        f" It is one of two encoders of a configuration of model_type {name}; the other is read where architectures "
+        f"names {other[-1]}."
+    )
+    try:
+        return FAMILIES[kind].read(inner, said)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}", (section, *error.path)) from None

@@ -184,7 +184,14 @@ FIELDS: dict[str, Meaning] = {
         ("share", "", "dropout_rate qa_dropout"),
         ("size", "", "decoder_layers decoder_attention_heads decoder_ffn_dim num_channels"),
         ("sides", "", "image_size patch_size"),
-        ("activation", "", "pooler_act classifier_activation"),
+        ("activation", "", "pooler_act classifier_activation pooler_hidden_act"),
+        ("flag", "", "relative_attention share_att_key position_biased_input legacy"),
+        ("integer", "", "max_relative_positions position_buckets"),
+        ("text", "", "norm_rel_ebd"),
+        ("anything", "", "pos_att_type"),
+        ("size?", "", "pooler_hidden_size"),
+        ("share", "", "pooler_dropout"),
+        ("share?", "", "cls_dropout"),
     )
     for meaning in (Meaning(kind, ours),)
     for name in names.split()

@@ -135,6 +135,17 @@ MAMBA = Family(
     note=f"{IN_FP32} Its configuration names no context: sequences are of 2,048 tokens unless the question says.",
 )
 
+FALCON_MAMBA = Family(
+    model_type="falcon_mamba",
+    source="Falcon Mamba (Zuo et al. 2024): Mamba with norms of time steps and of what writes and reads",
+    like=MAMBA,
+    ends={"FalconMambaForCausalLM": "tokens", "FalconMambaModel": ""},
+    sets={"state_space.norm": "weightless"},
+    idle="mixer_rms_eps",
+    fixed={"use_falcon_mambapy": (False,)},
+    note=MAMBA.note,
+)
+
 INNER = {"mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4}
 INNER |= {"mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False}
 
