@@ -343,7 +343,7 @@ OPTIMIZERS = {
             flat=True,
             makes=3,
             lasts=False,
-            passes=(12 + 4 * HISTORY, 17 + 8 * HISTORY, 8 + 2 * HISTORY),
+            passes=(12 + 4 * HISTORY, 16 + 8 * HISTORY, 8 + 2 * HISTORY),
         ),
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import costmodel as cm
 from costmodel.training.optimizers import HISTORY, OPTIMIZERS, Optimizer
@@ -102,6 +105,7 @@ def test_eight_bit_adam_scales_blocks() -> None:
     eight: Optimizer = OPTIMIZERS["adam-8bit"]
     assert sum(eight.state_sizes((64, 64), 4)) == 2 * (4096 + 4 * 16)
     assert sum(eight.state_sizes((64, 63), 4)) == 2 * 4 * 64 * 63
+    assert sum(eight.state_sizes((17, 241), 4)) == 2 * (4097 + 4 * 17)  # the last block is of one number
 
 
 ASKING = {"adafactor", "asgd", "lbfgs"}
@@ -190,6 +194,42 @@ def test_adafactor_updates_all_at_once_only_where_it_is_asked_to() -> None:
     assert {name for name, optimizer in OPTIMIZERS.items() if not optimizer.by_itself} == told == {"adafactor"}
 
 
+class Passes(TorchDispatchMode):
+    """Counts the kernels that go over tensors of so many elements, and such tensors that they read and write."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements = elements
+        self.found = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {id(x): x for x in tree_leaves((args, kwargs)) if torch.is_tensor(x) and x.numel() == self.elements}
+        made = [x for x in tree_leaves(result) if torch.is_tensor(x) and x.numel() == self.elements]
+        changes = func._schema.is_mutable
+        if not changes and any(
+            x._is_view() or x.untyped_storage()._cdata == y.untyped_storage()._cdata
+            for x in made
+            for y in given.values()
+        ):
+            return result  # a view
+        if given or made:
+            overwritten = func._schema.name == "aten::copy_"
+            self.found += Counter(kernels=1, read=len(given) - overwritten, written=len(made))
+        return result
+
+
+DECLARED = sorted(name for name in REAL if OPTIMIZERS[name].passes is not None)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_an_update_goes_over_a_weight_as_often_as_in_torch(name: str) -> None:
+    optimizer, _ = ready(name, [(64, 100)], foreach=False)
+    with Passes(6400) as passes:
+        optimizer.step()
+    assert OPTIMIZERS[name].passes_of((64, 100)) == tuple(passes.found[what] for what in ("kernels", "read", "written"))
+
+
 def held_flat(state: dict[str, Any]) -> dict[str, list[int]]:
     """Bytes of the tensors of each entry of a state, those in lists too."""
     entries = {name: value if isinstance(value, list) else [value] for name, value in state.items()}
@@ -218,6 +258,13 @@ def test_lbfgs_keeps_and_makes_what_it_does_in_torch(shapes: tuple[tuple[int, ..
     expected = held_flat(real.state[parameters[0]])
     assert {s.name: [s.size_bytes(whole, 4)] * s.count for s in optimizer.states} == expected
     assert optimizer.scalar_bytes(whole) == sum(sum(sizes) for sizes in expected.values() if sizes[0] == 4)
+    if len(shapes) == 1:  # so that the step over all weights is one over a tensor of as many
+        with Passes(*whole) as own:
+            closure()
+        with Passes(*whole) as passes:
+            real.step(closure)
+        found = passes.found - own.found
+        assert optimizer.passes == tuple(found[what] for what in ("kernels", "read", "written"))
     p = cm.predict(cm.MLP(sizes=[8, 16, 2]), optimizer="lbfgs")
     assert p.memory.optimizer == p.params * sum(len(sizes) for sizes in expected.values() if sizes[0] > 4) * 4
     assert p.memory.counters == optimizer.scalar_bytes(whole)
