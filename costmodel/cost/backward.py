@@ -8,10 +8,11 @@ To a gradient that a weight already has, of an earlier micro-batch or recomputed
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
-from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
+from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
+from costmodel.graph.run import Run
 from costmodel.graph.tensor import Storage
 from costmodel.symbolic.sizes import decided
 from costmodel.training.dtypes import size_bytes
@@ -168,43 +169,54 @@ class Backward:
             self._add(whole, whole.gradient, joined, visit)
 
 
-def update(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+def update(weights: list[tuple[Storage, str] | Edge], run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
     """The optimizer's step."""
-    if settings.update == "loop":
-        _update_each(weights, settings, lifetimes)
+    if settings.states.flat:
+        _update_flat(run, settings, lifetimes)
+    elif settings.update == "loop":
+        _update_each(weights, run, settings, lifetimes)
     else:
         _update_all(weights, settings, lifetimes)
 
 
-def _update_each(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
+def _in_turn(weights: list[tuple[Storage, str] | Edge], lifetimes: Lifetimes) -> Iterator[tuple[Storage, int]]:
+    """One weight after another, each with its moment."""
+    starts: list[int] = []
+    for weight in weights:
+        if not isinstance(weight, Edge):
+            storage, rounds = weight
+            yield storage, lifetimes.moment("optimizer", storage.name, rounds)
+        elif weight.opens:
+            starts.append(len(lifetimes.moments))
+        else:
+            lifetimes.loop(starts.pop(), weight.more)
+
+
+def _update_each(weights: list[tuple[Storage, str] | Edge], run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
     """One weight after another, with the tensors of a weight's size that each update makes.
 
     AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
     """
     optimizer, dtype = settings.states, settings.policy.state_dtype
-    starts: list[int] = []
     lasting: Allocation | None = None
-    for weight in weights:
-        if isinstance(weight, Edge):
-            if weight.opens:
-                starts.append(len(lifetimes.moments))
-            else:
-                lifetimes.loop(starts.pop(), weight.more)
-            continue
-        storage, rounds = weight
-        now = lifetimes.moment("optimizer", storage.name, rounds)
+    for storage, now in _in_turn(weights, lifetimes):
         if lasting is not None:
             lasting.died = now
-        made = [lifetimes.take(size_bytes(storage.elements, dtype), now) for _ in range(optimizer.makes)]
+        size, makes = size_bytes(storage.elements, dtype), optimizer.makes_of(run.trained[storage])
+        made = [lifetimes.take(size, now) for _ in range(makes)]
         lasting = made[-1] if made and optimizer.lasts else None
 
 
 def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, lifetimes: Lifetimes) -> None:
-    """All weights at once: a foreach update makes its tensors for all of them, a fused one none."""
-    dtype = settings.policy.state_dtype
-    makes = settings.states.together if settings.update == "foreach" else 0
+    """All weights at once: a foreach update makes its tensors for all of them, a fused one none.
+
+    What it makes for one weight after another comes and goes while those are there.
+    """
+    optimizer, dtype = settings.states, settings.policy.state_dtype
+    foreach = settings.update == "foreach"
     now = lifetimes.moment("optimizer", "every weight", "")
     times = [1]
+    made: list[Allocation] = []
     for weight in weights:
         if isinstance(weight, Edge) and weight.opens:
             times.append(times[-1] * (1 + weight.more))
@@ -212,5 +224,18 @@ def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, l
             times.pop()
         else:
             size = lifetimes.allotted(size_bytes(weight[0].elements, dtype))
-            for _ in range(makes or 0):
-                lifetimes.take(size * times[-1], now)
+            made += [lifetimes.take(size * times[-1], now) for _ in range((optimizer.together or 0) * foreach)]
+    if foreach and optimizer.in_turn:
+        for storage, later in _in_turn(weights, lifetimes):
+            for each in optimizer.in_turn:
+                lifetimes.take(each.size_bytes((storage.elements,), size_bytes(1, dtype)), later)
+        for allocation in made:
+            allocation.died = len(lifetimes.moments) - 1
+
+
+def _update_flat(run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
+    """All weights as one: each tensor that the update makes is as long as all of them."""
+    now = lifetimes.moment("optimizer", "every weight", "")
+    size = size_bytes(sum(storage.elements * storage.times for storage in run.updated), settings.policy.state_dtype)
+    for _ in range(settings.states.makes):
+        lifetimes.take(size, now)

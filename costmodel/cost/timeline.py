@@ -77,13 +77,15 @@ def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
         yield Lasting("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
             yield Lasting("weights", policy.scale_bytes(shape), s.times)
-    for s, shape in run.updated.items():
+    for s in run.updated:
         if policy.master:
             yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
+    whole = [((sum(s.elements * s.times for s in run.updated),), 1)] if run.updated else []
+    for shape, times in whole if optimizer.flat else [(shape, s.times) for s, shape in run.updated.items()]:
         for size in optimizer.state_sizes(shape, state_bytes):
-            yield Lasting("optimizer", size, s.times)
+            yield Lasting("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
-            yield Lasting("counters", scalars, s.times)
+            yield Lasting("counters", scalars, times)
     for s in run.buffers:
         yield Lasting("buffers", s.bytes, s.times)
     for s in run.inputs:
@@ -429,7 +431,7 @@ def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -
         lifetimes.moment("forward", "input", "")
     if run.training:
         Backward(forward, accumulates=settings.accumulate > 1)
-        update(forward.weights, settings, lifetimes)
+        update(forward.weights, run, settings, lifetimes)
     last = len(lifetimes.moments) - 1
     for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends)):
         held.died = last

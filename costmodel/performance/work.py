@@ -173,8 +173,9 @@ NEWTON_SCHULZ_STEPS = 5
 
 def usual_update(settings: Settings) -> Update:
     """How weights are updated: as asked, but all at once where PyTorch does so by itself on a GPU (``foreach``)."""
-    by_itself = settings.update == "loop" and settings.states.together is not None and settings.device == "gpu"
-    return "foreach" if by_itself else settings.update
+    optimizer = settings.states
+    by_itself = settings.device == "gpu" and optimizer.together is not None and optimizer.by_itself
+    return "foreach" if by_itself and settings.update == "loop" else settings.update
 
 
 def update_kernels(run: Run, settings: Settings, way: Update) -> Iterator[Kernel]:
@@ -212,7 +213,7 @@ def update_kernels(run: Run, settings: Settings, way: Update) -> Iterator[Kernel
         )
     else:
         for (kernels, read, written), (many, size) in alike.items():
-            launches = kernels * (many if way == "loop" else _launches(many, size))
+            launches = kernels * (1 if optimizer.flat else many if way == "loop" else _launches(many, size))
             moved, made = size_bytes(read * size, dtype), size_bytes(written * size, dtype)
             yield Kernel("update", "pointwise", 2 * kernels * size, moved, made, "fp32", launches)
     if policy.master:

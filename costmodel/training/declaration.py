@@ -10,6 +10,8 @@ from costmodel.training.optimizers import Optimizer, State
 from costmodel.training.precision import Precision
 
 MOST_STATES = 64
+MOST_FLAT = 1024
+"""Of an optimizer whose states are of all weights in a row."""
 
 
 def declared(kind: type, value: Any, what: str) -> Any:
@@ -32,7 +34,7 @@ def check_declared(what: str, value: Any) -> None:
         if isinstance(value, Optimizer):
             _check_counts(value, what)
         check_fields(value, what)
-        for field in ("states", "vectors") if isinstance(value, Optimizer) else ():
+        for field in ("states", "vectors", "in_turn") if isinstance(value, Optimizer) else ():
             for number, state in enumerate(getattr(value, field) or ()):
                 check_fields(state, f"{what}.{field}[{number}]")
     except CostModelError as error:
@@ -43,11 +45,18 @@ def check_declared(what: str, value: Any) -> None:
 
 def _check_counts(optimizer: Optimizer, what: str) -> None:
     """Raise SettingError for more states, or tensors of an update, than any optimizer has: each is looked at."""
-    for field in ("states", "vectors", "makes", "together"):
+    most = MOST_FLAT if optimizer.flat is True else MOST_STATES
+    for field in ("states", "vectors", "in_turn", "makes", "vectors_make", "together"):
         value = getattr(optimizer, field)
-        count = len(value) if isinstance(value, list | tuple) else value
-        if isinstance(count, int) and count > MOST_STATES:
-            raise SettingError(f"{what}.{field}: {shown(count)} are too many for a weight: use at most {MOST_STATES}")
+        count = sum(map(_how_many, value)) if isinstance(value, list | tuple) else value
+        if isinstance(count, int) and count > most:
+            raise SettingError(f"{what}.{field}: {shown(count)} are too many for a weight: use at most {most}")
+
+
+def _how_many(state: Any) -> int:
+    """Tensors that a state stands for; what is wrong with its field is said where fields are checked."""
+    count = getattr(state, "count", 1)
+    return count if isinstance(count, int) else 1
 
 
 def _made(kind: type, data: Any, where: str) -> Any:

@@ -20,7 +20,7 @@ BatchShape = Literal["weight", "rows", "columns", "axes", "scalar"]
 
 @frozen()
 class State(Frozen):
-    """One state tensor a weight. `bytes` an element (None: those of the weight).
+    """One state tensor a weight, or `count` alike. `bytes` an element (None: those of the weight).
 
     block: one fp32 scale for every so many elements, as quantised states have. least: weights of fewer elements hold
     this state in fp32 and unscaled.
@@ -31,6 +31,7 @@ class State(Frozen):
     bytes: int | None = None
     block: int | None = None
     least: int = 0
+    count: int = 1
 
     def size_bytes(self, shape: Shape, weight_bytes: int) -> int:
         """Bytes of this state for one weight of `shape` with elements of `weight_bytes`."""
@@ -61,13 +62,16 @@ def _elements(extent: BatchShape, shape: Shape) -> int:
 class Optimizer(Frozen):
     """States for weights of two or more axes, and `vectors` for the rest (None: the same).
 
-    only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. makes: tensors of
-    a weight's size that its update makes and drops. lasts: whether the last of them is there until the next weight's.
-    together: how many it makes for all weights at once where it updates all at once (PyTorch's ``foreach``; None: it
-    cannot). fused: whether it can update all in one kernel that makes none (PyTorch's ``fused``). passes: kernels of an
-    update that is not fused, and the elements that they read and write for each of a weight (None: what follows from
-    its states); a fused one reads weight, gradient and states and writes all but the gradient. multiplies: the matrix
-    products that it takes for a weight of two axes beside them.
+    only_matrices: `states` are for weights of exactly two axes; all others have those of `vectors`. flat: each state is
+    one tensor for all weights, and so is what an update makes. makes: tensors of a weight's size that its update makes
+    and drops; vectors_make: of a weight that has the states of `vectors` (None: as many). lasts: whether the last of
+    them is there until the next weight's. together: how many it makes for all weights at once where it updates all at
+    once (PyTorch's ``foreach``; None: it cannot). in_turn: what it then makes beside those for one weight after
+    another. by_itself: whether PyTorch does so on a GPU without being asked. fused: whether it can update all in one
+    kernel that makes none (PyTorch's ``fused``). passes: kernels of an update that is not fused, and the elements that
+    they read and write for each of a weight (None: what follows from its states); a fused one reads weight, gradient
+    and states and writes all but the gradient. multiplies: the matrix products that it takes for a weight of two axes
+    beside them.
     """
 
     name: str
@@ -75,9 +79,13 @@ class Optimizer(Frozen):
     source: str = "as declared"
     vectors: tuple[State, ...] | None = None
     only_matrices: bool = False
+    flat: bool = False
     makes: Count = 2
+    vectors_make: Count | None = None
     lasts: bool = True
     together: Count | None = None
+    in_turn: tuple[State, ...] = ()
+    by_itself: bool = True
     fused: bool = False
     passes: tuple[int, int, int] | None = None
     multiplies: Literal["nothing", "newton-schulz", "kronecker"] = "nothing"
@@ -92,21 +100,30 @@ class Optimizer(Frozen):
             return self.passes
         if self.vectors == ADAM and self.states_of(shape) == ADAM:
             return ADAMW_PASSES
-        states = sum(state.extent != "scalar" for state in self.states_of(shape))
-        return 2 * states + self.makes + 1, 3 * states + self.makes + 2 + states, 2 * states + self.makes + 1
+        states = sum(state.count for state in self.states_of(shape) if state.extent != "scalar")
+        makes = self.makes_of(shape)
+        return 2 * states + makes + 1, 3 * states + makes + 2 + states, 2 * states + makes + 1
 
     def states_of(self, shape: Shape) -> tuple[State, ...]:
         """The states of one weight."""
-        fits = len(shape) == 2 if self.only_matrices else len(shape) >= 2
-        return self.states if fits or self.vectors is None else self.vectors
+        return self.states if self.vectors is None or self._fits(shape) else self.vectors
+
+    def makes_of(self, shape: Shape) -> int:
+        """Tensors of a weight's size that the update of one weight makes and drops."""
+        return self.makes if self.vectors_make is None or self._fits(shape) else self.vectors_make
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether a weight is one that `states` are for."""
+        return len(shape) == 2 if self.only_matrices else len(shape) >= 2
 
     def state_sizes(self, shape: Shape, weight_bytes: int) -> list[int]:
         """Bytes of each state of one weight but its scalars."""
-        return [s.size_bytes(shape, weight_bytes) for s in self.states_of(shape) if s.extent != "scalar"]
+        kept = [state for state in self.states_of(shape) if state.extent != "scalar"]
+        return [size for s in kept for size in [s.size_bytes(shape, weight_bytes)] * s.count]
 
     def scalar_bytes(self, shape: Shape) -> int:
         """Bytes of the fp32 scalars (step counters and the like) of one weight."""
-        return 4 * sum(s.extent == "scalar" for s in self.states_of(shape))
+        return 4 * sum(s.count for s in self.states_of(shape) if s.extent == "scalar")
 
     def describe(self) -> str:
         """Its states, in a phrase."""
@@ -119,6 +136,8 @@ ADAMW_PASSES = (8, 12, 8)
 """w·(1 − ηλ); m by lerp; v·β₂, + (1 − β₂)g²; √v, /√(1 − β₂ᵗ), + ε; w − η·m/…: operators of torch.optim's own loop."""
 MOMENTS = (State("exp_avg"), State("exp_avg_sq"))
 ADAM = (*MOMENTS, STEP)
+HISTORY = 100
+"""Steps that L-BFGS looks back on (torch.optim.LBFGS's history_size)."""
 QUANTISED = [State(s.name, bytes=1, block=256, least=4096) for s in MOMENTS]
 
 OptimizerName = Literal[
@@ -145,6 +164,7 @@ OptimizerName = Literal[
     "adam-8bit",
     "lamb",
     "shampoo",
+    "lbfgs",
 ]
 """Names of the ready-made optimizers, for a type checker and an editor."""
 OPTIMIZERS = {
@@ -258,12 +278,15 @@ OPTIMIZERS = {
             "torch.optim.Rprop (Riedmiller & Braun 1993)",
             makes=3,
             lasts=False,
+            together=1,
+            in_turn=(State("gradient"), State("turned", bytes=1), State("zero", "scalar")),
         ),
         Optimizer(
             "asgd",
             (State("ax"), State("eta", "scalar", 4), State("mu", "scalar", 4), STEP),
-            "torch.optim.ASGD (Polyak & Juditsky 1992)",
+            "torch.optim.ASGD (Polyak & Juditsky 1992), before its mean begins",
             makes=0,
+            together=1,
         ),
         Optimizer(
             "rmsprop-centered-plain",
@@ -277,6 +300,10 @@ OPTIMIZERS = {
             (State("row_var", "rows"), State("col_var", "columns"), STEP),
             "torch.optim.Adafactor (Shazeer & Stern 2018, alg. 4)",
             vectors=(State("variance"), STEP),
+            makes=1,
+            vectors_make=2,
+            together=1,
+            by_itself=False,
         ),
         Optimizer("lion", (State("exp_avg"),), "Chen et al. 2023, alg. 2", passes=(5, 8, 5)),
         Optimizer(
@@ -286,6 +313,7 @@ OPTIMIZERS = {
             vectors=ADAM,
             only_matrices=True,
             makes=3,
+            vectors_make=2,
             lasts=False,
             multiplies="newton-schulz",
         ),
@@ -302,6 +330,20 @@ OPTIMIZERS = {
             (State("preconditioners", "axes"), State("inverse_roots", "axes")),
             "Gupta et al. 2018, alg. 2, with the inverse roots kept between updates (Anil et al. 2021, §3)",
             multiplies="kronecker",
+        ),
+        Optimizer(
+            "lbfgs",
+            (
+                *(State(name) for name in ("d", "prev_flat_grad")),
+                *(State(name, count=HISTORY) for name in ("old_dirs", "old_stps")),
+                *(State(name, "scalar", 4, count=HISTORY) for name in ("ro", "al")),
+                State("H_diag", "scalar", 4),
+            ),
+            "torch.optim.LBFGS (Liu & Nocedal 1989), max_iter=1, line_search_fn=None, once its history is full",
+            flat=True,
+            makes=3,
+            lasts=False,
+            passes=(12 + 4 * HISTORY, 16 + 8 * HISTORY, 8 + 2 * HISTORY),
         ),
     )
 }

@@ -31,6 +31,24 @@ def decides(x: Tensor, _: Any) -> Tensor:
     return x if x.sum() > 0 else -x
 
 
+def aligned(x: Tensor) -> Tensor:
+    """Of one sequence of two steps, whose target is one of two classes."""
+    return nn.functional.ctc_loss(x[:, None].log_softmax(-1), torch.ones(1, 1, dtype=torch.long), (2,), (1,))
+
+
+class Rotated(nn.Module):
+    """Pairs of features turned as complex numbers are multiplied."""
+
+    turn: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turn", torch.ones(1, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(x) * self.turn)
+
+
 X = torch.zeros(2, 2)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no module": (lambda: cm.from_torch("gpt2", X), "takes a torch.nn.Module, not 'gpt2'"),
@@ -60,6 +78,27 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an operator without a rule": (
         lambda: cm.from_torch(Calls(lambda x, _: torch.lgamma(x)), X),
         r"1 operator has no rule: lgamma ×1, 50.0% of its tensors; unknown='lower_bound' leaves them out",
+    ),
+    "complex numbers, once made": (
+        lambda: cm.from_torch(Calls(lambda x, _: torch.fft.fft(x).abs()), X),
+        r"1 operator has no rule: _fft_r2c ×1 \(it makes complex numbers\)",
+    ),
+    "complex numbers, by an operator that has a rule": (
+        lambda: cm.from_torch(Calls(lambda x, _: (x * 1j).abs()), X),
+        r"1 operator has no rule: mul ×1 \(it makes complex numbers\)",
+    ),
+    "a complex input": (
+        lambda: cm.from_torch(Calls(lambda x, scale: (x * scale).abs()), X, {"scale": X.to(torch.complex64)}),
+        r"Calls: input scale is of complex numbers \(complex64\), for which there are no rules: make it of real ones",
+    ),
+    "a complex weight": (
+        lambda: cm.from_torch(nn.Linear(2, 2, dtype=torch.complex128), X.to(torch.complex128)),
+        r"Linear: weight weight is of complex numbers \(complex128\)",
+    ),
+    "a complex buffer": (lambda: cm.from_torch(Rotated(), X), r"Rotated: buffer turn is of complex numbers"),
+    "a loss over all alignments": (
+        lambda: cm.from_torch(Calls(lambda x, _: aligned(x)), X),
+        r"Calls: _ctc_loss cannot be captured at test_from_torch_errors.py:\d+ in aligned .*depends on the data",
     ),
     "an unknown way": (lambda: cm.from_torch(nn.Linear(2, 2), X, unknown="zero"), "neither 'error' nor 'lower_bound'"),
     "an unknown input": (
@@ -97,6 +136,13 @@ def test_a_lower_bound_says_that_it_is_one() -> None:
     assert "lower bound: 1 operator has no rule: lgamma ×1" in model.notes
     assert "lower bound: all numbers but params and weights: no rule for lgamma" in str(prediction).replace("\n  ", " ")
     assert prediction.params == sum(w.numel() for w in nn.Linear(2, 2).parameters())
+
+
+def test_a_lower_bound_leaves_out_what_makes_complex_numbers() -> None:
+    model = cm.from_torch(Calls(lambda x, _: (x * 1j).abs() * 2), X, unknown="lower_bound")
+    assert model.unknown == ("mul",)
+    assert "no rule: mul ×2 (it makes complex numbers)" in model.notes
+    assert cm.predict(model, batch=5).flops.forward == 2 * 5 * 2 * 2  # of the linear layer
 
 
 def test_keyword_inputs_are_inputs() -> None:

@@ -35,10 +35,11 @@ class Saved:
 
 
 class Tracker(TorchDispatchMode):
-    """Follows the meta device; `most` is by phase, as far as `phase` was set on the way."""
+    """Follows one device; `most` is by phase, as far as `phase` was set on the way."""
 
-    def __init__(self, given: list[Tensor]) -> None:
+    def __init__(self, given: list[Tensor], device: str = "meta") -> None:
         super().__init__()
+        self.device = device
         self.phase = "forward"
         self.most: dict[str, Most] = {}
         self._weights = [tensor for tensor in given if isinstance(tensor, nn.Parameter)]
@@ -60,7 +61,7 @@ class Tracker(TorchDispatchMode):
 
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if tensor.device.type == "meta" and storage._cdata not in self._alive:
+        if tensor.device.type == self.device and storage._cdata not in self._alive:
             size = storage.nbytes()
             self._alive[storage._cdata] = weakref.finalize(storage, self._forget, storage._cdata, size)
             self._now += size
@@ -72,7 +73,7 @@ class Tracker(TorchDispatchMode):
     def _pack(self, tensor: Tensor) -> Saved:
         saved, storage = Saved(tensor.detach()), tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key not in self._given and tensor.device.type == "meta":
+        if key not in self._given and tensor.device.type == self.device:
             self._saved_now += size * (self._packs[key] == 0)
             self._packs[key] += 1
             weakref.finalize(saved, self._release, key, size)

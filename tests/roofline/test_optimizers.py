@@ -116,7 +116,7 @@ def test_asgd_begins_its_mean_after_a_million_steps(seed: int, first: int) -> No
 
 
 def test_every_optimizer_has_a_step_or_is_refused_by_name() -> None:
-    assert OPTIMIZERS.keys() - STEPS.keys() == {"adam-8bit"}
+    assert OPTIMIZERS.keys() - STEPS.keys() == {"adam-8bit", "lbfgs"}
     with pytest.raises(cm.CostModelError, match="optimizer 'adam-8bit' has no NumPy kernel: use one of sgd, momentum"):
         execute(cm.MLP(sizes=[2, 2]), mode="train", optimizer="adam-8bit")
 

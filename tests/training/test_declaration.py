@@ -46,6 +46,24 @@ def test_a_ready_optimizer_s_fields_make_the_same(name: str) -> None:
     assert [s.name for s in p.settings.states.states] == [s.name for s in OPTIMIZERS[name].states]
 
 
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_ready_optimizer_may_be_given_itself(name: str) -> None:
+    given, named = (cm.predict("mlp-mnist", optimizer=optimizer) for optimizer in (OPTIMIZERS[name], name))
+    assert given.memory == named.memory
+
+
+def test_states_that_are_alike_may_be_counted() -> None:
+    def memory(*states: dict[str, Any]) -> Any:
+        return cm.predict("mlp-mnist", optimizer={"name": "mine", "states": list(states)}).memory
+
+    alike = [{"name": f"s{n}", "extent": "rows"} for n in range(3)]
+    assert memory({"name": "s", "extent": "rows", "count": 3}) == memory(*alike)
+    assert (
+        memory({"name": "s", "extent": "scalar", "count": 5}).counters
+        == 5 * memory({"name": "s", "extent": "scalar"}).counters
+    )
+
+
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(["weight", "rows", "scalar"]), max_size=4))
 def test_states_add_up(extents: list[Any]) -> None:
@@ -87,6 +105,20 @@ def test_a_precision_may_be_fields_or_a_file(tmp_path: Path) -> None:
             {"name": "a", "states": [{"name": "m", "bytes": True}]},
             "optimizer.states[0].bytes: True is not",
         ),
+        (
+            "optimizer",
+            {"name": "a", "states": [{"name": "m", "count": 63}, {"name": "n", "count": 2}]},
+            "optimizer.states: 65 are too many for a weight: use at most 64",
+        ),
+        ("optimizer", {"name": "a", "flat": True, "states": [{"name": "m", "count": 10**6}]}, "use at most 1024"),
+        ("optimizer", {"name": "a", "states": [], "in_turn": [{"name": "m"}] * 65}, "use at most 64"),
+        (
+            "optimizer",
+            {"name": "a", "states": [], "in_turn": [3]},
+            "optimizer.in_turn[0]: 3 is not a mapping of fields",
+        ),
+        ("optimizer", {"name": "a", "states": [{"name": "m", "count": "two"}]}, "states[0].count: 'two' is not"),
+        ("optimizer", {"name": "a", "states": [], "flat": 1}, "optimizer.flat: 1 is not"),
         ("optimizer", {"name": 3, "states": []}, "optimizer.name: 3 is not a text"),
         ("optimizer", {"name": "a", "states": [], 3: 4}, "unknown field of optimizer 3"),
         ("optimizer", "no-such.yaml", "cannot read no-such.yaml: no such file"),

@@ -7,6 +7,7 @@ import inspect
 import linecache
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
@@ -30,6 +31,8 @@ from costmodel.importers.torch.program import Program
 from costmodel.importers.torch.rules import load_rules
 from costmodel.training.settings import Settings
 
+_OPERATOR = re.compile(r"aten\.(\w+)(\.\w+)?")
+"""All that PyTorch says of an operator whose results it cannot make without data."""
 _DATA = ("DataDependent", "data-dependent", "u0", "Tensor.item()", "Cannot call")
 
 
@@ -37,6 +40,11 @@ def explained(error: Exception, module: str) -> SpecError:
     """The error to raise for one of torch.export's."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     where = _place(error)
+    if made := _OPERATOR.fullmatch(text):
+        return SpecError(
+            f"{module}: {made[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
+            "PyTorch does not say: return what it reads, and take it outside of the module"
+        )
     if any(word in f"{type(error).__name__} {text}" for word in _DATA):
         return SpecError(
             f"{module}: what is run depends on the data{where}: from_torch needs a forward pass that is the same for "
@@ -119,12 +127,14 @@ def from_torch(
     title = name or type(module).__name__
     program = captured()
     model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
+    _refuse_complex(title, program, module)
     missing = _without_rule(model)
     if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
         other = captured(frozenset(missing))
         tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
         if other != program and not (still := _without_rule(tried)):
             program, model, missing = other, tried, still
+    missing |= dict.fromkeys(_making_complex(program), "it makes complex numbers")
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
     left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
@@ -296,6 +306,24 @@ def _without_rule(model: Imported) -> dict[str, str]:
             missing[error.op] = str(error)
         else:
             return missing
+
+
+def _refuse_complex(title: str, program: Program, module: Any) -> None:
+    """Raise SpecError if a weight, a buffer or an input is of complex numbers, whose bytes and FLOPs are others."""
+    given = {f"weight {name}": str(weight.dtype) for name, weight in module.named_parameters()}
+    given |= {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
+    given |= {f"input {each.path}": each.dtype for each in program.inputs.values()}
+    for what, dtype in given.items():
+        if "complex" in dtype:
+            raise SpecError(
+                f"{title}: {what} is of complex numbers ({dtype.removeprefix('torch.')}), for which there are no "
+                "rules: make it of real ones, such as by torch.view_as_real"
+            )
+
+
+def _making_complex(program: Program) -> set[str]:
+    """Operators that make complex numbers somewhere."""
+    return {step.op for step in program.steps if any("complex" in made.dtype for made in step.makes)}
 
 
 def _listed(missing: dict[str, str], program: Program) -> str:
