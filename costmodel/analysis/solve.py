@@ -16,8 +16,7 @@ from costmodel.analysis.vary import Curve, Peaked, VariedSize, check_open, curre
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import BETTER, plain
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (
     NUMBER,
     TIMES,

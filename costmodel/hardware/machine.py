@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads

@@ -16,9 +16,8 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.cost.rows import traffic
-from costmodel.display.answer import Answer
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling
-from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds
 from costmodel.errors import SettingError, shown

@@ -18,8 +18,7 @@ from typing import Any
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
