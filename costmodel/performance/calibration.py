@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.display.units import NUMBER, read_amount
 from costmodel.documents.description import ALL, Description, Listed
-from costmodel.documents.files import culprit, shown_path, text_of
-from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
+from costmodel.documents.files import read_named
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
 from costmodel.performance.stacks import Stack, stack_named
@@ -48,16 +48,7 @@ class Calibration(Description):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """The calibration that a YAML or JSON file describes. Raises SpecError, with the line."""
-        from costmodel.documents.document import parse
-
-        where = shown_path(path)
-        document = parse(text_of(path, where, "calibration"), where, "a calibration, starting with its machine")
-        if not isinstance(document.data, dict):
-            raise SpecError(f"{where}: a calibration has named fields: start with a line such as 'machine: h100-sxm'")
-        try:
-            return cls(**document.data)
-        except SpecError as error:
-            raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+        return read_named(path, "calibration", "machine: h100-sxm", cls)
 
     def dump(self) -> str:
         """The text of a file that `load` reads back."""
