@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -390,4 +390,3 @@ _NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
 DTYPES = tuple(_PRODUCTS)
 """Data types that a machine can be asked about."""
-CATEGORIES: tuple[str, ...] = get_args(Category)

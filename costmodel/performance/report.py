@@ -29,10 +29,6 @@ _TIERS = {
     "typical": "typical: constants of the machine's family, none fitted to models",
     "calibrated": "calibrated: with constants measured on the machine",
 }
-NARROWS = {
-    "eager_seconds": "a trace of one step, or stack='cuda-graphs'",
-    "conditions": "one measured step (costmodel machines fit)",
-}
 
 
 def sheet(t: Time) -> Sheet:
