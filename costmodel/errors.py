@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Made = TypeVar("Made")
 
 
 class CostModelError(ValueError):
@@ -53,6 +56,18 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
         return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
     listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed}")
+
+
+def named(what: str, given: object, kind: type[Made], ready: Mapping[str, Made]) -> Made:
+    """A ready-made one by its name, or a declared one as it is. Raises UnknownNameError."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, str):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise UnknownNameError(f"{what}={shown(given)} is neither a name nor {article} {kind.__name__}")
+    if given not in ready:
+        raise unknown(what, given, ready)
+    return ready[given]
 
 
 def shown(value: object) -> str:

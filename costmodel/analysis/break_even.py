@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.vary import VariedSize, check_open, knob_of, last_true
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS, SUMMED
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown

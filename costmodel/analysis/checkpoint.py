@@ -8,8 +8,7 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_flops
 from costmodel.errors import CostModelError, SettingError, shown

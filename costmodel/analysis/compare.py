@@ -16,8 +16,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import QUANTITIES, plain
 from costmodel.cost.question import heading
 from costmodel.cost.report import headline
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import shower
 from costmodel.documents.description import unknown_field

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import VariedSize, current
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import show_change, shower
 from costmodel.errors import CostModelError
 from costmodel.training.settings import GivenSettings, takes_settings

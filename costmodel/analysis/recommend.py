@@ -17,8 +17,7 @@ from costmodel.analysis.solve import solve_for
 from costmodel.analysis.vary import last_true, line_guess
 from costmodel.architectures.trace import check_applies
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable, wrapped
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes, show_few
 from costmodel.errors import CostModelError, SettingError, shown

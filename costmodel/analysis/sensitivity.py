@@ -14,8 +14,7 @@ from costmodel.analysis.vary import current, knob_names, knob_of
 from costmodel.cost.explanation import definitions_of
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import TIMED
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, unknown

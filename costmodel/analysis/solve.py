@@ -16,8 +16,7 @@ from costmodel.analysis.vary import Curve, Peaked, VariedSize, check_open, curre
 from costmodel.cost.budget import fit
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import BETTER, plain
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.units import (
     NUMBER,
     TIMES,
@@ -232,16 +231,7 @@ def solve(
 def max_batch(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest batch whose peak fits `memory`; see `solve`.
-
-    Args:
-        model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
-        **settings: all that `predict` takes but batch.
-
-    Raises:
-        CostModelError: what is wrong with the question, in one line.
+    """The largest batch whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
 
     Example:
         >>> import costmodel as cm
@@ -256,16 +246,7 @@ def max_batch(
 def max_seq(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The longest sequence whose peak fits `memory`; see `solve`.
-
-    Args:
-        model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
-        **settings: all that `predict` takes but seq.
-
-    Raises:
-        CostModelError: what is wrong with the question, in one line.
+    """The longest sequence whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
 
     Example:
         >>> import costmodel as cm
@@ -280,16 +261,7 @@ def max_seq(
 def max_layers(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`.
-
-    Args:
-        model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
-        **settings: all that `predict` takes but layers.
-
-    Raises:
-        CostModelError: what is wrong with the question, in one line.
+    """The most blocks, or equal hidden layers, whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
 
     Example:
         >>> import costmodel as cm
@@ -304,16 +276,7 @@ def max_layers(
 def max_width(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`.
-
-    Args:
-        model: as `predict` takes it.
-        memory: what there is, such as "24 GiB".
-        reserve: memory to leave for what is not modelled.
-        **settings: all that `predict` takes but width.
-
-    Raises:
-        CostModelError: what is wrong with the question, in one line.
+    """The largest width, in steps that the model can take, whose peak fits `memory`, less `reserve`; see `solve`.
 
     Example:
         >>> import costmodel as cm

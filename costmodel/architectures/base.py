@@ -104,7 +104,7 @@ class Architecture(Description):
         return ""
 
     def _repr_html_(self) -> str:
-        from costmodel.display.sheet import Sheet
+        from costmodel.display.answer import Sheet
         from costmodel.display.table import Table
 
         values = {name: self.value(name) for name in self.field_names() if name not in ("name", "notes")}

@@ -241,7 +241,7 @@ MIXERS = ("state_space", "gated_delta", "short_convolution")
 """Fields of what mixes tokens beside attention."""
 
 
-class TransformerSpec(Architecture):
+class TransformerSpec(Architecture, defer_build=True):
     """Abstract: the description of a transformer, without its forward pass."""
 
     HAS_ATTENTION: ClassVar[bool] = True

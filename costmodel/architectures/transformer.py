@@ -23,7 +23,7 @@ COMPOSED = (
 """What is taken for granted of a state space."""
 
 
-class Transformer(TransformerSpec):
+class Transformer(TransformerSpec, defer_build=False):
     """Token embedding, `layers` equal blocks of attention and MLP, and a head over the vocabulary.
 
     The defaults are those of GPT-2 (Vaswani et al. 2017; Radford et al. 2019).

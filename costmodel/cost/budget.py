@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.cost.timeline import Step
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Marked
 from costmodel.display.units import Budget, read_budget, read_reserve, show_bytes
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
-
-import sympy
-from sympy.printing.str import StrPrinter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Definition
 from costmodel.cost.prediction import Prediction
@@ -19,66 +17,22 @@ from costmodel.display.units import UNITS
 from costmodel.errors import unknown
 from costmodel.graph.tensor import Block
 from costmodel.symbolic.guards import expression, symint
+from costmodel.symbolic.reading import Sum, readable
 
-_EXTENTS = sympy.symbols("B T P H W", integer=True, positive=True)
+if TYPE_CHECKING:
+    import sympy
+
+_EXTENTS = ("B", "T", "P", "H", "W")
 """Sizes of a batch: formulas read best with them in front."""
 
 
-def repeats_of(block: Block) -> list[sympy.Symbol]:
+def repeats_of(block: Block) -> list[str]:
     """Letters that count repeats: formulas are sums over them."""
-    found: dict[sympy.Symbol, None] = {}
+    found: dict[str, None] = {}
     for entry in block.entries:
         if isinstance(entry, Block):
-            found.update(dict.fromkeys(map(_symbol, sorted(expression(entry.count).letters))))
-            found.update(dict.fromkeys(repeats_of(entry)))
+            found.update(dict.fromkeys([*sorted(expression(entry.count).letters), *repeats_of(entry)]))
     return list(found)
-
-
-def readable(formula: Any, counts: list[sympy.Symbol]) -> sympy.Expr:
-    """The same expression as a sum over repeats, with the batch's sizes in front of what they multiply."""
-    formula = sympy.sympify(formula)
-    if formula.is_number:
-        return formula
-    if isinstance(formula, sympy.Max):
-        highest = _undominated([sympy.expand(candidate) for candidate in _candidates(formula)])
-        return sympy.Max(*(readable(candidate, counts) for candidate in highest), evaluate=False)
-    collected = sympy.collect(sympy.expand(formula), counts, evaluate=False)
-    parts = [(power, *_common_extents(coefficient)) for power, coefficient in collected.items()]
-    shared = {s: min(powers.get(s, 0) for _, powers, _ in parts) for s in _EXTENTS}
-    terms = [power * _monomial(powers, shared) * rest for power, powers, rest in parts]
-    return _monomial(shared, {}) * sympy.Add(*terms)
-
-
-def _candidates(formula: Any) -> list[Any]:
-    """What a maximum, possibly of maxima, is taken over."""
-    if not isinstance(formula, sympy.Max):
-        return [formula]
-    return [candidate for argument in formula.args for candidate in _candidates(argument)]
-
-
-def _undominated(candidates: list[Any]) -> list[Any]:
-    """Those that no other exceeds at all sizes, as far as the signs of the difference's terms tell."""
-    saved: list[Any] = []
-    for one in dict.fromkeys(candidates):
-        if not any(_never_below(other, one) for other in saved):
-            saved = [other for other in saved if not _never_below(one, other)] + [one]
-    return saved
-
-
-def _never_below(a: Any, b: Any) -> bool:
-    return all(term.is_nonnegative for term in sympy.Add.make_args(sympy.expand(a - b)))
-
-
-def _common_extents(terms: sympy.Expr) -> tuple[dict[sympy.Symbol, int], sympy.Expr]:
-    """The highest power of each batch size that divides every term, and what remains."""
-    powers = [term.as_powers_dict() for term in sympy.Add.make_args(terms)]
-    common = {s: min(int(p[s]) for p in powers) for s in _EXTENTS}
-    divisor = _monomial(common, {})
-    return common, sympy.Add(*(term / divisor for term in sympy.Add.make_args(terms)))
-
-
-def _monomial(powers: dict[sympy.Symbol, int], less: dict[sympy.Symbol, int]) -> sympy.Expr:
-    return sympy.Mul(*(s ** (power - less.get(s, 0)) for s, power in powers.items()))
 
 
 _OTHER_SOURCES = {
@@ -108,8 +62,8 @@ class Explanation(Data):
     """One quantity, explained. `formula` is a sympy expression whose symbols are named in `letters`.
 
     note: at which sizes the formula holds, where that is not all. assumptions: what it takes for granted besides.
-    quantity: its name. unit: of its value. value: the number that the formula gives here. sources: where the formulas
-    of the layers are from.
+    quantity: its name. unit: of its value. reading: the formula, factored. value: the number that it gives here.
+    sources: where the formulas of the layers are from.
 
     Example:
         >>> import costmodel as cm
@@ -123,24 +77,36 @@ class Explanation(Data):
 
     quantity: str
     unit: str
-    formula: sympy.Expr
+    reading: Sum
     letters: tuple[Definition, ...]
     value: int
     sources: tuple[str, ...]
     note: str = ""
     assumptions: tuple[str, ...] = ()
 
+    @cached_property
+    def formula(self) -> sympy.Expr:
+        """The formula as a sympy expression."""
+        return self.reading.sympy()
+
+    @property
+    def text(self) -> str:
+        """The formula as text, which is ``str(self.formula)``."""
+        return self.reading.text({})
+
     @property
     def numbers(self) -> str:
         """The formula with each letter's value put in, not worked out."""
-        return _NumberPrinter({d.symbol: d.value for d in self.letters}).doprint(self.formula)
+        return self.reading.text({d.symbol: d.value for d in self.letters})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
+        import sympy
+
         return {
             "quantity": self.quantity,
             "unit": self.unit,
-            "formula": str(self.formula),
+            "formula": self.text,
             "latex": sympy.latex(self.formula),
             "letters": {d.symbol: {"meaning": d.meaning, "value": d.value} for d in self.letters},
             "numbers": self.numbers,
@@ -155,7 +121,7 @@ class Explanation(Data):
         value = max((len(f"{d.value:,}") for d in self.letters), default=0)
         return "\n".join(
             [
-                _spread(self.quantity, str(self.formula)),
+                _spread(self.quantity, self.text),
                 _spread(" " * len(self.quantity), self.numbers),
                 f"{' ' * len(self.quantity)} = {self.value:,} {self.unit}",
                 *(["", "where"] if self.letters else []),
@@ -173,10 +139,14 @@ class Explanation(Data):
         )
 
     def _repr_latex_(self) -> str:
+        import sympy
+
         name = sympy.Symbol(self.quantity.replace("_", " "))
         return f"$\\displaystyle \\mathrm{{{sympy.latex(name)}}} = {sympy.latex(self.formula)}$"
 
     def _repr_markdown_(self) -> str:
+        import sympy
+
         rows = [f"| ${sympy.latex(sympy.Symbol(d.symbol))}$ | {d.value:,} | {d.meaning} |" for d in self.letters]
         table = ["| letter | value | meaning |", "|---|---:|---|", *rows] if rows else []
         sources = [f"- {source}" for source in self.sources]
@@ -214,40 +184,22 @@ def _depth(text: str) -> int:
     return least
 
 
-class _NumberPrinter(StrPrinter):
-    """Prints numbers where the letters stand."""
-
-    def __init__(self, values: dict[str, int]) -> None:
-        super().__init__()
-        self._values = values
-
-    def _print_Symbol(self, expr: sympy.Symbol) -> str:
-        return str(self._values[expr.name])
-
-
 def explain(prediction: Prediction, quantity: str) -> Explanation:
     """See `Prediction.explain`."""
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
     for batch in ("typical", "lettered"):
         lettered: Prediction = getattr(prediction, batch)  # each is a trace, and most need one
-        formula = readable(expression(lettered.value(quantity)).sympy(), repeats_of(lettered.run.root))
-        shown = tuple(d for d in definitions_of(prediction) if _symbol(d.symbol) in formula.free_symbols)
-        numbers: dict[Any, Any] = {_symbol(d.symbol): d.value for d in shown}
-        if _worked_out(formula, numbers) == value:
+        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root), _EXTENTS)
+        shown = tuple(d for d in definitions_of(prediction) if d.symbol in formula.letters())
+        found = formula.value({d.symbol: d.value for d in shown})
+        if found == value:
             note = _note(quantity, typical=batch == "typical")
             unit = UNITS[quantity.partition(".")[0]]
             sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
             return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
-    raise ArithmeticError(f"the formula of {quantity} gives {_worked_out(formula, numbers)}, not {value}")
-
-
-def _worked_out(formula: Any, numbers: dict[Any, Any]) -> Any:
-    """The value of a formula. Maxima by hand: sympy first tries to prove which argument is larger, which takes long."""
-    if isinstance(formula, sympy.Max):
-        return max(_worked_out(argument, numbers) for argument in formula.args)
-    return formula.subs(numbers)
+    raise ArithmeticError(f"the formula of {quantity} gives {found}, not {value}")
 
 
 def _note(quantity: str, *, typical: bool) -> str:
@@ -310,10 +262,6 @@ def _at_least_64(side: int) -> int:
     while side < 64:  # doubled, since some networks halve the image so often that it must divide
         side = 2 * side
     return side
-
-
-def _symbol(name: str) -> sympy.Symbol:
-    return sympy.Symbol(name, integer=True, positive=True)
 
 
 def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:

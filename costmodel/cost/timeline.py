@@ -27,8 +27,7 @@ from costmodel.cost.liveness import (
     plus,
     unrolled,
 )
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
 from costmodel.graph.run import Run

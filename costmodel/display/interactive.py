@@ -7,7 +7,7 @@ from html import escape
 from math import log10
 from typing import TYPE_CHECKING, Any
 
-from costmodel.display.labels import Box, around, placed
+from costmodel.display.figures import Box, around, placed
 from costmodel.display.rooflines import COLOURS, Ceiling, Chart, Dot
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError

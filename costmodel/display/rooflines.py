@@ -11,8 +11,7 @@ from math import log10
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.display.figures import DARK, LIGHT, Theme, canvas, literal
-from costmodel.display.labels import Box, around, placed
+from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, literal, placed
 from costmodel.display.units import show_rate, show_seconds, show_tick
 
 if TYPE_CHECKING:

@@ -1,18 +1,31 @@
-"""The picture of a Pareto front: every cell of a sweep, and those that no other dominates."""
+"""Points with their names beside them: a sweep's cells and Pareto front, and a curve through marked points."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.display.figures import LIGHT, WIDE, Theme, canvas, label, scale_of, written
-from costmodel.display.labels import between, write_beside
+from costmodel.display.figures import (
+    COLOURS,
+    DARK,
+    LIGHT,
+    WIDE,
+    Theme,
+    between,
+    canvas,
+    label,
+    scale_of,
+    wide,
+    write_beside,
+    written,
+)
 from costmodel.display.units import UNITS
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 MOST_DOTS = 20_000
 MOST_NAMED = 40
@@ -76,3 +89,37 @@ def _scale(axes: Axes, along: str, name: str, values: Sequence[float]) -> None:
         axis.set_major_locator(LogLocator(base, (1, 2, 5) if base == 10 else (1,)))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+class Mark(NamedTuple):
+    """A point, with its name. stands_out: whether it is the one to look at."""
+
+    x: float
+    y: float
+    name: str
+    stands_out: bool = False
+
+
+def curve(marks: Sequence[Mark], x: str, y: str, title: str, meaning: str, *, dark: bool = False) -> Figure:
+    """Points joined in order; `meaning`: of the one that stands out. Raises CostModelError without matplotlib."""
+    theme = DARK if dark else LIGHT
+    figure, axes = canvas((9, 5.4), theme, title)
+    xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
+    axes.plot(xs, ys, color=COLOURS["optimizer" if dark else "weights"], marker="o", markersize=4)
+    for along, values in (("x", xs), ("y", ys)):
+        if wide(sorted(values)):
+            getattr(axes, f"set_{along}scale")("log")
+            getattr(axes, f"{along}axis").set_major_formatter(lambda value, _: f"{value:,.4g}")
+            getattr(axes, f"{along}axis").set_minor_formatter(lambda value, _: "")
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(0, 1.1 * max(ys))
+    for mark in marks:
+        if mark.stands_out:
+            axes.plot([mark.x], [mark.y], "o", color=COLOURS["gradients"], markersize=9)
+    label(axes, "x", theme, x)
+    label(axes, "y", theme, y)
+    named = sorted(marks, key=lambda mark: not mark.stands_out)
+    names = [(f"{mark.name} ({meaning})" if mark.stands_out else mark.name, (mark.x, mark.y)) for mark in named]
+    line = between(sorted((mark.x, mark.y) for mark in marks), 24)
+    write_beside(axes, names, line, radius=8, ink=theme.ink, size=9)
+    return figure

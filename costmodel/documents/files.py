@@ -56,6 +56,23 @@ def read_fields(path: str | os.PathLike[str], what: str, made: Callable[[Any], M
         raise SpecError(f"{document.place(culprit(SpecError(str(error)), document))}: {error}") from None
 
 
+def read_named(path: str | os.PathLike[str], what: str, start: str, made: Callable[..., Made]) -> Made:
+    """What `made` makes of the named fields in a YAML or JSON file that describes a `what`; `start`: a line of one.
+
+    Raises SpecError, with the line.
+    """
+    from costmodel.documents.document import parse
+
+    where = shown_path(path)
+    document = parse(text_of(path, where, what), where, f"a {what}, starting with its {start.partition(':')[0]}")
+    if not isinstance(document.data, dict):
+        raise SpecError(f"{where}: a {what} has named fields: start with a line such as {start!r}")
+    try:
+        return made(**document.data)
+    except SpecError as error:
+        raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+
+
 def culprit(error: SpecError, document: Document) -> tuple[str | int, ...]:
     """Path of the value to blame: of those that validation or the message names, the most exact, else the first."""
     named = ([int(p) if p.isdecimal() else p for p in re.findall(r"\w+", w)] for w in re.findall(r"\S+", str(error)))

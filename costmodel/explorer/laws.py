@@ -9,9 +9,8 @@ import numpy as np
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
-from costmodel.performance.clock import law_of
 from costmodel.performance.constants import typical
-from costmodel.performance.laws import Device
+from costmodel.performance.laws import Device, law_of
 from costmodel.performance.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")

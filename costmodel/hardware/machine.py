@@ -6,17 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import read_amount, read_budget, show_amount, show_bytes
 from costmodel.documents.description import ABSENT, ALL, Description, Listed, Reads
-from costmodel.documents.files import culprit, shown_path, text_of
-from costmodel.errors import SettingError, SpecError, shown, unknown
+from costmodel.documents.files import read_named
+from costmodel.errors import SettingError, shown, unknown
 
 Item = TypeVar("Item")
 Category = Literal["gpu", "tpu", "accelerator", "apple", "cpu"]
@@ -333,16 +332,7 @@ class Machine(Answer, Description):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:
         """The machine that a YAML or JSON file describes. Raises SpecError, with the line."""
-        from costmodel.documents.document import parse
-
-        where = shown_path(path)
-        document = parse(text_of(path, where, "machine"), where, "a machine, starting with its name")
-        if not isinstance(document.data, dict):
-            raise SpecError(f"{where}: a machine is described by named fields: start with a line such as 'name: lab'")
-        try:
-            return cls(**document.data)
-        except SpecError as error:
-            raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+        return read_named(path, "machine", "name: lab", cls)
 
     def _known(self, dtype: Any) -> str:
         if not isinstance(dtype, str) or dtype not in _PRODUCTS:
@@ -400,4 +390,3 @@ _NARROWER = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """What kernels round operands to where nothing wider has units (XLA on TPU, matrix products at default precision)."""
 DTYPES = tuple(_PRODUCTS)
 """Data types that a machine can be asked about."""
-CATEGORIES: tuple[str, ...] = get_args(Category)

@@ -10,8 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from costmodel.architectures.base import Architecture
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.documents.files import SPECS, is_path, shown_path
 from costmodel.errors import SettingError, SpecError, shown, unknown

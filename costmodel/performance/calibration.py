@@ -1,19 +1,23 @@
-"""Constants that were measured on a machine: a readable file, with what they are from."""
+"""Constants that were measured on a machine: a readable file, with what they are from; measured steps, a line each."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from costmodel.cost.prediction import Prediction, predict
+from costmodel.display.units import NUMBER, read_amount
 from costmodel.documents.description import ALL, Description, Listed
-from costmodel.documents.files import culprit, shown_path, text_of
-from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
+from costmodel.documents.files import read_named
+from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import TABLE, Constants, typical
+from costmodel.performance.stacks import Stack, stack_named
 
 
 def _constants(value: Any) -> dict[str, float]:
@@ -44,16 +48,7 @@ class Calibration(Description):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """The calibration that a YAML or JSON file describes. Raises SpecError, with the line."""
-        from costmodel.documents.document import parse
-
-        where = shown_path(path)
-        document = parse(text_of(path, where, "calibration"), where, "a calibration, starting with its machine")
-        if not isinstance(document.data, dict):
-            raise SpecError(f"{where}: a calibration has named fields: start with a line such as 'machine: h100-sxm'")
-        try:
-            return cls(**document.data)
-        except SpecError as error:
-            raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
+        return read_named(path, "calibration", "machine: h100-sxm", cls)
 
     def dump(self) -> str:
         """The text of a file that `load` reads back."""
@@ -68,3 +63,65 @@ class Calibration(Description):
                 file.write(self.dump())
         except OSError as error:
             raise CostModelError(f"cannot write {shown(str(path))}: {error.strerror or error}") from None
+
+
+class MeasuredStep(NamedTuple):
+    """A step as it was measured. row: the text that says so. allow_tf32, channels_last: see `Prediction.on`."""
+
+    row: str
+    prediction: Prediction
+    stack: Stack
+    seconds: float
+    allow_tf32: bool | None = None
+    channels_last: bool = False
+
+
+def measured_step(row: str) -> MeasuredStep:
+    """A step from text such as "gpt2-small batch=32 seq=512 stack=compiled: 0.213 s", or "...: 1,210 samples/s".
+
+    Settings are those of `predict`, and stack, allow_tf32 and channels_last of `Prediction.on`. Raises CostModelError.
+    """
+    question, colon, result = row.rpartition(":")
+    words = question.split()
+    if not colon or not words:
+        raise SettingError(f"{shown(row)} is no measured step: use text such as 'gpt2-small batch=32 seq=512: 0.213 s'")
+    settings: dict[str, Any] = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise SettingError(f"measured {shown(row)}: {shown(word)} is no setting: use one such as batch=32")
+        settings[name] = _value(value)
+    stack = stack_named(str(settings.pop("stack", "eager")))
+    how = {name: _truth(name, settings.pop(name), row) for name in ("allow_tf32", "channels_last") if name in settings}
+    try:
+        prediction = predict(words[0], **settings)
+    except CostModelError as error:
+        raise SettingError(f"measured {shown(row)}: {error}") from None
+    return MeasuredStep(row, prediction, stack, _seconds(result, prediction, row), **how)
+
+
+def _value(text: str) -> Any:
+    if text.isdecimal():
+        return int(text)
+    if found := re.fullmatch(r"(\d+)x(\d+)", text):
+        return int(found[1]), int(found[2])
+    return tuple(text.split(",")) if "," in text else text
+
+
+def _truth(name: str, value: Any, row: str) -> bool:
+    if value not in ("true", "false"):
+        raise SettingError(f"measured {shown(row)}: {name}={value} is neither true nor false")
+    return value == "true"
+
+
+def _seconds(text: str, prediction: Prediction, row: str) -> float:
+    """Seconds of a step from a time, or from samples or tokens a second."""
+    rate = re.fullmatch(rf"({NUMBER})(samples|images|tokens)/s", text.replace(",", "").replace(" ", ""))
+    if rate is None:
+        return read_amount(text.strip(), f"measured {shown(row)}: time", "s")
+    samples = prediction.batch_shape.batch * prediction.settings.accumulate
+    if rate[2] == "tokens":
+        samples *= prediction.batch_shape.seq or 1
+    if not float(rate[1]):
+        raise SettingError(f"measured {shown(row)}: {shown(text)} is no rate above 0")
+    return samples / float(rate[1])

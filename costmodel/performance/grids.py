@@ -7,8 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.performance.clock import law_of
-from costmodel.performance.laws import Device
+from costmodel.performance.laws import Device, law_of
 from costmodel.performance.work import PHASES, Phase, Task
 from costmodel.symbolic.guards import expression
 from costmodel.symbolic.polynomial import Polynomial

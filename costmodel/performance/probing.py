@@ -9,8 +9,7 @@ from math import log
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import CostModelError
@@ -19,7 +18,7 @@ from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import UNITS, Constants, constant, typical
-from costmodel.performance.drawn import drawn
+from costmodel.performance.fitting import drawn
 from costmodel.performance.laws import Device
 from costmodel.training.dtypes import BITS, Dtype
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodel.cost.question import heading
+from costmodel.display.answer import Sheet
 from costmodel.display.rooflines import Ceiling, Chart, Dot, picture
-from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_few, show_rate, show_seconds
-from costmodel.performance.constants import UNITS, Source
-from costmodel.performance.interval import Effect
+from costmodel.performance.constants import UNITS, Effect, Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,10 +28,6 @@ _TIERS = {
     "ceiling": "ceiling: from the datasheet alone, a lower bound that no run reaches",
     "typical": "typical: constants of the machine's family, none fitted to models",
     "calibrated": "calibrated: with constants measured on the machine",
-}
-NARROWS = {
-    "eager_seconds": "a trace of one step, or stack='cuda-graphs'",
-    "conditions": "one measured step (costmodel machines fit)",
 }
 
 

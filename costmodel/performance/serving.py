@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, g
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_amount, show_bytes
 from costmodel.errors import SettingError, shown, unknown
@@ -333,8 +332,8 @@ class Serving(Answer):
 
         Raises CostModelError without matplotlib (extra `plot`), or if `path` cannot be written.
         """
-        from costmodel.display.curves import Mark, curve
         from costmodel.display.figures import save
+        from costmodel.display.scatter import Mark, curve
 
         marks = [
             Mark(1e3 * load.time_per_token, load.tokens_per_second, f"{load.concurrency:,}", load is self.knee)

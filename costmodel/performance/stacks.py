@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.errors import SettingError, shown, unknown
+from costmodel.errors import SettingError, named, shown, unknown
 from costmodel.performance.constants import Constants
 from costmodel.training.frozen import Frozen, frozen
 
@@ -69,11 +69,5 @@ STACKS = {
 
 
 def stack_named(stack: str | Stack) -> Stack:
-    """A ready-made stack by its name, or a declared one as it is. Raises UnknownNameError, SettingError."""
-    if isinstance(stack, Stack):
-        return stack
-    if not isinstance(stack, str):
-        raise SettingError(f"stack={shown(stack)} is neither a name nor a Stack")
-    if stack not in STACKS:
-        raise unknown("stack", stack, STACKS)
-    return STACKS[stack]
+    """A ready-made stack by its name, or a declared one as it is. Raises UnknownNameError."""
+    return named("stack", stack, Stack, STACKS)

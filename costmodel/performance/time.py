@@ -10,21 +10,17 @@ from math import exp, hypot, log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from costmodel.cost.prediction import Prediction
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import page, written_for
 from costmodel.documents.document import parse
 from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
-from costmodel.performance.calibration import Calibration
-from costmodel.performance.clock import Clock
-from costmodel.performance.constants import Constants, typical
+from costmodel.performance.calibration import Calibration, measured_step
+from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.interval import Effect, Interval, interval
-from costmodel.performance.laws import Tier
-from costmodel.performance.measured import measured_step
+from costmodel.performance.laws import Clock, Tier
 from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
 from costmodel.performance.work import PHASES, Phase, Task, Work, work_of

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from costmodel.roofline.pictures import plot
     from costmodel.roofline.profiling import Profile, profile
     from costmodel.roofline.program import Program
-    from costmodel.roofline.recorder import backward_program, forward_program, layer_programs
+    from costmodel.roofline.recorder import Passes, backward_program, forward_program, layer_programs, passes
     from costmodel.roofline.timing import Protocol, Timing, measure
-    from costmodel.roofline.traffic import Passes, passes
     from costmodel.roofline.validation import Validation, validate
 
 _HOMES = {
@@ -34,9 +33,8 @@ _HOMES = {
     "plot": "pictures",
     **dict.fromkeys(("Profile", "profile"), "profiling"),
     "Program": "program",
-    **dict.fromkeys(("backward_program", "forward_program", "layer_programs"), "recorder"),
+    **dict.fromkeys(("Passes", "backward_program", "forward_program", "layer_programs", "passes"), "recorder"),
     **dict.fromkeys(("Protocol", "Timing", "measure"), "timing"),
-    **dict.fromkeys(("Passes", "passes"), "traffic"),
     **dict.fromkeys(("Validation", "validate"), "validation"),
 }
 """The module of each public name."""

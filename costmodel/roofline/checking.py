@@ -16,14 +16,12 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.cost.rows import traffic
-from costmodel.display.answer import Answer
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling
-from costmodel.display.sheet import Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
-from costmodel.roofline.accuracy import Agreement, Errors
 from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated, ceilings_of
 from costmodel.roofline.classification import Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, part_of, predict_seconds
@@ -34,6 +32,7 @@ from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
+from costmodel.roofline.validation import Agreement, Errors
 from costmodel.training.settings import GivenSettings, takes_settings
 
 DTYPE = "float32"

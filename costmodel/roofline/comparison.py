@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
-from costmodel.display.answer import Answer
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.figures import write
 from costmodel.display.rooflines import COLOURS, Chart
-from costmodel.display.sheet import Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown

@@ -20,11 +20,9 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
-from costmodel.roofline.products import regime_of
-from costmodel.roofline.program import Op, Program, Span
-from costmodel.roofline.rates import Rates, joined
+from costmodel.roofline.program import Op, Program, Span, reuse_distances
+from costmodel.roofline.rates import Rates, joined, regime_of
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {

@@ -12,8 +12,7 @@ from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import OF_TRAINING
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
-from costmodel.display.answer import Answer
-from costmodel.display.sheet import Sheet
+from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.transformer import Transformer
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import Prediction, predict
+from costmodel.cost.rows import traffic
+from costmodel.display.table import Table
+from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Kernel, KernelCall
+from costmodel.roofline.kernels.kernel import Kernel, KernelCall, Tape
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.reference import Buffer, BufferRole, Ref
-from costmodel.roofline.tape import Tape
+from costmodel.training.settings import GivenSettings, takes_settings
 
 NUMBERS = {"index": "int64", "mask": "bool"}
 """NumPy's types by role; all other roles have the tape's floating-point type."""
@@ -342,3 +345,76 @@ def check_runs(prediction: Prediction) -> None:
         raise SettingError(
             f"{prediction.model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run"
         )
+
+
+class LayerPasses(NamedTuple):
+    """A layer's forward pass, all its repeats together [bytes].
+
+    compulsory_bytes: every input, weight and output once. numpy_bytes: what each of its NumPy calls reads and writes.
+    calls: of NumPy functions.
+    """
+
+    name: str
+    kind: str
+    repeat: int
+    calls: int
+    compulsory_bytes: int
+    numpy_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """NumPy's traffic over the compulsory; 0 where nothing must move."""
+        return self.numpy_bytes / self.compulsory_bytes if self.compulsory_bytes else 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class Passes:
+    """Compulsory traffic and NumPy's of a model's forward pass; prints as a table of kinds, iterates over layers."""
+
+    title: str
+    layers: tuple[LayerPasses, ...]
+
+    def __iter__(self) -> Iterator[LayerPasses]:
+        return iter(self.layers)
+
+    @property
+    def kinds(self) -> list[LayerPasses]:
+        """Layers of one kind added up, those that move most first."""
+        found: dict[str, LayerPasses] = {}
+        for layer in self.layers:
+            before = found.get(layer.kind, LayerPasses(layer.kind, layer.kind, 0, 0, 0, 0))
+            sums = (a + b for a, b in zip(before[2:], layer[2:], strict=True))
+            found[layer.kind] = LayerPasses(layer.kind, layer.kind, *sums)
+        return sorted(found.values(), key=lambda kind: -kind.numpy_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"model": self.title, "layers": [{**layer._asdict(), "ratio": layer.ratio} for layer in self.layers]}
+
+    def __str__(self) -> str:
+        rows = [
+            (k.kind, str(k.repeat), str(k.calls), show_bytes(k.compulsory_bytes), show_bytes(k.numpy_bytes), _times(k))
+            for k in self.kinds
+        ]
+        return Table((self.title, "layers", "calls", "compulsory", "NumPy", "ratio"), rows).text()
+
+    __repr__ = __str__
+
+
+def _times(row: LayerPasses) -> str:
+    return f"{row.ratio:.1f}×" if row.compulsory_bytes else "-"
+
+
+@takes_settings(mode="inference")
+def passes(model: Architecture | Prediction | str, **settings: Unpack[GivenSettings]) -> Passes:
+    """Compulsory traffic and NumPy's of each layer's forward pass, in fp32; settings as `predict` takes them.
+
+    Raises CostModelError, as `predict` does.
+    """
+    prediction = model if isinstance(model, Prediction) else predict(model, **{"mode": "inference", **settings})
+    layers = []
+    for call in prediction.run.root.calls():
+        program, times = forward_program(call), int(call.times)
+        sums = (times * len(program), times * traffic(call), times * program.traffic_bytes)
+        layers.append(LayerPasses(call.name, call.kind.kind, times, *sums))
+    return Passes(prediction.model.title, tuple(layers))

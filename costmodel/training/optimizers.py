@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.errors import UnknownNameError, shown, unknown
+from costmodel.errors import named
 from costmodel.symbolic.sizes import ceil_div, decided, product
 from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
@@ -352,10 +352,4 @@ OPTIMIZERS = {
 
 def optimizer_named(optimizer: str | Optimizer) -> Optimizer:
     """A ready-made optimizer by its name, or a declared one as it is. Raises UnknownNameError."""
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    if not isinstance(optimizer, str):
-        raise UnknownNameError(f"optimizer={shown(optimizer)} is neither a name nor an Optimizer")
-    if optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
-    return OPTIMIZERS[optimizer]
+    return named("optimizer", optimizer, Optimizer, OPTIMIZERS)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
-from costmodel.errors import SettingError, UnknownNameError, shown, unknown
+from costmodel.errors import SettingError, named
 from costmodel.symbolic.sizes import ceil_div, product
 from costmodel.training.dtypes import FLOATS, Dtype, Role, Shape, size_bytes, wider
 from costmodel.training.frozen import Frozen, frozen
@@ -223,10 +223,4 @@ FP32 = PRECISIONS["fp32"]
 
 def precision_named(precision: str | Precision) -> Precision:
     """A ready-made policy by its name, or a declared one as it is. Raises UnknownNameError."""
-    if isinstance(precision, Precision):
-        return precision
-    if not isinstance(precision, str):
-        raise UnknownNameError(f"precision={shown(precision)} is neither a name nor a Precision")
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    return PRECISIONS[precision]
+    return named("precision", precision, Precision, PRECISIONS)

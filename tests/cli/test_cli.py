@@ -219,7 +219,15 @@ def test_main_exits_with_the_code(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["predict", "gpt2-small"], ["predict", "resnet50", "--json"], ["models"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "gpt2-small"],
+        ["predict", "resnet50", "--json"],
+        ["models"],
+        ["explain", "gpt2-small", "memory.peak"],
+    ],
+)
 def test_predict_loads_nothing_it_does_not_need(arguments: list[str]) -> None:
     heavy = {"sympy", "numpy", "humanize", "pandas", "rich", "torch", "costmodel.cli.sweep", "costmodel.cli.analysis"}
     code = "import sys; from costmodel.cli import run; run(sys.argv[1:]); print('loaded', *sys.modules)"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from costmodel.layers import load_all
 from costmodel.layers.base import Layer
 from costmodel.roofline.kernels import kernel_of
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Op
 from costmodel.roofline.recorder import LayerArrays, site_of
-from costmodel.roofline.tape import Tape
 from tests.kernels.counting import Array, Tally
 
 KERNELS: dict[str, Kernel] = {}

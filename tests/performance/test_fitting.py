@@ -9,9 +9,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.errors import CostModelError
-from costmodel.performance.calibration import Calibration
+from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import typical
-from costmodel.performance.measured import measured_step
 from tests.command import here
 
 ROWS = (

@@ -15,8 +15,7 @@ from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import TABLE, constant, typical
-from costmodel.performance.interval import interval
+from costmodel.performance.constants import TABLE, constant, interval, typical
 from costmodel.performance.laws import Device, seconds
 
 ARCHITECTURES = (

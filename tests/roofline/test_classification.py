@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.roofline.accuracy import Agreement
 from costmodel.roofline.classification import (
     BOUNDS,
     TILE_BYTES,
@@ -21,11 +20,11 @@ from costmodel.roofline.classification import (
     verdict,
 )
 from costmodel.roofline.hosttime import HostTime, Terms
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.probes import RESIDENT_BYTES, probes
 from costmodel.roofline.program import Op, program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
-from costmodel.roofline.tape import Tape
-from costmodel.roofline.validation import CASES, keep_apart, layers_of
+from costmodel.roofline.validation import CASES, Agreement, keep_apart, layers_of
 from tests.roofline.synthetic import MACHINE, calibration
 
 

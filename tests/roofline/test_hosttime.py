@@ -11,12 +11,11 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.probes import COLD_BYTES, CURVE_BYTES, RESIDENT_BYTES, WINDOW_BYTES, placed, probes
-from costmodel.roofline.program import Program, Span, program_of
+from costmodel.roofline.program import Program, Span, program_of, reuse_distances
 from costmodel.roofline.rates import Table, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.reuse import reuse_distances
-from costmodel.roofline.tape import Tape
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.roofline.execution import execute
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.kernels.optimizers import STARTS, STEPS, Update, states_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import program_of
-from costmodel.roofline.tape import Tape
 from costmodel.training.optimizers import OPTIMIZERS
 from tests.oracle.settings import differential
 

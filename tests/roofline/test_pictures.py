@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.display.figures import Box, around, placed
 from costmodel.display.interactive import figure_of
-from costmodel.display.labels import Box, around, placed
 from costmodel.errors import CostModelError
 from costmodel.roofline.checking import Check, check
 from costmodel.roofline.pictures import chart_of, plot

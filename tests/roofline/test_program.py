@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.memory import LINE, aligned, fill
 from costmodel.roofline.program import program_of
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.tape import Tape
 
 
 def test_freed_memory_is_used_again() -> None:

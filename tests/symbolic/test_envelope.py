@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.symbolic.envelope import ahead
+from costmodel.symbolic.evaluation import ahead
 
 numbers = st.integers(-9, 9) | st.integers(-(2**50), 2**50)
 

@@ -6,9 +6,8 @@ import math
 from functools import cache
 
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, spread
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, spread
 from costmodel.roofline.reference import Ref
-from costmodel.roofline.tape import Tape
 
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import broadcast
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
 from costmodel.roofline.reference import Ref, Shape
-from costmodel.roofline.tape import Tape
 
 
 def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:

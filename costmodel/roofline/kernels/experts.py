@@ -1,4 +1,4 @@
-"""A mixture of experts, with rows sent to the busy experts in turn, as evenly as they go, whatever was chosen."""
+"""Mixtures of experts: how tokens choose, and rows sent to the busy experts in turn, as evenly as they go."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
 from costmodel.roofline.reference import Ref
-from costmodel.roofline.tape import Tape
 
 
 def top_k(t: Tape, s: KernelCall) -> Ref:
@@ -101,9 +100,66 @@ def total_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     yield s.x, t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
 
 
-MASKED = "NumPy finds the place of each maximum by comparing again, and puts a gradient there by a mask"
+MASKED = "NumPy finds the place of each maximum by comparing again, and takes and puts numbers there by masks"
 
 kernel("top_k", top_k, top_k_gradients, beside={"forward": MASKED, "backward": MASKED})
 kernel("pick", pick, pick_gradients)
 kernel("expert_linear", expert_linear, expert_linear_gradients)
 kernel("total", total, total_gradients)
+
+
+EPSILON = 1e-20
+
+
+def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
+    """The largest of each row, one after another, and their places as bools; `x` is used up."""
+    found, places = [], []
+    for _ in range(count):
+        best = t.reduce("maximum", x, -1)
+        place = t.equal(x, best)
+        t.copyto(x, -math.inf, where=place)
+        found.append(best)
+        places.append(place)
+    return found, places
+
+
+def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
+    """The scores of the chosen of the best groups, whose places are kept as bools."""
+    kind, (*rows, n) = s.kind, s.x.shape
+    judged = t.add(s.x, s.buffers["bias"]) if kind.biased else t.copy(s.x)
+    best, _ = _largest(t, t.reshape(t.copy(judged), *rows, kind.groups, n // kind.groups), kind.best)
+    merit = best[0]
+    for more in best[1:]:
+        t.add(merit, more, out=merit)
+    _, groups = _largest(t, merit.reshape(*rows, kind.groups), kind.kept_groups)
+    closed = t.full((*rows, kind.groups, 1), -math.inf)
+    for place in groups:
+        t.copyto(closed, 0.0, where=place.reshape(*rows, kind.groups, 1))
+    apart = judged.reshape(*rows, kind.groups, n // kind.groups)
+    t.add(apart, closed, out=apart)
+    _, places = _largest(t, judged, kind.chosen)
+    y = t.empty(*rows, kind.chosen)
+    for number, place in enumerate(places):
+        s.saved[f"place{number}"] = place
+        t.copyto(y[..., number : number + 1], t.sum(t.multiply(s.x, place), -1))
+    return y
+
+
+def shares(t: Tape, s: KernelCall) -> Ref:
+    """x/(Σ x + ε)."""
+    total = t.sum(s.x, -1)
+    s.saved["sum"] = t.add(total, EPSILON, out=total)
+    return t.divide(s.x, total)
+
+
+def shares_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """g/s − Σ(g·x)/s²."""
+    total = s.saved["sum"]
+    drawn = t.sum(t.multiply(g, s.x), -1)
+    t.divide(drawn, t.multiply(total, total), out=drawn)
+    dx = t.divide(g, total)
+    yield s.x, t.subtract(dx, drawn, out=dx)
+
+
+kernel("grouped_top_k", grouped_top_k, top_k_gradients, beside={"forward": MASKED, "backward": MASKED})
+kernel("shares", shares, shares_gradients)

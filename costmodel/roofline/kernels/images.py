@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, spread
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, spread
 from costmodel.roofline.reference import Ref, Shape
-from costmodel.roofline.tape import Tape
 from costmodel.training.fields import pair
 
 if TYPE_CHECKING:

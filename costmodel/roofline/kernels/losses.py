@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, rows
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, rows
 from costmodel.roofline.reference import Ref, Shape
-from costmodel.roofline.tape import Tape
 
 if TYPE_CHECKING:
     import numpy

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.roofline.kernels.kernel import EPSILON, Gradients, KernelCall, kernel, spread
+from costmodel.roofline.kernels.kernel import EPSILON, Gradients, KernelCall, Tape, kernel, spread
 from costmodel.roofline.reference import Ref, Shape
-from costmodel.roofline.tape import Tape
 
 MOMENTUM = 0.1
 """Share of a batch in the running statistics."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from costmodel.errors import CostModelError
+from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.reference import Ref
-from costmodel.roofline.tape import Tape
 from costmodel.training.optimizers import Optimizer
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel, rows
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, rows
 from costmodel.roofline.reference import Ref
-from costmodel.roofline.tape import Tape
 
 
 def linear(t: Tape, s: KernelCall) -> Ref:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from costmodel.errors import SettingError
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, kernel
+from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
 from costmodel.roofline.reference import Ref
-from costmodel.roofline.tape import Tape
 
 NAMES = {"fp32": "float32", "fp16": "float16"}
 """NumPy's names of the types that it has."""
