@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
-from costmodel.cost.liveness import GRADIENTS, TEMPORARIES, Allocation, Lifetimes
+from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Storage
 from costmodel.symbolic.sizes import decided
