@@ -199,6 +199,8 @@ LATENT = {"kv_heads": None, "fused_qkv": False, "positions": "rotary", "rotary.s
 EACH = {"classes": 3, "classes.told_by": "each"}
 INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
 DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
+APART = {"causal": False, "fused_qkv": False, "kv_heads": None}
+DISTANCES = APART | {"disentangled.size": 3}
 MAMBA = {"state_space.width": 16, "state_space.state": 3, "state_space.kind": "mamba"}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"vocab": 51}),
@@ -327,6 +329,11 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"state_space.width": 64}, {"state_space.kind": "mamba"}),
     (MAMBA, {"state_space.rank": 2}),
     (MAMBA, {"state_space.norm": "inner"}),
+    (APART, {"disentangled.size": 3}),
+    (DISTANCES, {"disentangled.shared": False}),
+    (DISTANCES, {"disentangled.norm": False}),
+    (DISTANCES, {"disentangled.to_position": False}),
+    (DISTANCES, {"disentangled.to_content": False}),
 ]
 
 
