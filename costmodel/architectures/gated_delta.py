@@ -11,7 +11,7 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import GatedDelta
 from costmodel.architectures.state_space import STATE, causal, column, parameter, permuted, reshaped, typed, upper
-from costmodel.graph.tensor import Shape, Tensor, contiguous_strides
+from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, is_contiguous
 from costmodel.layers.activation import Sigmoid, Silu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Subtract
 from costmodel.layers.attention import Mask
@@ -121,10 +121,13 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     values = SolveTriangular()(system, values, name="new_values")
     faded = SolveTriangular()(system, faded, name="read_keys")
     query = Multiply()(query, column(Pointwise("exp")(total, name="exp_query")), name="faded_query")
+    # The last state is read by nothing here, and with one chunk nothing else reads these.
+    outer, run.grad = run.grad, run.grad and c > 1
     last = Slice(1, n - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="exp_left")
     key = Multiply()(key, column(left), name="left_keys")
     passed = column(Pointwise("exp")(last, name="exp_last"))
+    run.grad = outer
     if states.cache is None:
         states.note(run, (b, h, k, v), "state", STATE)
         y = reshaped(DeltaScan()(values, faded, query, scores, key, passed), (b, h, c * n, v))
@@ -133,8 +136,11 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
         begins = () if first is None else (typed(first, values.dtype, "first_state"),)
         y = DeltaScan(keeps=True)(values, faded, query, scores, key, passed, *begins)
         states.keep(Slice(k, c * n, axis=2)(y, name="last_state"), first, "state", STATE)
-    y = Slice(t, axis=2)(y, name="crop")
-    return permuted(y, (0, 2, 1, 3))
+    y = permuted(Slice(t, axis=2)(y, name="crop"), (0, 2, 1, 3))
+    # Of one chunk columns still come first, which ``Tensor.to`` takes for channels last, and copies.
+    if c == 1 and h > 1 and not is_contiguous(y.shape, y.strides):
+        return Copied(y.shape)(y, name="in_order")
+    return y
 
 
 def _unit(x: Tensor, name: str) -> Tensor:

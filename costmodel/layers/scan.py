@@ -109,7 +109,7 @@ class SelectiveScan(Weightless):
         """Results until they are stacked and, unless it is kept, the state; backward: a token's part of a gradient."""
         state = 2 * self._state(call) if not call.y.requires_grad else 0
         b, channels, t, _ = call.x.shape
-        return Workspace(b * channels * t + state, 2 * call.x.size)
+        return Workspace(b * channels * t + state, 2 * call.x.size - self._state(call))
 
 
 def refuse_gradients(call: Call, keeps: bool) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
-from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks
+from costmodel.cost.allocator import MEBIBYTE, Block, CachingAllocator, in_blocks, replay
 from costmodel.cost.prediction import predict
 from costmodel.errors import SettingError
 from tests.strategies import questions
@@ -62,6 +62,15 @@ def test_a_rest_of_up_to_a_mebibyte_stays_with_a_large_tensor() -> None:
     allocator.take(11 * MEBIBYTE)
     allocator.take(512 * 1024 * 2 + 512)  # more than the rest
     assert allocator.reserved == 32 * MEBIBYTE
+
+
+def test_a_replay_gives_back_what_is_no_longer_alive() -> None:
+    """By hand: tensors that each fill a segment of their own, alive from a first to a last moment."""
+    large = 12 * MEBIBYTE
+    assert replay([], [(large, 0, 1), (large, 2, 3)]) == large
+    assert replay([], [(large, 0, 2), (large, 2, 3)]) == 2 * large
+    assert replay([], [(large, 2, 3), (large, 0, 1), (large, 4, 4)]) == large
+    assert replay([(large, 2), (0, 5)], [(large, 0, 0), (0, 0, 0), (large, 1, 1)]) == 3 * large
 
 
 def test_a_block_is_split_from_the_smallest_rest_that_its_pool_can_use() -> None:

@@ -117,7 +117,7 @@ def _descriptions() -> dict[str, tuple[Any, str]]:
             "shape 0.5 is not a list of sizes",
         ),
     }
-    for family in ("qwen3_moe", "gemma2", "gemma3_text", "deepseek_v3"):
+    for family in ("qwen3_moe", "gemma2", "gemma3_text", "deepseek_v3", "lfm2"):
         config = {"model_type": family, "num_hidden_layers": 10**9}
         found[f"{family} of 10^9 layers"] = (config, "at most 10,000")
     return found

@@ -432,6 +432,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("llava", architectures=3), "llava: architectures: 3 is not ['LlavaForConditionalGeneration'] or"),
         (sized("gemma3_text", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
         (sized("qwen3_moe", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
+        (sized("lfm2", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
         (sized("mpt", attn_config=3), "mpt: attn_config: 3 is not a mapping"),
         (sized("mpt", attn_config={"attn_pdrop": 2}), "mpt: attn_config.attn_pdrop: input should be less than 1"),
         ({"hidden_size": 8}, "a published configuration has a model_type"),

@@ -8,8 +8,10 @@ import pytest
 
 import costmodel as cm
 from costmodel.graph.kernel import Kernel
+from costmodel.graph.run import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
+from costmodel.layers.recurrent import Lstm
 from tests.layers.device_kernels import check_kernels
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -106,6 +108,16 @@ def test_fused_attention_works_on_visible_pairs_alone() -> None:
     )
     assert full.flops == half.flops
     assert full.sizes == (12, 64, 64, 64)
+
+
+def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
+    """By hand: of four gates of 5 units, for 3 samples and 7 steps, in fp32."""
+    run = Run(training=True, device="gpu")
+    given = [run.tensor(shape, "activation", origin="input") for shape in ((7, 3, 2), (3, 5), (3, 5))]
+    run.record(Lstm(hidden=5), given, None, None)
+    call: Any = run.root.entries[-1]
+    through = [k for k in call.kind.backward_kernels(call) if k.sort == "pointwise"]
+    assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
 
 
 def test_a_kind_that_forgets_its_kernels_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import costmodel as cm
+from costmodel import layers
 from costmodel.layers import load_all
 from costmodel.training.fields import field_types
 from tests.command import said_in_one_line
@@ -42,6 +43,14 @@ def shaped(rank: int, image: tuple[int, ...]) -> list[Any]:
     size = image[0] * image[1] * image[2]
     shapes = {2: [size], 3: [image[0], image[1] * image[2]], 4: [*image]}
     return [{"reshape": {"shape": shapes.get(rank, [*image, *[1] * (rank - 4)])}}]
+
+
+def test_a_kind_is_found_by_the_name_of_its_class() -> None:
+    assert {kind.__name__: getattr(layers, kind.__name__) for kind in load_all().values()} == {
+        kind.__name__: kind for kind in load_all().values()
+    }
+    with pytest.raises(AttributeError, match="has no layer kind 'Nothing'"):
+        _ = layers.Nothing
 
 
 GROWING = ("flops.forward", "flops.backward", "pointwise_flops.total", "memory.activations", "memory.inputs")

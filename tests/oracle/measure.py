@@ -83,20 +83,22 @@ def measure(
     given: tuple[Tensor, ...] = (),
     backward: bool = True,
     count_inputs: bool = False,
+    held: bool = False,
 ) -> Cost:
     """Run `model` on `inputs`, then `loss` on its output, then backward from there.
 
     `given`: tensors from outside, such as targets and the weights of a function. `backward` can be left out where
-    PyTorch has none. Inputs are outside too, unless they count as made by a layer before.
+    PyTorch has none. Inputs are outside too, unless they count as made by a layer before. `held`: what a graph has let
+    go of by the end, because no result needs it, is not counted.
     """
     weights = list(model.parameters()) if isinstance(model, nn.Module) else [t for t in given if t.requires_grad]
     buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
     outside = [*given, *weights, *buffers, *([] if count_inputs else inputs)]
     with Saved(outside) as saved, FlopCounterMode(display=False) as counter:
         y = model(*inputs)
-        forward, kept = counter.get_total_flops(), saved.bytes
+        forward, kept = counter.get_total_flops(), saved.held if held else saved.bytes
         end = loss(y) if loss else y
-        with_loss = saved.bytes
+        with_loss = saved.held if held else saved.bytes
         if backward and end.requires_grad and torch.is_grad_enabled():
             end.backward(torch.empty_like(end))
     return Cost(sum(w.numel() for w in weights), forward, counter.get_total_flops(), kept, with_loss)

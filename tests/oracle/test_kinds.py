@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -656,3 +657,17 @@ def test_every_kind_has_a_row() -> None:
     elsewhere = {"conv", "noise", "pool", "adaptive_pool", "resize", "spatial", "cast"}
     here = {name for name, kind in load_all().items() if kind.__module__.rpartition(".")[2] not in elsewhere}
     assert here - IMPORTED == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "field", "argument"),
+    [
+        ("elu", nn.ELU, "alpha", "alpha"),
+        ("leaky_relu", nn.LeakyReLU, "slope", "negative_slope"),
+        ("dropout", nn.Dropout, "p", "p"),
+    ],
+)
+def test_defaults_are_those_of_torch(ours: str, theirs: type[nn.Module], field: str, argument: str) -> None:
+    """The value decides no cost, but what the roofline's kernels compute."""
+    kind = load_all()[ours]
+    assert kind.__dataclass_fields__[field].default == inspect.signature(theirs).parameters[argument].default

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -28,6 +28,7 @@ from tests.oracle.networks import build
 from tests.oracle.settings import differential
 from tests.oracle.test_adaptation import DENSE
 from tests.oracle.test_mlp import MLPS
+from tests.oracle.test_transformer import disentangled, mixed
 from tests.oracle.test_translator import Translator
 from tests.oracle.test_vision_transformer import ViT
 from tests.oracle.tracker import Most, training_step
@@ -194,6 +195,42 @@ def test_transformers(spec: Transformer, batch: int, seq: int, kernel: Any) -> N
     p = cm.predict(spec, batch=batch, seq=seq, attention=kernel, loss="cross_entropy")
     rows = 4 * batch * seq * spec.heads if kernel == "flash" else 0
     assert_phases_agree(differences(p, module, tokens, target), unseen=rows)
+
+
+@differential
+@given(mixed(), st.integers(1, 3), st.integers(1, 9))
+def test_mixers(spec: Transformer, batch: int, seq: int) -> None:
+    """Scans of what mixes tokens beside attention are composed of operators, whose backward gives parts back on the way.
+
+    On paper a state before the first chunk has a gradient beside those of all, and a chunk's parts of gradients are
+    there until all are whole. A Mamba 2's own weights are updated before those of its layers.
+    """
+    assume(spec.mixer is not None and spec.experts is None)
+    with torch.device("meta"):
+        module = models.Transformer(spec, seq, "eager", "gpu")
+    tokens, target = meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
+    found = differences(cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy"), module, tokens, target)
+    unseen, own, delta = 0, spec.state_space, spec.gated_delta
+    if own is not None and own.kind == "mamba2":
+        unseen = 4 * batch * own.width * own.state
+        assert abs(found["optimizer"].alive) <= 8 * max(own.width, spec.width)
+        found["optimizer"] = Most(0, 0, 0)
+    if delta is not None:
+        places = -(-seq // delta.chunked) * delta.chunked
+        unseen = 8 * batch * delta.heads * places * max(delta.key_size, delta.value_size, delta.chunked)
+    assert_phases_agree(found, unseen=unseen)
+
+
+@differential
+@given(disentangled(), st.integers(1, 3), st.integers(1, 5))
+def test_disentangled_attention(spec: Transformer, batch: int, seq: int) -> None:
+    assume(spec.experts is None and spec.pooler is None and spec.classes is None)
+    with torch.device("meta"):
+        module = models.Transformer(spec, seq, "eager", "gpu")
+    tokens, target = meta(batch, seq, dtype=torch.int64), meta(batch * seq, dtype=torch.int64)
+    assume(spec.segments is None)
+    p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy")
+    assert_phases_agree(differences(p, module, tokens, target))
 
 
 @differential

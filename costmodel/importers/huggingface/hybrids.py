@@ -338,8 +338,8 @@ def lfm2_sizes(config: Config, made: dict[str, Any]) -> None:
         types = layer_types(config, "layer_types", layers, ("conv", "full_attention"))
         mixed(made, "short_convolution", [kind == "conv" for kind in types])
     else:
-        attends = set(range(layers) if attending is None else attending)
-        mixed(made, "short_convolution", each(layers, lambda n: n not in attends))
+        attends = None if attending is None else set(attending)
+        mixed(made, "short_convolution", each(layers, lambda n: attends is not None and n not in attends))
     if config["block_auto_adjust_ff_dim"]:
         hidden = int(2 * made["mlp_width"] / 3)
         if (factor := config["block_ffn_dim_multiplier"]) is not None:
