@@ -199,6 +199,13 @@ def test_a_file_that_is_not_there_is_begun(capsys, tmp_path: Path) -> None:
     assert here(capsys, *ARGUMENTS, "--out", str(tmp_path / "new.parquet"), "--resume").code == 0
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_link_to_itself_is_no_place_for_a_store(capsys, tmp_path: Path, resume: tuple[str, ...]) -> None:
+    path = tmp_path / "loop.zarr"
+    path.symlink_to(path.name)
+    refused(here(capsys, *ARGUMENTS, "--out", str(path), *resume), "cannot write", "Too many levels of symbolic links")
+
+
 def test_an_unwritable_path_is_one_line(capsys, tmp_path: Path) -> None:
     refused(here(capsys, *ARGUMENTS, "--out", str(tmp_path / "missing" / "sweep.parquet")), "cannot write")
     (tmp_path / "taken.parquet").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -286,7 +287,10 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
 
 def _aside(target: Path) -> Path:
     """The folder beside a store that its layout is made in, ``sweep.zarr.part``; removes that of a killed run."""
-    part = target.resolve().with_name(f"{target.name}.part")
+    try:
+        part = target.resolve().with_name(f"{target.name}.part")
+    except RuntimeError:  # an OSError from Python 3.13 on
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(target)) from None
     if part.is_dir() and not part.is_symlink():
         shutil.rmtree(part)
     return part
