@@ -31,7 +31,7 @@ from costmodel.layers.kernels import (
     read_of,
     stream,
 )
-from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
+from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
 
@@ -341,8 +341,20 @@ class Rotary(Weightless):
         yield from call.inputs[1:]
 
     def workspace(self, call: Call) -> Workspace:
-        """x·cos and rotate(x)·sin before they are added."""
-        return Workspace(2 * call.x.rows * self.size, 2 * call.x.rows * self.size)
+        """Forward: x·cos and rotate(x)·sin before they are added. Backward, operator by operator, h being half of what
+        turns: g·sin (2h), its negated half (h) and g·cos (2h), after which g is gone, of which 2h are dx.
+
+        Where features are left as they are g stays for them: both halves of g·sin are put together beside it (2h), and
+        later there are a gradient of all features for each part and the sum of the two. If x is of another data type
+        than the tables, it is highest where g·cos is there in both.
+        """
+        x, y = call.x, call.y
+        half = x.rows * (self.size // 2)
+        if x.dtype != y.dtype:
+            return Workspace(4 * half, 2 * half, size_bytes(3 * half, x.dtype))
+        if self.size == x.shape[-1]:
+            return Workspace(4 * half, 3 * half)
+        return Workspace(4 * half, maximum(7 * half, 2 * x.size) - x.size)
 
 
 def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) -> int:
