@@ -84,6 +84,9 @@ class Tracker(TorchDispatchMode):
         self._saved_now -= size * (self._packs[key] == 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.scatter_add.default and not torch.is_grad_enabled():
+            # A gather's backward adds in place, but where a mode looks on (areAnyTensorSubclassLike).
+            func = torch.ops.aten.scatter_add_.default
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
