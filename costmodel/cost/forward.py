@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. trained: weights that get a
-    gradient, as the call lists them. gradients: the operands to give one to, in the order in which they come, and
+    gradient, those that it is given before its own. gradients: the operands to give one to, in the order in which they come, and
     whether it is the incoming one. output: size. passes: whether the gradient only passes through, to an input that is
     as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward and loss are done:
     copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
@@ -386,7 +386,8 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     y, kind = call.y, call.kind
-    known = {x.storage for x in (*call.inputs, *call.weights.values(), *call.buffers.values())}
+    operands = (*call.inputs, *call.weights.values())
+    known = {x.storage for x in (*operands, *call.buffers.values())}
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
     makes = [storage for storage in dict.fromkeys((y.storage, *call.saved, *call.held)) if storage not in known]
     workspace = kind.workspace(call)
@@ -397,7 +398,7 @@ def plan_of(call: Call) -> Plan:
         list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
         [(storage, storage.bytes) for storage in makes],
         [(storage, _KEPT[storage.origin]) for storage in call.saved if storage.origin in _KEPT],
-        [weight for weight in call.weights.values() if any(x is weight for x, _ in gradients)],
+        [x for x in operands if x.storage.origin == "weight" and any(x is given for given, _ in gradients)],
         gradients,
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
