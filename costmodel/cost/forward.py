@@ -294,6 +294,8 @@ class Forward:
             self._slots[y.storage] = slot
         if call.inputs or plan.makes:  # not a weight that nothing reads, which stands after the result
             self.output = places.get(y.storage, self._given)
+        elif y.storage in call.run.trained:
+            self._slot(y)
         if self._detached or call.held or (y.requires_grad and not call.differentiated):
             self._follow(call)
         if call.differentiated and not plan.same:
