@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.display.figures import Box, around, placed
 from costmodel.display.rooflines import COLOURS, Ceiling, Chart, Dot
-from costmodel.display.units import show_seconds
+from costmodel.display.units import show_change, show_seconds
 from costmodel.errors import CostModelError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _bars(chart: Chart) -> Any:
 
     for bound, chosen in _by_bound(dots).items():
         bars(chosen, "measured_total", _details(chosen), name=f"{bound}-bound", marker_color=COLOURS[bound])
-    predicted = [f"predicted {show_seconds(dot.predicted_seconds)} a run ({dot.error:+.1%})" for dot in dots]
+    predicted = [f"predicted {show_seconds(dot.predicted_seconds)} a run ({show_change(dot.error, 1)})" for dot in dots]
     outlined = {"color": CLEAR, "line": {"color": FAINT, "width": 1.5}}
     bars(dots, "predicted_total", predicted, name="predicted", marker=outlined)
     figure.update_layout(barmode="overlay", bargap=0.3)

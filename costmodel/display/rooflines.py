@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.display.figures import DARK, LIGHT, Box, Theme, around, canvas, literal, placed
-from costmodel.display.units import show_rate, show_seconds, show_tick
+from costmodel.display.units import show_change, show_rate, show_seconds, show_tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -328,7 +328,7 @@ def _bars(chart: Chart, theme: Theme) -> Figure:
         axes.barh(row, dot.measured_total, 0.72, color=COLOURS[dot.bound], zorder=2)
         axes.barh(row, dot.predicted_total, 0.72, facecolor="none", edgecolor=theme.ink, linewidth=1, zorder=3)
         axes.annotate(
-            f"{dot.share:.1%}  ({dot.error:+.0%})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
+            f"{dot.share:.1%}  ({show_change(dot.error)})", (max(dot.measured_total, dot.predicted_total), row), (5, 0),
             textcoords="offset points", va="center", color=theme.ink, size=8,
         )  # fmt: skip
     axes.set_yticks(range(len(shown)), [literal(dot.label) for dot in shown], size=8)

@@ -19,7 +19,7 @@ from costmodel.cost.rows import traffic
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.rooflines import Ceiling
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import read_budget, show_bytes, show_count, show_rate, show_seconds
+from costmodel.display.units import read_budget, show_bytes, show_change, show_count, show_rate, show_seconds
 from costmodel.errors import SettingError, shown
 from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated, ceilings_of
@@ -723,7 +723,7 @@ def _cells(check: Check, layers: Sequence[Finding], names: Cells, half: str, cla
         names[0],
         f"{'' if resolved else '~'}{show_seconds(measured)}",
         f"{measured / check.measured_seconds:.1%}" if len(layers) < len(check.layers) else "100%",
-        f"{predicted / measured - 1:+.1%}",
+        show_change(predicted / measured - 1, 1),
         classes[0],
         classes[1],
         show_seconds(predicted),

@@ -15,7 +15,7 @@ from costmodel.display import interactive
 from costmodel.display.figures import check_writable, ending_of, figure_class, save, write
 from costmodel.display.rooflines import Chart, Dot, picture
 from costmodel.display.table import printable
-from costmodel.display.units import show_bytes, show_count, show_rate, show_seconds
+from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
 from costmodel.errors import CostModelError, unknown
 from costmodel.roofline.checking import Check, Finding
 from costmodel.roofline.checking import check as checked
@@ -157,7 +157,7 @@ def _details(check: Check, layer: Finding, runs: int, share: float) -> list[str]
     lines = [
         f"{layer.kind}, {runs} runs, {share:.1%} of the time",
         f"measured {show_seconds(layer.measured_seconds / times)} ({show_seconds(low)} to {show_seconds(high)})",
-        f"predicted {show_seconds(layer.predicted_seconds / times)} ({layer.error:+.1%}), most of it"
+        f"predicted {show_seconds(layer.predicted_seconds / times)} ({show_change(layer.error, 1)}), most of it"
         f" {layer.host.dominant}",
         f"{show_count(layer.arithmetic // times)}FLOP, {show_bytes(layer.compulsory_bytes // times)}"
         f" compulsory, {show_bytes(layer.numpy_bytes // times)} by NumPy",

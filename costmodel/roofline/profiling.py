@@ -14,7 +14,7 @@ from costmodel.cost.prediction import Prediction
 from costmodel.cost.report import headline
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Cells, Table, printable
-from costmodel.display.units import show_bytes, show_count, show_flops, show_rate, show_seconds
+from costmodel.display.units import show_bytes, show_change, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
 from costmodel.roofline.checking import DTYPE, with_rounds
 from costmodel.roofline.classification import Verdict, predicted
@@ -151,7 +151,7 @@ def _cells(found: Pass, efficiency: float) -> dict[str, str]:
         **{f"  p{percent}": show_seconds(timing.percentile(percent)) for percent in timing.percentiles},
         "  samples": str(timing.count),
         "latency: predicted": show_seconds(found.host.seconds),
-        "  off": f"{found.host.seconds / found.seconds - 1:+.1%}",
+        "  off": show_change(found.host.seconds / found.seconds - 1, 1),
         "throughput: samples/s": show_rate(found.samples_per_second)
         if found.samples_per_second > 99
         else f"{found.samples_per_second:.2f}",

@@ -20,6 +20,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
+from costmodel.display.units import show_change
 from costmodel.roofline.calibration import Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
@@ -341,7 +342,7 @@ class Validation(Answer):
                 each.name,
                 f"{1e3 * each.predicted:.2f}",
                 f"{1e3 * each.measured:.2f}",
-                f"{each.predicted / each.measured - 1:+.1%}",
+                show_change(each.predicted / each.measured - 1, 1),
                 f"{each.as_it_came / each.measured:.2f}",
                 f"{each.resolved:.0%}",
             )
@@ -359,7 +360,7 @@ class Validation(Answer):
                 f"{each.calls:,}",
                 f"{1e3 * each.predicted:.2f}",
                 f"{1e3 * each.measured:.2f}",
-                f"{each.bias:+.0%}",
+                show_change(each.bias),
                 f"{each.share:.1%}",
             )
             for each in self.functions
