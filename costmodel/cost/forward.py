@@ -47,12 +47,12 @@ class Plan(NamedTuple):
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. trained: weights that get a
-    gradient, those that it is given before its own. gradients: the operands to give one to, in the order in which they come, and
-    whether it is the incoming one. output: size. passes: whether the gradient only passes through, to an input that is
-    as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward and loss are done:
-    copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
-    replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is
-    there.
+    gradient, those that it is given before its own. gradients: the operands to give one to, in the order in which
+    they come, and whether it is the incoming one. output: size. passes: whether the gradient only passes through,
+    to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
+    forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
+    replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that
+    is there.
     """
 
     part: str
