@@ -231,7 +231,16 @@ def solve(
 def max_batch(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest batch whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
+    """The largest batch whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but batch.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
 
     Example:
         >>> import costmodel as cm
@@ -246,7 +255,16 @@ def max_batch(
 def max_seq(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The longest sequence whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
+    """The longest sequence whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but seq.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
 
     Example:
         >>> import costmodel as cm
@@ -261,7 +279,16 @@ def max_seq(
 def max_layers(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The most blocks, or equal hidden layers, whose peak fits `memory`, such as "24 GiB", less `reserve`; see `solve`.
+    """The most blocks, or equal hidden layers, whose peak fits `memory`; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but layers.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
 
     Example:
         >>> import costmodel as cm
@@ -276,7 +303,16 @@ def max_layers(
 def max_width(
     model: Architecture | str, memory: str | float, *, reserve: str | int = 0, **settings: Unpack[GivenSettings]
 ) -> Solution:
-    """The largest width, in steps that the model can take, whose peak fits `memory`, less `reserve`; see `solve`.
+    """The largest width whose peak fits `memory`, in steps that the model can take; see `solve`.
+
+    Args:
+        model: as `predict` takes it.
+        memory: what there is, such as "24 GiB".
+        reserve: memory to leave for what is not modelled.
+        **settings: all that `predict` takes but width.
+
+    Raises:
+        CostModelError: what is wrong with the question, in one line.
 
     Example:
         >>> import costmodel as cm

@@ -52,6 +52,8 @@ MIXING = {"selective_scan", "delta_scan", "solve_triangular"}
 """Kinds of what mixes tokens beside attention, which is refused by name."""
 SEED = st.integers(0, 99)
 
+REFUSED = (*MIXERS, "disentangled")
+"""Modules of what mixes tokens in another way, which is refused by name."""
 OF_REFUSED = {"compared", "softmax_along", "parameter", "copied"}
 """Kinds of losses and of pooling by attention, which are refused by name."""
 
@@ -67,7 +69,7 @@ def test_no_architecture_has_a_kind_without_a_program() -> None:
     modules = [
         import_module(f"{architectures.__name__}.{m.name}")
         for m in iter_modules(architectures.__path__)
-        if m.name not in MIXERS
+        if m.name not in REFUSED
     ]
     assert len(modules) > 10
     made = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
