@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack
@@ -229,7 +229,10 @@ def compare(
         matches = {n: nearest(p, at_equal, target, by) for n, p in enumerate(found) if n}
         found = [matches[n].prediction if n in matches else p for n, p in enumerate(found)]
     names = _labels(found)
-    wanted = (quantities,) if isinstance(quantities, str) else tuple(QUANTITIES if quantities is None else quantities)
+    asked_for = (quantities,) if isinstance(quantities, str) else QUANTITIES if quantities is None else quantities
+    if not isinstance(asked_for, Iterable):
+        raise SettingError(f"quantities={shown(quantities)} is no list of quantities: give such as ['memory.peak']")
+    wanted = tuple(asked_for)
     if not wanted:
         raise SettingError("quantities is empty: give at least one, such as memory.peak")
     for quantity in wanted:

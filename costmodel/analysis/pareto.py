@@ -59,7 +59,10 @@ def pareto(
         raise SettingError(f"tolerance={shown(tolerance)} is not a share from 0 up to 1: use one such as 0.01")
     most = (most,) if isinstance(most, str) else tuple(most)
     names = [*quantities, *most]
-    if len(set(map(str, names))) < 2:
+    for name in names:
+        if not isinstance(name, str):
+            raise unknown("quantity", shown(name), ALL)
+    if len(set(names)) < 2:
         raise SettingError("pareto takes two quantities or more: give it such as 'memory.peak', 'flops.total'")
     found, axes = _read(Path(sweep), names) if isinstance(sweep, str | Path) else _cells(sweep, names)
     frame: Any = found

@@ -130,7 +130,7 @@ def sensitivity(
 
 def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     """`sensitivity` for the question of a prediction."""
-    if quantity in TIMED:
+    if isinstance(quantity, str) and quantity in TIMED:
         return _of_time(prediction, quantity)
     value = int(prediction.value(quantity))
     if not value:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 POINTS = 64
 """Predictions that a picture along one axis is made of, at most."""
+LARGEST_TARGET = 10**30
+"""Numbers that are solved for are smaller."""
 _COUNT = re.compile(rf"\s*(-?{NUMBER})\s*([kKMGBTPEZ]?)(?:FLOPs?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5, "E": 6, "Z": 7}
 
@@ -334,8 +336,8 @@ def read_target(quantity: str, target: Any, reserve: Any = 0) -> tuple[Budget, i
     number, wrong = whole(target), "a whole number" if isinstance(target, float) else "a number"
     if isinstance(target, str) and (found := _COUNT.fullmatch(target)):
         number = int(Fraction(found[1]) * 1000 ** _POWERS[found[2]])
-    if number is None or number < 1:
-        wrong = wrong if number is None else "a positive number"
+    if number is None or not 1 <= number < LARGEST_TARGET:
+        wrong = wrong if number is None else "a positive number" if number < 1 else "a number below 10^30"
         raise SettingError(f"target={shown(target)} is not {wrong} of {quantity}: use one such as 124M, 1e9 or 2.5T")
     return Budget(number, f"{number:,}"), 0
 

@@ -148,7 +148,7 @@ def knob_names(model: Architecture) -> tuple[str, ...]:
 def knob_of(asked: Prediction, name: str, *, stretched: bool = False) -> VariedSize:
     """A knob by name. Raises UnknownNameError, or SettingError if this model has nothing there to turn."""
     model = asked.model
-    name = model.spelt(name)
+    name = model.spelt(name) if isinstance(name, str) else shown(name)
     if name not in knob_names(model):
         raise unknown_field(f"size of {model.title} to turn", name, [type(model)], knob_names(model))
     if name in ("accumulate", "loss_chunks") and not asked.settings.training:

@@ -203,6 +203,8 @@ class Prediction(Data):
 
         Raises UnknownNameError, SettingError.
         """
+        if not isinstance(quantity, str):
+            raise unknown("quantity", shown(quantity), ALL)
         if quantity in TIMED:
             return self.time.value(quantity)
         if quantity not in QUANTITIES:

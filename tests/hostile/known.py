@@ -161,6 +161,12 @@ def _calls() -> dict[str, tuple[Callable[[], Any], str]]:
         "break_even": (lambda: cm.break_even("gpt2-small", 1.5, "mlp", for_="seq"), "1.5 is not a cost"),  # type: ignore[arg-type]
         "max_batch": (lambda: cm.max_batch("gpt2-small", memory=2**33, seq=64), ""),
         "explain": (lambda: cm.predict("mlp-mnist").explain(np.ones(3)), "unknown quantity"),  # type: ignore[arg-type]
+        "value": (lambda: cm.predict("mlp-mnist").value(np.ones(3)), "unknown quantity"),  # type: ignore[arg-type]
+        "sensitivity": (lambda: cm.sensitivity("mlp-mnist", np.ones(3)), "unknown quantity"),  # type: ignore[arg-type]
+        "compare": (lambda: cm.compare("mlp-mnist", "vgg16", quantities=3), "quantities=3"),  # type: ignore[arg-type]
+        "pareto": (lambda: cm.pareto(cm.sweep("mlp-mnist", batch=[1, 2]), 10**5000, "params"), "unknown quantity"),  # type: ignore[arg-type]
+        "match": (lambda: cm.match("mlp-mnist", "params", 10**5000, by="sizes"), "a number below 10^30"),
+        "match by": (lambda: cm.match("mlp-mnist", "params", 10, by=["batch"]), "unknown size"),  # type: ignore[arg-type]
         "a pickle": (pickled, ""),
         "a class of one's own": (plain, ""),
         "another network": (lambda: cm.predict(Odd(sizes=[3, 2])).to_json(), "which no file can name"),

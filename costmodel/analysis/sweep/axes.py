@@ -162,7 +162,7 @@ def label_of(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, list | tuple):
-        return ",".join(map(label_of, value))
+        return ",".join(shown(part) if isinstance(part, list | tuple) else label_of(part) for part in value)
     if isinstance(value, str):
         return value
     try:
