@@ -30,7 +30,7 @@ from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_
 from costmodel.roofline.program import Op, Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.reference import Buffer, Ref
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.roofline.validation import Agreement, Errors
 from costmodel.training.settings import GivenSettings, takes_settings
@@ -428,18 +428,18 @@ def check(
         host = predict_seconds(whole, calibration, level=level)
         if say is not None:
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: {_expected(host.seconds, budget, classes)}")
-        sentinels = Sentinels()
+        sentinel = Sentinel()
         with bar(progress, "measuring") as told:
-            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinels=sentinels, progress=told)
+            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=told)
         found = _placed(passage, busy, prediction, calibration, host)
     else:
-        sentinels, passage = Sentinels(), None
+        sentinel, passage = Sentinel(), None
         protocol = replace(protocol, budget=budget)
         with bar(progress, "measuring") as told:
-            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinels, told)
+            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinel, told)
     parts = parts_of({each.name: each.kind for each in passes})
     found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
-    layers = _classified(found, calibration, sentinels) if classes and not reuse_bytes else found
+    layers = _classified(found, calibration, sentinel) if classes and not reuse_bytes else found
     idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
     warnings = _warnings(calibration, layers)
     return Check(prediction, calibration, level, tuple(layers), idle, warnings, reuse_bytes, passage)
@@ -457,14 +457,14 @@ def _alone(
     level: int,
     reuse_bytes: int,
     protocol: Protocol,
-    sentinels: Sentinels,
+    sentinel: Sentinel,
     told: Progress | None,
 ) -> list[Finding]:
     """Each layer by itself; those that run the same program are measured once."""
     numbers = _numbered(busy)
     distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
     timings = measure(
-        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinels=sentinels, progress=told
+        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinel=sentinel, progress=told
     )
     known = dict(zip(distinct, timings, strict=True))
     found = []
@@ -515,10 +515,10 @@ def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
     return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
 
 
-def _classified(found: Sequence[Finding], calibration: Calibration, sentinels: Sentinels) -> list[Finding]:
+def _classified(found: Sequence[Finding], calibration: Calibration, sentinel: Sentinel) -> list[Finding]:
     """With what bounds each, by measurement."""
     bounds = classify(
-        [each.work for each in found], [each.timing.seconds for each in found], calibration.machine, sentinels
+        [each.work for each in found], [each.timing.seconds for each in found], calibration.machine, sentinel
     )
     return [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
 

@@ -25,7 +25,7 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.program import Op, Program, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -275,11 +275,11 @@ def distances_of(machine: Host) -> dict[str, int]:
 
 
 def classify(
-    programs: Sequence[Program], seconds: Sequence[float], machine: Host, sentinels: Sentinels | None = None
+    programs: Sequence[Program], seconds: Sequence[float], machine: Host, sentinel: Sentinel | None = None
 ) -> list[Verdict]:
     """What bounds each program, which takes so long [s], by ablation of its calls."""
-    sentinels = sentinels or Sentinels()
-    effects = _effects([op for program in programs for op in program], machine, sentinels)
+    sentinel = sentinel or Sentinel()
+    effects = _effects([op for program in programs for op in program], machine, sentinel)
     levels: dict[Signature, str] = {}
     found = []
     for program, took in zip(programs, seconds, strict=True):
@@ -294,20 +294,20 @@ def classify(
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
             if key not in levels:
-                levels[key] = _level(largest, took / whole.resident, machine, sentinels)
+                levels[key] = _level(largest, took / whole.resident, machine, sentinel)
             level = levels[key]
         found.append(verdict(took, whole, level))
     return found
 
 
-def _effects(ops: Sequence[Op], machine: Host, sentinels: Sentinels) -> dict[Signature, Spent]:
+def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel) -> dict[Signature, Spent]:
     """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
     changed = [smallest(op) for op in distinct.values()], [part for part, _ in tiles.values()], [*asked.values()]
     programs = [alone(op) for some in changed for op in some]
-    timings = measure(programs, protocol=QUICK, sentinels=sentinels)
+    timings = measure(programs, protocol=QUICK, sentinel=sentinel)
     least, parts, copies = (
         iter(timings[: len(distinct)]),
         iter(timings[len(distinct) :]),
@@ -333,11 +333,11 @@ def copied(op: Op) -> Op:
     return Op("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
 
 
-def _level(op: Op, slower: float, machine: Host, sentinels: Sentinels) -> str:
+def _level(op: Op, slower: float, machine: Host, sentinel: Sentinel) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinels=sentinels)[0].seconds
+        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinel=sentinel)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
     near = took.pop("cache")

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000
-"""Time between two sentinels, if no call is longer [ns]."""
+"""Time between two readings of the sentinel, if no call is longer [ns]."""
 ENOUGH = 5
 """Undisturbed samples that settle a group of calls that are alike."""
 KEPT = 5
@@ -159,7 +159,7 @@ def measure_in_place(
     budget: float = 8.0,
     passes: int | None = None,
     threads: int = 1,
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Passage:
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
@@ -176,12 +176,12 @@ def measure_in_place(
     whole: list[float] = []
     by_part: dict[Part, list[float]] = {likeness.part: [] for likeness in groups}
     with at_rest(threads):
-        sentinels = sentinels or Sentinels()
+        sentinel = sentinel or Sentinel()
         thunks = program.bind()
-        _passed(thunks, sentinels, threads)
+        _passed(thunks, sentinel, threads)
         began = time.perf_counter_ns()
         while True:
-            walls, own, undisturbed = _passed(thunks, sentinels, threads)
+            walls, own, undisturbed = _passed(thunks, sentinel, threads)
             whole.append(sum(walls) * 1e-9)
             spent = dict.fromkeys(by_part, 0)
             for number, likeness in enumerate(likenesses):
@@ -203,35 +203,35 @@ def _over(done: int, share: float, groups: dict[Likeness, Group]) -> bool:
     return done >= LEAST and (share >= 1 or all(group.settled for group in groups.values()))
 
 
-def _passed(thunks: Sequence[Thunk], sentinels: Sentinels, threads: int) -> tuple[list[int], list[int], list[bool]]:
+def _passed(thunks: Sequence[Thunk], sentinel: Sentinel, threads: int) -> tuple[list[int], list[int], list[bool]]:
     """One pass, call by call: its time as it came, its time without what others had the core for [ns], and whether it
     is undisturbed."""
-    clock, processor, core = time.perf_counter_ns, time.thread_time_ns, sentinels.core
+    clock, processor = time.perf_counter_ns, time.thread_time_ns
     times: list[tuple[int, int]] = []
     pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock()
     for function, arguments, options in thunks:
         if clock() - since > EVERY or not pieces:
-            pieces.append((core.read(), len(times)))
+            pieces.append((sentinel.read(), len(times)))
             since = clock()
         cpu = processor()
         wall = clock()
         function(*arguments, **options)
         wall = clock() - wall
         times.append((wall, processor() - cpu))
-    pieces.append((core.read(), len(times)))
+    pieces.append((sentinel.read(), len(times)))
     beside = _clock_cost()
     walls = [max(wall - beside, 1) for wall, _ in times]
     agree = [threads > 1 or abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
     own = [
         wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
     ]
-    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinels), agree, strict=True)]
+    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinel), agree, strict=True)]
 
 
-def _rested(pieces: Sequence[tuple[int, int]], sentinels: Sentinels) -> Iterator[bool]:
+def _rested(pieces: Sequence[tuple[int, int]], sentinel: Sentinel) -> Iterator[bool]:
     for (before, start), (after, end) in pairwise(pieces):
-        rests = sentinels.core.rests(before) and sentinels.core.rests(after)
+        rests = sentinel.rests(before) and sentinel.rests(after)
         yield from (rests for _ in range(end - start))
 
 
