@@ -384,7 +384,7 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
     y, kind, run = call.y, call.kind, call.run
-    operands = (*call.inputs, *call.weights.values())
+    operands = call.operands()
     given = call.inputs if call.given is call.inputs else (*call.given, *call.inputs)
     known = [x.storage for x in (*operands, *call.buffers.values())]
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]

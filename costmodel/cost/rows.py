@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import AbstractLayer, Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
@@ -164,6 +165,12 @@ def _contractions(work: LayerFlops, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
 
 
+@cache
+def _reads_part(kind: type[AbstractLayer]) -> bool:
+    """Whether layers of a kind read a part of a weight; asked once of each, for abstract classes answer slowly."""
+    return issubclass(kind, Table | ExpertLinear | OfHeads)
+
+
 def _read(call: Call, x: Tensor) -> int:
     """Bytes that a call reads of one operand: of a table the rows looked up, of experts no more than have rows.
 
@@ -171,16 +178,16 @@ def _read(call: Call, x: Tensor) -> int:
     """
     if x.storage.role != "weight":
         return moved(x)
-    kind = call.kind
-    if isinstance(kind, Table):
-        return size_bytes(call.y.size, x.dtype)
-    some, every = 1, 1
-    if isinstance(kind, ExpertLinear):
-        every = kind.experts
-        some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
-    if isinstance(kind, OfHeads):
-        every = exact_div(x.shape[0], call.x.shape[1])
-        some = kind.rows(call)
+    kind, some, every = call.kind, 1, 1
+    if _reads_part(type(kind)):
+        if isinstance(kind, Table):
+            return size_bytes(call.y.size, x.dtype)
+        if isinstance(kind, ExpertLinear):
+            every = kind.experts
+            some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
+        if isinstance(kind, OfHeads):
+            every = exact_div(x.shape[0], call.x.shape[1])
+            some = kind.rows(call)
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
     if x.dtype != call.run.precision.quantised:
         return numbers
@@ -199,23 +206,23 @@ class Moved(NamedTuple):
 def moved_by(call: Call) -> Moved:
     """Nothing for a view; rows are spread over as many experts as they can be; of a cache, what is seen of it."""
     y = call.y
-    if isinstance(call.kind, Insert):
+    if type(call.kind) is Insert:  # final: asking an abstract class about an instance takes ten times as long
         x = call.inputs[1]
         written = size_bytes(x.size, y.dtype)
         return Moved(x.bytes + written, kv_written=written)
-    if any(x.storage is y.storage for x in call.operands()):
+    operands: dict[Storage, Tensor] = {}
+    for x in call.operands():
+        operands.setdefault(x.storage, x)
+    if y.storage in operands:
         return Moved(0)
     written, read, weights, kept = y.bytes, 0, 0, 0
-    seen: list[Storage] = []
-    for x in (*call.inputs, *call.weights.values()):
-        if x.storage not in seen:
-            seen.append(x.storage)
-            size = _read(call, x)
-            read += size
-            if x.storage.origin == "weight":
-                weights += size
-            if x.storage.origin == "cache":
-                kept += size
+    for storage, x in operands.items():
+        size = _read(call, x)
+        read += size
+        if storage.origin == "weight":
+            weights += size
+        if storage.origin == "cache":
+            kept += size
     return Moved(read + written, weights, kept, written if y.storage.origin == "cache" else 0)
 
 

@@ -191,10 +191,10 @@ class Run:
         call.y.storage.name = call.y.storage.name or call.name
         call.y.maker = call
         call.y.requires_grad = call.differentiated = (
-            self.training and self.grad and any(operand.requires_grad for operand in call.operands())
+            self.training and self.grad and True in [x.requires_grad for x in call.operands()]
         )
         if call.differentiated:
-            call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
+            call.saved = tuple([k.storage if isinstance(k, Tensor) else k for k in kind.saved(call)])
         self.block.entries.append(call)
         if self.adaptation is None or not inputs:
             return call.y
@@ -389,7 +389,7 @@ class Run:
 
 def _types(tensors: Iterable[Tensor]) -> list[Dtype]:
     """Data types of those that hold floating numbers."""
-    return [x.dtype for x in tensors if x.storage.dtype in FLOATS]
+    return [dtype for x in tensors if (dtype := x.storage.dtype) in FLOATS]
 
 
 def _parent(block: Block) -> Block:

@@ -405,10 +405,9 @@ class Call:
         """How often this call happens."""
         return self.block.times
 
-    def operands(self) -> Iterator[Tensor]:
+    def operands(self) -> tuple[Tensor, ...]:
         """Inputs and weights: everything a gradient may be asked for."""
-        yield from self.inputs
-        yield from self.weights.values()
+        return (*self.inputs, *self.weights.values())
 
     def gradients(self) -> tuple[Gradient, ...]:
         """The backward work for each operand that needs a gradient; the kind is asked once, after the trace."""

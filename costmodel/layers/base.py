@@ -52,8 +52,10 @@ class Layer(Frozen, AbstractLayer):
     def __post_init__(self) -> None:
         """Values are of their fields' types and in range. Raises SpecError or UnknownNameError."""
         fields = self.__dataclass_fields__
-        if not all(plainly_right(fields[name], value) for name, value in self.__dict__.items()):
-            check_fields(self, self.kind, self.largest)
+        for name, value in self.__dict__.items():
+            if not plainly_right(fields[name], value):
+                check_fields(self, self.kind, self.largest)
+                break
 
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.
