@@ -169,7 +169,7 @@ class Forward:
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
-            if isinstance(entry, Call) and type(entry.kind) is Cast and entry.x.storage.origin == "weight":
+            if isinstance(entry, Call) and type(entry.layer) is Cast and entry.x.storage.origin == "weight":
                 self._casts[entry.y.storage] = entry
             elif isinstance(entry, Call):
                 if self._casts:
@@ -383,14 +383,14 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
-    y, kind, run = call.y, call.kind, call.run
+    y, layer, run = call.y, call.layer, call.run
     operands = call.operands()
     given = call.inputs if call.given is call.inputs else (*call.given, *call.inputs)
     known = [x.storage for x in (*operands, *call.buffers.values())]
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
     trained = [x for x, _ in gradients if x.storage.origin == "weight"]
     makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
-    workspace = kind.workspace(call)
+    workspace = layer.workspace(call)
     passes = len(operands) == 1 == len(call.inputs) and all(shared for _, shared in gradients)
     return Plan(
         call.part,
@@ -407,6 +407,6 @@ def plan_of(call: Call) -> Plan:
         passes and decided(y.size) == decided(call.x.size),
         y.storage.origin == "cast" and (y.requires_grad or not run.training),
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
-        sum(x.storage.bytes for x in call.inputs[:-1]) if type(kind) is Append and kind.lasting else 0,
-        type(kind) is Insert,
+        sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,
+        type(layer) is Insert,
     )

@@ -198,7 +198,7 @@ class Parts:
 
     def note(self, block: Block) -> None:
         """See whether a repeated block is a part or a list of bare layers."""
-        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and type(entry.kind) is Cast)]
+        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and type(entry.layer) is Cast)]
         paths = {entry.part if isinstance(entry, Call) else "" for entry in layers}
         if len(paths) == 1 and (path := paths.pop()).endswith(f"{block.name}/"):
             self._lists.add(path)

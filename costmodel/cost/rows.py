@@ -106,7 +106,7 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
     bytes_of = moved_by(call)
-    forward = call.kind.forward(call)
+    forward = call.layer.forward(call)
     backward_flops = backward_pointwise_flops = 0
     if call.differentiated:
         for _, work, _ in call.gradients():
@@ -114,7 +114,7 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
             backward_pointwise_flops += work.pointwise
     return Row(
         call.name,
-        call.kind.kind,
+        call.layer.kind,
         times,
         sum(s.elements * s.times for s in _newly(charged, call.stored.values())) if call.stored else 0,
         times * _contractions(forward, flop_rule),
@@ -154,9 +154,9 @@ def idle_params(run: Run) -> int:
     """Weights that one token does not meet: those of the experts that it does not choose."""
     idle: dict[Storage, int] = {}
     for call in run.root.calls():
-        if isinstance(kind := call.kind, ExpertLinear):
+        if isinstance(layer := call.layer, ExpertLinear):
             for weight in call.stored.values():
-                left = exact_div(weight.size, kind.experts) * (kind.experts - kind.chosen)
+                left = exact_div(weight.size, layer.experts) * (layer.experts - layer.chosen)
                 idle[weight.storage] = left * weight.storage.times
     return sum(idle.values())
 
@@ -178,16 +178,16 @@ def _read(call: Call, x: Tensor) -> int:
     """
     if x.storage.role != "weight":
         return moved(x)
-    kind, some, every = call.kind, 1, 1
-    if _reads_part(type(kind)):
-        if isinstance(kind, Table):
+    layer, some, every = call.layer, 1, 1
+    if _reads_part(type(layer)):
+        if isinstance(layer, Table):
             return size_bytes(call.y.size, x.dtype)
-        if isinstance(kind, ExpertLinear):
-            every = kind.experts
-            some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
-        if isinstance(kind, OfHeads):
+        if isinstance(layer, ExpertLinear):
+            every = layer.experts
+            some = minimum(every if layer.busy is None else layer.busy, call.x.shape[0])
+        if isinstance(layer, OfHeads):
             every = exact_div(x.shape[0], call.x.shape[1])
-            some = kind.rows(call)
+            some = layer.rows(call)
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
     if x.dtype != call.run.precision.quantised:
         return numbers
@@ -206,7 +206,7 @@ class Moved(NamedTuple):
 def moved_by(call: Call) -> Moved:
     """Nothing for a view; rows are spread over as many experts as they can be; of a cache, what is seen of it."""
     y = call.y
-    if type(call.kind) is Insert:  # final: asking an abstract class about an instance takes ten times as long
+    if type(call.layer) is Insert:  # final: asking an abstract class about an instance takes ten times as long
         x = call.inputs[1]
         written = size_bytes(x.size, y.dtype)
         return Moved(x.bytes + written, kv_written=written)

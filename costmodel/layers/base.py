@@ -162,11 +162,11 @@ class View(Weightless):
 def takes(call: Call, inputs: int) -> None:
     """Raise ShapeError unless the layer got this many inputs."""
     if len(call.inputs) != inputs:
-        raise call.fail(f"{call.kind.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
+        raise call.fail(f"{call.layer.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
 
 
 def takes_rank(call: Call, rank: int, axes: str) -> None:
     """Raise ShapeError unless the layer got one input with this many axes."""
     takes(call, 1)
     if len(call.x.shape) != rank:
-        raise call.fail(f"{call.kind.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
+        raise call.fail(f"{call.layer.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
