@@ -391,7 +391,7 @@ def plan_of(call: Call) -> Plan:
     trained = [x for x, _ in gradients if x.storage.origin == "weight"]
     makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
     workspace = layer.workspace(call)
-    passes = len(operands) == 1 == len(call.inputs) and all(shared for _, shared in gradients)
+    passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
     return Plan(
         call.part,
         call.phase,
