@@ -116,7 +116,7 @@ class Precision(Frozen):
         """What a layer computes in that nothing is cast for, given the types of its floating operands."""
         if inputs and kind in FOLLOWING:
             return inputs[0]
-        types = {*inputs, *weights} or {self.weight}
+        types: set[Dtype] = {*inputs, *weights} or {self.weight}
         return reduce(wider, types)
 
     def stored(self, kind: str, shape: Shape) -> Dtype:
