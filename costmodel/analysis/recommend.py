@@ -479,7 +479,7 @@ def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tupl
     if first.settings.lora or first.settings.freeze:
         return
     repeated = [call for block in first.run.root.blocks() for call in block.calls()]
-    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.kind, Linear)})
+    targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.layer, Linear)})
     if targets:
         lora = Lora(RANK, tuple(targets))
         yield f"adapters of rank {RANK} on bf16 weights", {"precision": "bf16", "lora": lora}

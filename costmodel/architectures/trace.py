@@ -166,12 +166,12 @@ def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> Tensor:
     if loss != "cross_entropy":
         raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
     head = run.root.entries[-1] if run.root.entries else None
-    if not isinstance(head, Call) or not isinstance(head.kind, Linear) or len(output.shape) != 2:
+    if not isinstance(head, Call) or not isinstance(head.layer, Linear) or len(output.shape) != 2:
         raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
     rows = output.shape[0]
     if chunks > rows:
         raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
     run.root.entries.pop()
     targets = run.input(head.x.shape[:-1], "index", "targets")
-    fused = FusedLinearCrossEntropy(head.kind.features, head.kind.bias, chunks)
+    fused = FusedLinearCrossEntropy(head.layer.features, head.layer.bias, chunks)
     return fused(head.x, targets, name="loss", tied=head.stored)

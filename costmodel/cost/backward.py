@@ -41,8 +41,8 @@ class Backward:
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
         outer = self._uses
-        targets = (slot for visit in visits if isinstance(visit, Visit) for slot, _ in visit.targets)
-        self._uses = Counter(slot for slot in targets if slot.of_weight)
+        targets = [slot for visit in visits if isinstance(visit, Visit) for slot, _ in visit.targets]
+        self._uses = Counter([slot for slot in targets if slot.of_weight])
         waiting = {slot: slot.gradient for slot in self._uses}
         for slot in waiting:
             slot.gradient = None
@@ -101,11 +101,11 @@ class Backward:
         incoming, slot.gradient = slot.gradient, None
         if incoming is None:
             for target, _ in visit.targets:
-                self._settle(target)
+                if target.of_weight:
+                    self._settle(target)
             return
         if plan.passes:
             self._pass(visit, incoming)
-            self._settle(visit.targets[0][0])
             return
         now = self._moment(visit)
         incoming.died = now
@@ -115,21 +115,20 @@ class Backward:
             self.lifetimes.take(plan.backward_scratch, now)
         take = self.lifetimes.take
         made = [(target, incoming if shared else take(target.size, now)) for target, shared in visit.targets]
-        for number, (target, gradient) in enumerate(made):
+        for target, gradient in made:
             if target.gradient is None:
                 target.gradient = gradient
             else:
                 self._add(target, target.gradient, gradient, visit)
             if target.of_weight:
-                self._settle(target, made[:number] + made[number + 1 :])
+                self._settle(target, made)
 
-    def _settle(self, target: Slot, beside: Sequence[tuple[Slot, Allocation]] = ()) -> None:
+    def _settle(self, target: Slot, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
         """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
 
-        It becomes it as it is, unless the caller or one of the operands `beside` has the same memory: then a copy does.
+        It becomes it as it is, unless the caller or another of the operands that are `given` gradients has the same
+        memory: then a copy does.
         """
-        if not target.of_weight:
-            return
         self._uses[target] -= 1
         made, now = target.gradient, len(self.lifetimes.moments) - 1
         if self._uses[target] or made is None:
@@ -138,7 +137,7 @@ class Backward:
         if self.accumulates or target.settled:
             made.died = max(made.died, now)
             return
-        if made in self._starts or any(gradient is made and not other.settled for other, gradient in beside):
+        if made in self._starts or sum([gradient is made and not other.settled for other, gradient in given]) > 1:
             made = self.lifetimes.take(target.size, now)
         made.line, made.settled, target.settled = GRADIENTS, now, True
 
@@ -153,15 +152,17 @@ class Backward:
     def _pass(self, visit: Visit, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = visit.targets[0][0]
-        whole.parts.append(incoming)
+        whole.parts = (*whole.parts, incoming)
         if sum(decided(part.size) for part in whole.parts) >= decided(whole.size):
             self._join(whole, visit)
+        if whole.of_weight:
+            self._settle(whole)
 
     def _join(self, whole: Slot, visit: Visit) -> None:
         now = self._moment(visit)
         for part in whole.parts:
             part.died = now
-        whole.parts.clear()
+        whole.parts = ()
         joined = self.lifetimes.take(whole.size, now)
         if whole.gradient is None:
             whole.gradient = joined

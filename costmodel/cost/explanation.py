@@ -268,7 +268,7 @@ def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
     """What the formulas rest on: the source of each kind that adds to the quantity."""
     fields = ROW_COLUMNS.get(quantity, ())
     kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
-    by_kind = {call.kind.kind: call.kind.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
+    by_kind = {call.layer.kind: call.layer.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
     settings = prediction.settings
     other = _OTHER_SOURCES.get(quantity, "").format(
         optimizer=settings.states.describe(),

@@ -39,20 +39,19 @@ class Slot:
         self.of_weight = of_weight
         self.settled = False
         self.gradient: Allocation | None = None
-        self.parts: list[Allocation] = []
+        self.parts: tuple[Allocation, ...] = ()
 
 
 class Plan(NamedTuple):
     """What all rounds of a call have in common; sizes in bytes.
 
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
-    itself, its output first if that is new. saved: what it keeps, and on which line. trained: weights that get a
-    gradient, those that it is given before its own. gradients: the operands to give one to, in the order in which
-    they come, and whether it is the incoming one. output: size. passes: whether the gradient only passes through,
-    to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until
-    forward and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``).
-    replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that
-    is there.
+    itself, its output first if that is new. saved: what it keeps, and on which line. trained: if several weights get a
+    gradient, these, those that it is given before its own. gradients: the operands to give one to, in the order in
+    which they come, and whether it is the incoming one. output: size. passes: whether the gradient only passes through,
+    to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward
+    and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``). replaces: bytes
+    kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is there.
     """
 
     part: str
@@ -170,7 +169,7 @@ class Forward:
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
-            if isinstance(entry, Call) and type(entry.kind) is Cast and entry.x.storage.origin == "weight":
+            if isinstance(entry, Call) and type(entry.layer) is Cast and entry.x.storage.origin == "weight":
                 self._casts[entry.y.storage] = entry
             elif isinstance(entry, Call):
                 if self._casts:
@@ -225,7 +224,7 @@ class Forward:
         self.visits, self._rounds, self._pass, self._weights, self.output = outer
         if last := last_of(visits):
             last.slot.gradient, allocation.slot.gradient = allocation.slot.gradient, None
-            last.slot.parts, allocation.slot.parts = allocation.slot.parts, []
+            last.slot.parts, allocation.slot.parts = allocation.slot.parts, ()
         return visits, result
 
     def _drop_cache(self) -> None:
@@ -288,8 +287,7 @@ class Forward:
         if plan.makes or plan.forward_scratch or plan.writes:
             self._make(call, plan)
         y, places = call.y, self._places
-        slot = self._slot(call.x) if plan.same else Slot(plan.output)
-        self._slots[y] = slot
+        slot = self._slots[y] = self._slot(call.x) if plan.same else Slot(plan.output)
         if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
         if call.inputs or plan.makes:  # not a weight that nothing reads, which stands after the result
@@ -336,11 +334,10 @@ class Forward:
         parts.enter(plan.part)
         now = lifetimes.moment("recompute" if self._pass == "again" else plan.phase, call.name, self._rounds)
         for storage in plan.reads:
-            allocation = places.get(storage)
-            if allocation is None:  # there from the start
-                continue
-            allocation.died = now
-            parts.hand(allocation)
+            if (allocation := places.get(storage)) is not None:  # else it is there from the start
+                allocation.died = now
+                if allocation.born < parts.start:
+                    parts.hand(allocation)
         for storage, size in plan.makes:
             places[storage] = made = lifetimes.take(size, now)
             if storage.origin == "cache":
@@ -358,8 +355,7 @@ class Forward:
     def _slot(self, x: Tensor) -> Slot:
         if x.storage.origin == "weight":
             here = self._weights[x.storage.block]
-            slot = here.get(x.storage)
-            if slot is None:
+            if (slot := here.get(x.storage)) is None:
                 slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
@@ -387,28 +383,30 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
-    y, kind = call.y, call.kind
-    operands = (*call.inputs, *call.weights.values())
-    known = {x.storage for x in (*operands, *call.buffers.values())}
+    y, layer, run = call.y, call.layer, call.run
+    operands = call.operands()
+    given = call.inputs if call.given is call.inputs else (*call.given, *call.inputs)
+    known = [x.storage for x in (*operands, *call.buffers.values())]
     gradients = [(x, shared and x.dtype == y.dtype) for x, _, shared in call.gradients()]
-    makes = [storage for storage in dict.fromkeys((y.storage, *call.saved, *call.held)) if storage not in known]
-    workspace = kind.workspace(call)
-    passes = len(call.inputs) == 1 and not call.weights and all(shared for _, shared in gradients)
+    trained = [x for x, _ in gradients if x.storage.origin == "weight"]
+    makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
+    workspace = layer.workspace(call)
+    passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
     return Plan(
         call.part,
         call.phase,
-        list(dict.fromkeys(x.storage for x in (*call.given, *call.inputs) if x.storage.origin in _KEPT)),
-        [(storage, storage.bytes) for storage in makes],
-        [(storage, _KEPT[storage.origin]) for storage in call.saved if storage.origin in _KEPT],
-        [x for x in operands if x.storage.origin == "weight" and any(x is given for given, _ in gradients)],
+        list(dict.fromkeys([x.storage for x in given if x.storage.origin in _KEPT])),
+        makes,
+        [(s, _KEPT[s.origin]) for s in call.saved if s.origin in _KEPT],
+        [x for x in operands if x in trained] if len(trained) > 1 else [],
         gradients,
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
         (size_bytes(workspace.backward, y.dtype) if workspace.backward else 0) + workspace.backward_bytes,
         passes,
         passes and decided(y.size) == decided(call.x.size),
-        y.storage.origin == "cast" and (y.requires_grad or not call.run.training),
+        y.storage.origin == "cast" and (y.requires_grad or not run.training),
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
-        sum(x.storage.bytes for x in call.inputs[:-1]) if type(kind) is Append and kind.lasting else 0,
-        type(kind) is Insert,
+        sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,
+        type(layer) is Insert,
     )

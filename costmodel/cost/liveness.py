@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import add, sub
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
@@ -11,16 +13,17 @@ from costmodel.layers.cast import Cast
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 
-GRADIENTS, ACTIVATIONS, CASTS, CACHE, TEMPORARIES = range(5)
+GRADIENTS, ACTIVATIONS, CASTS, CACHE, TEMPORARIES = LINES = range(5)
 """The lines on which memory comes and goes during a step; on all others it is there throughout."""
 
 Level = tuple[int, int, int, int, int]
 """Bytes on each of these lines; of what decoding keeps, those more than there were at the start."""
 
-Change = tuple[Level, Level]
-"""What is taken before a moment, and given back after it."""
+Course = tuple[tuple[int, ...], ...]
+"""For each of these lines bytes at every moment."""
 
-NOTHING: Level = (0, 0, 0, 0, 0)
+Moment = tuple[Phase, str, str]
+"""What runs: its phase, its layer, and the rounds of the blocks around it."""
 
 
 class Allocation:
@@ -37,14 +40,6 @@ class Allocation:
         self.line = line
         self.born = self.settled = self.died = born
         self.rounds = 1
-
-
-class Moment(NamedTuple):
-    """What runs, and in which rounds of the blocks around it."""
-
-    phase: Phase
-    layer: str
-    rounds: str
 
 
 class Loop(NamedTuple):
@@ -72,7 +67,7 @@ class Lifetimes:
     def moment(self, phase: Phase, layer: str, rounds: str) -> int:
         """Time moves on."""
         now = len(self.moments)
-        self.moments.append(Moment(phase, layer, rounds))
+        self.moments.append((phase, layer, rounds))
         return now
 
     def take(self, size: int, now: int, line: int = TEMPORARIES) -> Allocation:
@@ -86,51 +81,15 @@ class Lifetimes:
         if start < len(self.moments):
             self.loops.append(Loop(start, len(self.moments), more))
 
-    def levels(self, changes: Sequence[Change]) -> list[Level]:
-        """Bytes alive at each moment, from the `changes` there.
-
-        Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
-        first or in the last: the one that is higher stands here for all.
-        """
-        return [variants[-1] for variants in self._levels(changes, every=False)]
-
-    def every_level(self, changes: Sequence[Change]) -> list[list[Level]]:
-        """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
-        return self._levels(changes, every=True)
-
-    def _levels(self, changes: Sequence[Change], *, every: bool) -> list[list[Level]]:
-        opening = {loop.start: NOTHING for loop in self.loops}
-        closing: dict[int, list[Loop]] = {}
-        for loop in self.loops:
-            closing.setdefault(loop.end - 1, []).append(loop)
-        result: list[list[Level]] = []
-        level = NOTHING
-        for now, (taken, freed) in enumerate(changes):
-            if now in opening:
-                opening[now] = level
-            level = plus(level, taken)
-            result.append([level])
-            level = minus(level, freed)
-            for loop in closing.get(now, ()):
-                a, b, c, d, e = minus(level, opening[loop.start])
-                grown = (loop.more * a, loop.more * b, loop.more * c, loop.more * d, loop.more * e)
-                if every and grown[TEMPORARIES] == 0:
-                    for levels in result[loop.start : loop.end]:
-                        levels += [plus(level, grown) for level in levels]
-                elif sum(grown) > 0:
-                    for levels in result[loop.start : loop.end]:
-                        levels[:] = [plus(level, grown) for level in levels]
-                level = plus(level, grown)
-        return result
-
-    def changes(self) -> list[Change]:
-        """Bytes taken before and given back after each moment, by line.
+    def changes(self) -> tuple[Course, Course]:
+        """Bytes taken before each moment, and given back after it.
 
         A gradient in the making is a temporary, until it is its weight's.
         """
-        taken, freed = ([[0] * len(self.moments) for _ in NOTHING] for _ in range(2))
+        allotted = self.allotted
+        taken, freed = ([[0] * len(self.moments) for _ in LINES] for _ in range(2))
         for allocation in self.allocations:
-            size, line = self.allotted(allocation.size), allocation.line
+            size, line = allotted(allocation.size), allocation.line
             if line == GRADIENTS:
                 taken[TEMPORARIES][allocation.born] += size
                 freed[TEMPORARIES][allocation.settled] += size
@@ -139,8 +98,49 @@ class Lifetimes:
                 taken[line][allocation.born] += size
             freed[line][allocation.died] += size * allocation.rounds
         for size, now in self.released:
-            freed[CACHE][now] += self.allotted(size)
-        return list(zip(zip(*taken, strict=True), zip(*freed, strict=True), strict=True))
+            freed[CACHE][now] += allotted(size)
+        return tuple(map(tuple, taken)), tuple(map(tuple, freed))
+
+    def levels(self, taken: Course, freed: Course) -> Course:
+        """Bytes alive at each moment.
+
+        Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
+        first or in the last: the one that is higher stands here for all.
+        """
+        alive, growths = self._flow(taken, freed)
+        for (start, end, _), grown in zip(self.loops, growths, strict=True):
+            if sum(grown) > 0:
+                for line, more in zip(alive, grown, strict=True):
+                    line[start:end] = [size + more for size in line[start:end]]
+        return tuple(map(tuple, alive))
+
+    def every_level(self, taken: Course, freed: Course) -> tuple[tuple[Level, ...], ...]:
+        """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
+        alive, growths = self._flow(taken, freed)
+        result = [[level] for level in zip(*alive, strict=True)]
+        for (start, end, _), grown in zip(self.loops, growths, strict=True):
+            if grown[TEMPORARIES] == 0:
+                for levels in result[start:end]:
+                    levels += [tuple(map(add, level, grown)) for level in levels]
+            elif sum(grown) > 0:
+                for levels in result[start:end]:
+                    levels[:] = [tuple(map(add, level, grown)) for level in levels]
+        return tuple(map(tuple, result))
+
+    def _flow(self, taken: Course, freed: Course) -> tuple[list[list[int]], list[list[int]]]:
+        """Bytes alive at each moment, in the first round of every loop; what the rounds after that add to each line.
+
+        Inner loops are in front of those around them, which so contain what they add.
+        """
+        left = [list(map(sub, *line)) for line in zip(taken, freed, strict=True)]
+        growths: list[list[int]] = []
+        for start, end, more in self.loops:
+            grown = [more * sum(line[start:end]) for line in left]
+            for line, added in zip(left, grown, strict=True):
+                line[end - 1] += added
+            growths.append(grown)
+        before = [accumulate(line, initial=0) for line in left]
+        return [list(map(add, *line)) for line in zip(taken, before, strict=True)], growths
 
 
 def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
@@ -150,18 +150,6 @@ def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
         once = [now for allocation in order[start:end] for now in allocation]
         order[start:end] = [once * (1 + int(more)), *([] for _ in range(start + 1, end))]
     return [now for allocation in order for now in allocation]
-
-
-def plus(level: Level, more: Level) -> Level:
-    """Line by line."""
-    a, b, c, d, e = level
-    return a + more[0], b + more[1], c + more[2], d + more[3], e + more[4]
-
-
-def minus(level: Level, less: Level) -> Level:
-    """Line by line."""
-    a, b, c, d, e = level
-    return a - less[0], b - less[1], c - less[2], d - less[3], e - less[4]
 
 
 class Part:
@@ -176,10 +164,11 @@ class Part:
 
 
 class Parts:
-    """The parts that a walk is in, from the whole model inwards."""
+    """The parts that a walk is in, from the whole model inwards; `start`: when the innermost was entered."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
+        self.start = 0
         self._open = [Part("", 0)]
         self._lists: set[str] = set()
 
@@ -194,13 +183,13 @@ class Parts:
         while end := path.find("/", end) + 1:
             if path[:end] not in self._lists:
                 self._open.append(Part(path[:end], now))
+                self.start = now
 
     def hand(self, allocation: Allocation) -> None:
-        """A layer of the innermost part reads this."""
-        if allocation.born < self._open[-1].start:
-            for part in self._open:
-                if allocation.born < part.start:
-                    part.handed.append(allocation)
+        """A layer of the innermost part reads this, which there was before its start."""
+        for part in self._open:
+            if allocation.born < part.start:
+                part.handed.append(allocation)
 
     def leave_since(self, start: int) -> None:
         """Leave every part entered since the moment `start`, such as when a round of a block began."""
@@ -209,7 +198,7 @@ class Parts:
 
     def note(self, block: Block) -> None:
         """See whether a repeated block is a part or a list of bare layers."""
-        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and isinstance(entry.kind, Cast))]
+        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and type(entry.layer) is Cast)]
         paths = {entry.part if isinstance(entry, Call) else "" for entry in layers}
         if len(paths) == 1 and (path := paths.pop()).endswith(f"{block.name}/"):
             self._lists.add(path)
@@ -218,3 +207,4 @@ class Parts:
         now = len(self._lifetimes.moments) - 1
         for allocation in self._open.pop().handed:
             allocation.died = max(allocation.died, now)
+        self.start = self._open[-1].start

@@ -37,7 +37,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
         if settings.attention == "flash" and any(
-            isinstance(call.kind, FusedAttention) and call.x.dtype == "fp32" for call in p.run.root.calls()
+            isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.run.root.calls()
         ):
             said.append(("note", _FLASH_IN_FP32))
     if settings.keeps:

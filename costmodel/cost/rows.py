@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from costmodel.graph.run import Run
-from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import AbstractLayer, Block, Call, Origin, Storage, Tensor
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
@@ -105,7 +106,7 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
 def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
     bytes_of = moved_by(call)
-    forward = call.kind.forward(call)
+    forward = call.layer.forward(call)
     backward_flops = backward_pointwise_flops = 0
     if call.differentiated:
         for _, work, _ in call.gradients():
@@ -113,7 +114,7 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
             backward_pointwise_flops += work.pointwise
     return Row(
         call.name,
-        call.kind.kind,
+        call.layer.kind,
         times,
         sum(s.elements * s.times for s in _newly(charged, call.stored.values())) if call.stored else 0,
         times * _contractions(forward, flop_rule),
@@ -153,15 +154,21 @@ def idle_params(run: Run) -> int:
     """Weights that one token does not meet: those of the experts that it does not choose."""
     idle: dict[Storage, int] = {}
     for call in run.root.calls():
-        if isinstance(kind := call.kind, ExpertLinear):
+        if isinstance(layer := call.layer, ExpertLinear):
             for weight in call.stored.values():
-                left = exact_div(weight.size, kind.experts) * (kind.experts - kind.chosen)
+                left = exact_div(weight.size, layer.experts) * (layer.experts - layer.chosen)
                 idle[weight.storage] = left * weight.storage.times
     return sum(idle.values())
 
 
 def _contractions(work: LayerFlops, flop_rule: str) -> int:
     return work.contractions if work.counted is None or flop_rule == "arithmetic" else work.counted
+
+
+@cache
+def _reads_part(kind: type[AbstractLayer]) -> bool:
+    """Whether layers of a kind read a part of a weight; asked once of each, for abstract classes answer slowly."""
+    return issubclass(kind, Table | ExpertLinear | OfHeads)
 
 
 def _read(call: Call, x: Tensor) -> int:
@@ -171,16 +178,16 @@ def _read(call: Call, x: Tensor) -> int:
     """
     if x.storage.role != "weight":
         return moved(x)
-    kind = call.kind
-    if isinstance(kind, Table):
-        return size_bytes(call.y.size, x.dtype)
-    some, every = 1, 1
-    if isinstance(kind, ExpertLinear):
-        every = kind.experts
-        some = minimum(every if kind.busy is None else kind.busy, call.x.shape[0])
-    if isinstance(kind, OfHeads):
-        every = exact_div(x.shape[0], call.x.shape[1])
-        some = kind.rows(call)
+    layer, some, every = call.layer, 1, 1
+    if _reads_part(type(layer)):
+        if isinstance(layer, Table):
+            return size_bytes(call.y.size, x.dtype)
+        if isinstance(layer, ExpertLinear):
+            every = layer.experts
+            some = minimum(every if layer.busy is None else layer.busy, call.x.shape[0])
+        if isinstance(layer, OfHeads):
+            every = exact_div(x.shape[0], call.x.shape[1])
+            some = layer.rows(call)
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
     if x.dtype != call.run.precision.quantised:
         return numbers
@@ -199,23 +206,23 @@ class Moved(NamedTuple):
 def moved_by(call: Call) -> Moved:
     """Nothing for a view; rows are spread over as many experts as they can be; of a cache, what is seen of it."""
     y = call.y
-    if isinstance(call.kind, Insert):
+    if type(call.layer) is Insert:  # final: asking an abstract class about an instance takes ten times as long
         x = call.inputs[1]
         written = size_bytes(x.size, y.dtype)
         return Moved(x.bytes + written, kv_written=written)
-    if any(x.storage is y.storage for x in call.operands()):
+    operands: dict[Storage, Tensor] = {}
+    for x in call.operands():
+        operands.setdefault(x.storage, x)
+    if y.storage in operands:
         return Moved(0)
     written, read, weights, kept = y.bytes, 0, 0, 0
-    seen: list[Storage] = []
-    for x in (*call.inputs, *call.weights.values()):
-        if x.storage not in seen:
-            seen.append(x.storage)
-            size = _read(call, x)
-            read += size
-            if x.storage.origin == "weight":
-                weights += size
-            if x.storage.origin == "cache":
-                kept += size
+    for storage, x in operands.items():
+        size = _read(call, x)
+        read += size
+        if storage.origin == "weight":
+            weights += size
+        if storage.origin == "cache":
+            kept += size
     return Moved(read + written, weights, kept, written if y.storage.origin == "cache" else 0)
 
 

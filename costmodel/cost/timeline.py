@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, replay
@@ -15,16 +16,14 @@ from costmodel.cost.liveness import (
     CACHE,
     CASTS,
     GRADIENTS,
-    NOTHING,
+    LINES,
     TEMPORARIES,
-    Change,
+    Course,
     Level,
     Lifetimes,
     Loop,
     Moment,
     Phase,
-    minus,
-    plus,
     unrolled,
 )
 from costmodel.display.answer import Answer, Sheet
@@ -167,7 +166,7 @@ class Timeline(Answer):
 
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     asked: what it is the timeline of. standing: what is there throughout [bytes]. moments: what runs, step by step.
-    levels: what comes and goes at each [bytes]. changes: what each takes and gives back [bytes]. loops: steps that
+    levels: what comes and goes at each [bytes]. taken, freed: what each takes and gives back [bytes]. loops: steps that
     happen again.
 
     Example:
@@ -180,8 +179,9 @@ class Timeline(Answer):
 
     standing: Alive
     moments: tuple[Moment, ...]
-    levels: tuple[Level, ...]
-    changes: tuple[Change, ...]
+    levels: Course
+    taken: Course
+    freed: Course
     loops: tuple[Loop, ...]
     every: tuple[tuple[Level, ...], ...] = ()
     asked: Asked | None = field(default=None, compare=False)
@@ -194,14 +194,14 @@ class Timeline(Answer):
     @cached_property
     def _totals(self) -> list[int]:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
-        return [int(a + b + c + d + e) for a, b, c, d, e in self.levels]
+        return list(map(int, map(sum, zip(*self.levels, strict=True))))
 
     def _highest(self, heights: list[int]) -> list[int]:
         """For each phase the first moment that is highest."""
         highest: dict[Phase, int] = {}
-        for now, (moment, height) in enumerate(zip(self.moments, heights, strict=True)):
-            if moment.phase not in highest or height > heights[highest[moment.phase]]:
-                highest[moment.phase] = now
+        for now, (phase, _, _) in enumerate(self.moments):
+            if phase not in highest or heights[now] > heights[highest[phase]]:
+                highest[phase] = now
         return list(highest.values())
 
     @cached_property
@@ -216,7 +216,7 @@ class Timeline(Answer):
             return tuple(self._step(now) for now in self._highest(self._totals))
         phases: dict[Phase, list[tuple[Moment, Level]]] = {}
         for moment, variants in zip(self.moments, self.every, strict=True):
-            phases.setdefault(moment.phase, []).extend((moment, level) for level in variants)
+            phases.setdefault(moment[0], []).extend((moment, level) for level in variants)
         found: list[Step] = []
         for levels in phases.values():
             kept = undominated([sum(level[1:], level[0]) for _, level in levels])
@@ -231,7 +231,7 @@ class Timeline(Answer):
     @cached_property
     def temporaries(self) -> int:
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
-        sizes = [level[TEMPORARIES] for level in self.levels]
+        sizes = self.levels[TEMPORARIES]
         every = [level[TEMPORARIES] for variants in self.every for level in variants]
         return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
 
@@ -245,12 +245,12 @@ class Timeline(Answer):
 
     def unrolled(self) -> Iterator[Step]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
-        level = NOTHING
+        taken, freed = (list(zip(*course, strict=True)) for course in (self.taken, self.freed))
+        level = [0 for _ in LINES]
         for now in unrolled(len(self.moments), self.loops):
-            taken, freed = self.changes[now]
-            level = plus(level, taken)
+            level = list(map(add, level, taken[now]))
             yield Step(*self.moments[now], self._alive(level))
-            level = minus(level, freed)
+            level = list(map(sub, level, freed[now]))
 
     @cached_property
     def largest(self) -> Held | None:
@@ -262,10 +262,9 @@ class Timeline(Answer):
         lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
         now = self._totals.index(max(self._totals))
         found = [
-            Held(_LINES[a.line], int(allotted(a.size)), _origin(moment))
+            Held(_LINES[a.line], int(allotted(a.size)), _origin(*lifetimes.moments[a.born]))
             for a in lifetimes.allocations
             if a.born <= now <= a.died
-            for moment in (lifetimes.moments[a.born],)
         ]
         stays = [one for one in lasting(run, settings) if one.line not in ("counters", "cache")]
         found += [Held(one.line, int(allotted(one.size)), "there throughout") for one in stays]
@@ -355,9 +354,9 @@ class Timeline(Answer):
         return f"<Timeline {len(self.moments):,} steps, peak {show_bytes(self.peak)}>"
 
     def _step(self, now: int) -> Step:
-        return Step(*self.moments[now], self._alive(self.levels[now]))
+        return Step(*self.moments[now], self._alive([line[now] for line in self.levels]))
 
-    def _alive(self, level: Level) -> Alive:
+    def _alive(self, level: Sequence[int]) -> Alive:
         gradients, activations, casts, cache, temporaries = level
         return self.standing._replace(
             gradients=self.standing.gradients + gradients,
@@ -368,9 +367,9 @@ class Timeline(Answer):
         )
 
 
-def _origin(moment: Moment) -> str:
+def _origin(phase: Phase, layer: str, _: str) -> str:
     """Where something was made, in words."""
-    return f"from {moment.phase}" + ("" if moment.layer == moment.phase else f" of {moment.layer}")
+    return f"from {phase}" + ("" if layer == phase else f" of {layer}")
 
 
 _LINES = {
@@ -392,16 +391,16 @@ def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Sta
     lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
     earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
     weights, masters, optimizer, _, buffers, inputs, cache = standing
-    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, *NOTHING[1:4], cache)
-    changes = lifetimes.changes()
+    alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0, 0, cache)
+    taken, freed = lifetimes.changes()
     sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
     if {*map(type, sizes)} != {int} and any(isinstance(size, SymInt) and size.everywhere for size in sizes):
-        variants = lifetimes.every_level(changes)
-        levels, every = [level for level, *_ in variants], tuple(map(tuple, variants))
+        every = lifetimes.every_level(taken, freed)
+        levels = tuple(zip(*(level for level, *_ in every), strict=True))
     else:
-        levels, every = lifetimes.levels(changes), ()
+        levels, every = lifetimes.levels(taken, freed), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(alive, moments, tuple(levels), tuple(changes), loops, every, Asked(model, settings, run))
+    return Timeline(alive, moments, levels, taken, freed, loops, every, Asked(model, settings, run))
 
 
 def reserved_bytes(run: Run, settings: Settings) -> int:

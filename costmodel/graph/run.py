@@ -173,28 +173,28 @@ class Run:
         self.cached.append(Cached(storage, token))
 
     def record(
-        self, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
+        self, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str | None, tied: Mapping[str, Tensor] | None
     ) -> Tensor:
-        """Apply `kind` to `inputs` and note what that took; called by ``Layer.__call__``."""
+        """Apply `layer` to `inputs` and note what that took; called by ``Layer.__call__``."""
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise SpecError(f"the model has more than {MOST_CALLS:,} layers even with its repeats folded: use fewer")
-        name = name or kind.kind
-        call = Call(self, kind, inputs, ".".join([*self._path, name]))
-        kind.check(call)
+        name = name or layer.kind
+        call = Call(self, layer, inputs, ".".join([*self._path, name]))
+        layer.check(call)
         self._take_weights(call, name, tied or {})
-        for buffer, (shape, role) in kind.buffers(call).items():
+        for buffer, (shape, role) in layer.buffers(call).items():
             call.buffers[buffer] = self.buffer(shape, role, f"{call.name}.{buffer}")
         self._take_types(call, name)
-        made = kind.output(call)
+        made = layer.output(call)
         call.y = made if isinstance(made, Tensor) else self.tensor(made)
         call.y.storage.name = call.y.storage.name or call.name
         call.y.maker = call
         call.y.requires_grad = call.differentiated = (
-            self.training and self.grad and any(operand.requires_grad for operand in call.operands())
+            self.training and self.grad and True in [x.requires_grad for x in call.operands()]
         )
         if call.differentiated:
-            call.saved = tuple(k.storage if isinstance(k, Tensor) else k for k in kind.saved(call))
+            call.saved = tuple([k.storage if isinstance(k, Tensor) else k for k in layer.saved(call)])
         self.block.entries.append(call)
         if self.adaptation is None or not inputs:
             return call.y
@@ -228,14 +228,14 @@ class Run:
         self.updated = {storage: shape for storage, shape in self.trained.items() if storage in updated}
 
     def _take_weights(self, call: Call, name: str, tied: Mapping[str, Tensor]) -> None:
-        kind, shared = call.kind, self._shared
-        for weight, shape in kind.weights(call).items():
+        layer, shared = call.layer, self._shared
+        for weight, shape in layer.weights(call).items():
             within = ".".join([*self._path[shared.depth :], name, weight]) if shared else ""
             given = tied.get(weight) or (shared.weights.get(within) if shared else None)
             if given is None:
-                stored = self.precision.stored(kind.kind, shape)
+                stored = self.precision.stored(layer.kind, shape)
                 inner, self.block = self.block, shared.block if shared else self.block
-                given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=kind.fixed)
+                given = self.weight(shape, f"{call.name}.{weight}", stored, frozen=layer.fixed)
                 self.block = inner
                 if shared:
                     shared.weights[within] = given
@@ -245,8 +245,8 @@ class Run:
 
     def _take_types(self, call: Call, name: str) -> None:
         """Cast what autocast casts, and settle what the call computes in."""
-        kind, precision = call.kind.kind, self.precision
-        target = precision.cast_to(call.kind.cast_as, self.device)
+        kind, precision = call.layer.kind, self.precision
+        target = precision.cast_to(call.layer.cast_as, self.device)
         if target is None:
             self._compute = precision.result(kind, _types(call.inputs), _types(call.weights.values()))
             return
@@ -389,7 +389,7 @@ class Run:
 
 def _types(tensors: Iterable[Tensor]) -> list[Dtype]:
     """Data types of those that hold floating numbers."""
-    return [x.dtype for x in tensors if x.storage.dtype in FLOATS]
+    return [dtype for x in tensors if (dtype := x.storage.dtype) in FLOATS]
 
 
 def _parent(block: Block) -> Block:

@@ -350,11 +350,11 @@ class AbstractLayer(ABC):
 class Call:
     """One layer applied to its inputs: what it reads, makes and keeps.
 
-    Kinds are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are what
-    it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is what
-    it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and `phase` are
-    the part of the model that it is in and the phase of the run. `differentiated`: whether a gradient comes back to it;
-    what a call keeps to which none does is `held` only as long as something that it led to is there.
+    Layers are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are
+    what it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is
+    what it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and
+    `phase` are the part of the model that it is in and the phase of the run. `differentiated`: whether a gradient comes
+    back to it; what a call keeps to which none does is `held` only as long as something that it led to is there.
     """
 
     __slots__ = (
@@ -365,7 +365,7 @@ class Call:
         "given",
         "held",
         "inputs",
-        "kind",
+        "layer",
         "name",
         "part",
         "phase",
@@ -377,9 +377,9 @@ class Call:
         "y",
     )
 
-    def __init__(self, run: Run, kind: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
+    def __init__(self, run: Run, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
         self.run = run
-        self.kind = kind
+        self.layer = layer
         self.inputs = self.given = inputs
         self.name = name
         self.block = run.block
@@ -405,15 +405,14 @@ class Call:
         """How often this call happens."""
         return self.block.times
 
-    def operands(self) -> Iterator[Tensor]:
+    def operands(self) -> tuple[Tensor, ...]:
         """Inputs and weights: everything a gradient may be asked for."""
-        yield from self.inputs
-        yield from self.weights.values()
+        return (*self.inputs, *self.weights.values())
 
     def gradients(self) -> tuple[Gradient, ...]:
-        """The backward work for each operand that needs a gradient; the kind is asked once, after the trace."""
+        """The backward work for each operand that needs a gradient; the layer is asked once, after the trace."""
         if self._gradients is None:
-            self._gradients = tuple([g for g in self.kind.backward(self) if g.operand.requires_grad])
+            self._gradients = tuple([g for g in self.layer.backward(self) if g.operand.requires_grad])
         return self._gradients
 
     def like(self, x: Tensor, role: Role = "activation") -> Tensor:

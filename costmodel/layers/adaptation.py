@@ -62,8 +62,8 @@ class Adaptation:
 
     def adapt(self, call: Call, x: Tensor, path: list[str]) -> Tensor:
         """The output of a call on `x`, with an adapter's added if the call is a target."""
-        lora, kind = self.lora, call.kind
-        if lora is None or not isinstance(kind, Linear) or path[-1] in (DOWN, UP):
+        lora, layer = self.lora, call.layer
+        if lora is None or not isinstance(layer, Linear) or path[-1] in (DOWN, UP):
             return call.y
         ends = ends_of(path)
         self.seen |= ends
@@ -73,7 +73,7 @@ class Adaptation:
         with call.run.scope(f"{name}_adapter"):
             inner = Dropout(lora.dropout)(x) if lora.dropout else x
             inner = Linear(lora.rank, bias=False)(inner, name=DOWN)
-            update = Scale(1.0)(Linear(kind.features, bias=False)(inner, name=UP))
+            update = Scale(1.0)(Linear(layer.features, bias=False)(inner, name=UP))
             return Add()(call.y, update)
 
     def check(self) -> None:

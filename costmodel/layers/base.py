@@ -52,8 +52,10 @@ class Layer(Frozen, AbstractLayer):
     def __post_init__(self) -> None:
         """Values are of their fields' types and in range. Raises SpecError or UnknownNameError."""
         fields = self.__dataclass_fields__
-        if not all(plainly_right(fields[name], value) for name, value in self.__dict__.items()):
-            check_fields(self, self.kind, self.largest)
+        for name, value in self.__dict__.items():
+            if not plainly_right(fields[name], value):
+                check_fields(self, self.kind, self.largest)
+                break
 
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.
@@ -160,11 +162,11 @@ class View(Weightless):
 def takes(call: Call, inputs: int) -> None:
     """Raise ShapeError unless the layer got this many inputs."""
     if len(call.inputs) != inputs:
-        raise call.fail(f"{call.kind.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
+        raise call.fail(f"{call.layer.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
 
 
 def takes_rank(call: Call, rank: int, axes: str) -> None:
     """Raise ShapeError unless the layer got one input with this many axes."""
     takes(call, 1)
     if len(call.x.shape) != rank:
-        raise call.fail(f"{call.kind.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
+        raise call.fail(f"{call.layer.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")

@@ -35,7 +35,7 @@ def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
     apart = None if depthwise else bias
     read = read_of(x for x in call.operands() if x is not apart) + scale_bytes(call)
     flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
-    yield Kernel(call.kind.kind, "convolution", flops, read, call.y.bytes, call.x.dtype, 1, sizes)
+    yield Kernel(call.layer.kind, "convolution", flops, read, call.y.bytes, call.x.dtype, 1, sizes)
     if apart is not None:
         yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 

@@ -44,12 +44,12 @@ def stream(
 ) -> Kernel:
     """A kernel of a call that moves bytes, and multiplies no matrices; `what`: of the call's work, "" for all."""
     dtype = call.y.dtype if call.y.dtype in FLOATS or not call.inputs else call.x.dtype
-    return Kernel(f"{call.kind.kind} {what}".strip(), sort, flops, read, written, dtype, launches)
+    return Kernel(f"{call.layer.kind} {what}".strip(), sort, flops, read, written, dtype, launches)
 
 
 def multiply(call: Call, what: str, sizes: Product, read: int, written: int, added: int = 0) -> Kernel:
     """A matrix product of a call; `added`: pointwise operations that it does on its result."""
-    name = f"{call.kind.kind} {what}".strip()
+    name = f"{call.layer.kind} {what}".strip()
     return Kernel(name, "product", sizes.flops + added, read, written, call.x.dtype, 1, sizes, _stored(call))
 
 
@@ -100,7 +100,7 @@ def forward_pass(call: Call, sort: Sort = "pointwise", launches: int = 1, passes
     read = read_of((*call.operands(), *call.buffers.values()))
     if passes > 1:
         read = read + (passes - 1) * moved(call.x)
-    flops = call.kind.forward(call).pointwise
+    flops = call.layer.forward(call).pointwise
     yield stream(call, "", sort, flops, read, call.y.bytes + made_beside(call), launches)
 
 
@@ -144,7 +144,7 @@ def backward_products(call: Call, sort: Sort, of_x: Product, of_weight: Product)
             if other is weight and is_apart(call, of_x.m):
                 yield (made := unpacked(call, "backward"))
                 read = call.y.bytes + made.written
-            name = f"{call.kind.kind} backward {what}"
+            name = f"{call.layer.kind} backward {what}"
             yield Kernel(name, sort, sizes.flops, read, operand.bytes, call.x.dtype, 1, sizes)
         else:
             yield stream(call, "backward bias", "reduction", work.pointwise, call.y.bytes, operand.bytes)

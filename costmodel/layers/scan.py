@@ -115,7 +115,7 @@ class SelectiveScan(Weightless):
 def refuse_gradients(call: Call, keeps: bool) -> None:
     """Raise ShapeError for a scan that keeps its last state where something asks for a gradient."""
     if keeps and call.run.training and any(x.requires_grad for x in call.inputs):
-        raise call.fail(f"{call.kind.kind} keeps its last state in decoding alone, where nothing is differentiated")
+        raise call.fail(f"{call.layer.kind} keeps its last state in decoding alone, where nothing is differentiated")
 
 
 @layer

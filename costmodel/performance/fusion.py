@@ -59,10 +59,10 @@ class Group:
     @cached_property
     def forward(self) -> list[Kernel]:
         """One kernel; a batch norm in training needs the batch's statistics first, from a kernel of their own."""
-        kernels = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
+        kernels = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
-        whole = [call for call in self.calls if call.kind.kind.startswith("batchnorm") and call.run.training]
+        whole = [call for call in self.calls if call.layer.kind.startswith("batchnorm") and call.run.training]
         read = sum(moved(x) for x in self._inputs) + sum(moved(call.x) for call in whole)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]
@@ -71,7 +71,7 @@ class Group:
     def backward(self) -> list[Kernel]:
         """One kernel, and one more for the gradients of weights, which sum over rows."""
         calls = [call for call in self.calls if call.differentiated]
-        kernels = [kernel for call in calls for kernel in call.kind.backward_kernels(call)]
+        kernels = [kernel for call in calls for kernel in call.layer.backward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
         asked = [g for call in calls for g in call.gradients()]
@@ -104,9 +104,9 @@ class Group:
     @cached_property
     def _saved(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Launches and bytes saved forward, and backward."""
-        forward = [kernel for call in self.calls for kernel in call.kind.forward_kernels(call)]
+        forward = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
         trained = [call for call in self.calls if call.differentiated]
-        backward = [kernel for call in trained for kernel in call.kind.backward_kernels(call)]
+        backward = [kernel for call in trained for kernel in call.layer.backward_kernels(call)]
         return _less(forward, self.forward), _less(backward, self.backward)
 
     @cached_property
@@ -154,7 +154,7 @@ def groups_of(run: Run) -> dict[Call, Group]:
 
 def _kernels(group: Group) -> int:
     """Launches of all its calls apart: one that is composed of several becomes one kernel by itself."""
-    return sum(_launches(list(call.kind.forward_kernels(call))) for call in group.calls)
+    return sum(_launches(list(call.layer.forward_kernels(call))) for call in group.calls)
 
 
 def _launches(kernels: list[Kernel]) -> int:
@@ -194,8 +194,8 @@ def _fuse(block: Block, groups: dict[Call, Group], makers: dict[Storage, Maker])
 
 def _streams(call: Call) -> bool:
     """Whether a compiler writes all its kernels itself; not casts of weights, done once, nor windows that overlap."""
-    kernels = list(call.kind.forward_kernels(call))
-    windows = isinstance(call.kind, (Sliding, Adaptive)) and not getattr(call.kind, "whole", False)
+    kernels = list(call.layer.forward_kernels(call))
+    windows = isinstance(call.layer, (Sliding, Adaptive)) and not getattr(call.layer, "whole", False)
     return call.y.storage.origin != "cast" and not windows and bool(kernels) and all(k.sort in STREAMS for k in kernels)
 
 

@@ -68,7 +68,7 @@ class _Walk:
 
     def _add(self, call: Call, phase: Phase, kernel: Kernel, *, again: bool = False) -> None:
         times = call.times * self.micro_batches
-        self.work.tasks.append(Task(call.name, call.kind.kind, phase, times, kernel, again))
+        self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
 
     def _forward(self, block: Block, phase: Phase, *, again: bool = False) -> None:
         for entry in block.entries:
@@ -82,9 +82,9 @@ class _Walk:
         group = self.groups.get(call)
         if call in self.halves:
             less = moved(call.x) - moved(self.halves[call].x)
-            yield from (kernel._replace(read=kernel.read - less) for kernel in call.kind.forward_kernels(call))
+            yield from (kernel._replace(read=kernel.read - less) for kernel in call.layer.forward_kernels(call))
         elif group is None and call not in self.left_out:
-            yield from call.kind.forward_kernels(call)
+            yield from call.layer.forward_kernels(call)
         elif group is not None and call is group.calls[-1]:
             yield from group.forward
 
@@ -102,9 +102,9 @@ class _Walk:
         group = self.groups.get(call)
         if call in self.halves:
             less = call.x.bytes - self.halves[call].x.bytes
-            yield from (kernel._replace(written=kernel.written - less) for kernel in call.kind.backward_kernels(call))
+            yield from (kernel._replace(written=kernel.written - less) for kernel in call.layer.backward_kernels(call))
         elif group is None and call not in self.left_out:
-            yield from call.kind.backward_kernels(call)
+            yield from call.layer.backward_kernels(call)
         elif group is not None and call is group.calls[-1]:
             yield from group.backward
 
@@ -136,8 +136,8 @@ def _halves(run: Run) -> dict[Call, Call]:
     """
     if run.precision.autocast != "fp16" or run.device != "gpu":
         return {}
-    casts = {call.y.storage: call for call in run.root.calls() if isinstance(call.kind, Cast)}
-    softmaxes = (call for call in run.root.calls() if isinstance(call.kind, Softmax | SoftmaxAlong))
+    casts = {call.y.storage: call for call in run.root.calls() if isinstance(call.layer, Cast)}
+    softmaxes = (call for call in run.root.calls() if isinstance(call.layer, Softmax | SoftmaxAlong))
     made = {call: casts[call.x.storage] for call in softmaxes if call.x.storage in casts}
     return {call: cast for call, cast in made.items() if cast.x.dtype == "fp16"}
 

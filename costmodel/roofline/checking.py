@@ -547,8 +547,8 @@ class _Pass(NamedTuple):
 
 def _passes(call: Call) -> Iterator[_Pass]:
     forward, backward = layer_programs(call)
-    name, kind, repeat = call.name, call.kind.kind, int(call.times)
-    work = call.kind.forward(call)
+    name, kind, repeat = call.name, call.layer.kind, int(call.times)
+    work = call.layer.forward(call)
     moved = int(traffic(call))
     yield _Pass(name, kind, repeat, "forward", forward, int(work.contractions), int(work.pointwise), moved)
     if backward is not None:

@@ -169,7 +169,7 @@ def _classes(name: str, prediction: Prediction) -> int:
     """Number of indices: entries of the embedding that reads them, or classes of the loss."""
     calls = prediction.run.root.calls()
     reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
-    return int(getattr(reader.kind, "entries", getattr(reader.kind, "features", reader.x.shape[1:2][-1])))
+    return int(getattr(reader.layer, "entries", getattr(reader.layer, "features", reader.x.shape[1:2][-1])))
 
 
 def _buffer(name: str, ref: Ref, model: Architecture) -> Any:

@@ -245,7 +245,7 @@ def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, c
 
 def _spent(host: HostTime, prediction: Prediction) -> dict[str, float]:
     """Predicted share of each layer kind, from the one that takes most."""
-    kinds = {call.name: call.kind.kind for call in prediction.run.root.calls()}
+    kinds = {call.name: call.layer.kind for call in prediction.run.root.calls()}
     spent: Counter[str] = Counter()
     for op, terms in host.calls:
         spent[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]

@@ -56,7 +56,7 @@ def site_of(call: Call, ref: Callable[[Tensor, BufferRole], Ref]) -> KernelCall:
     buffers = {name: ref(b, "state") for name, b in call.buffers.items()}
     operands = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
     return KernelCall(
-        call.kind, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad]
+        call.layer, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad]
     )
 
 
@@ -80,7 +80,7 @@ def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program
     """
     tape = Tape(dtype)
     tape.layer = call.name
-    site, kernel = site_of(call, LayerArrays(tape).ref), kernel_of(call.kind.kind)
+    site, kernel = site_of(call, LayerArrays(tape).ref), kernel_of(call.layer.kind)
     y = kernel.forward(tape, site)
     forward, tape.phase = list(tape.ops), "backward"
     g = tape.array(y.shape, "input", "gradient")
@@ -152,7 +152,7 @@ class Recorder:
         name = f"{call.name}{self.suffix(call.block)}"
         self.tape.layer = name
         site = site_of(call, lambda x, _: self.ref(x))
-        kernel = kernel_of(call.kind.kind)
+        kernel = kernel_of(call.layer.kind)
         y = kernel.forward(self.tape, site)
         self.arrays[call.y] = self.by_storage[call.y.storage] = y
         self.steps.append(Recorded(y, site, kernel, name=name))
@@ -416,5 +416,5 @@ def passes(model: Architecture | Prediction | str, **settings: Unpack[GivenSetti
     for call in prediction.run.root.calls():
         program, times = forward_program(call), int(call.times)
         sums = (times * len(program), times * traffic(call), times * program.traffic_bytes)
-        layers.append(LayerPasses(call.name, call.kind.kind, times, *sums))
+        layers.append(LayerPasses(call.name, call.layer.kind, times, *sums))
     return Passes(prediction.model.title, tuple(layers))

@@ -173,7 +173,7 @@ def layers_of(cases: Iterable[Case] = CASES) -> list[Layer]:
             program = forward_program(call)
             key = tuple(signature_of(op) for op in program)
             if key and program.contractions <= LARGEST_FLOPS:
-                found.setdefault(key, Layer(f"{model} ({said}) {call.name}", call.kind.kind, program))
+                found.setdefault(key, Layer(f"{model} ({said}) {call.name}", call.layer.kind, program))
     keep_apart(layer.program for layer in found.values())
     return list(found.values())
 

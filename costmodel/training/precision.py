@@ -116,7 +116,8 @@ class Precision(Frozen):
         """What a layer computes in that nothing is cast for, given the types of its floating operands."""
         if inputs and kind in FOLLOWING:
             return inputs[0]
-        return reduce(wider, (*inputs, *weights), *([] if inputs or weights else [self.weight]))
+        types: set[Dtype] = {*inputs, *weights} or {self.weight}
+        return reduce(wider, types)
 
     def stored(self, kind: str, shape: Shape) -> Dtype:
         """Data type that a weight of a layer of this kind is stored in."""

@@ -77,14 +77,14 @@ def sums_over_calls(run: Run, asked: Settings) -> dict[str, int]:
 
     calls = [*run.root.calls()]
     works = {
-        "forward": [call.kind.forward(call) for call in calls],
+        "forward": [call.layer.forward(call) for call in calls],
         "backward": [
             gradient.work
             for call in calls
-            for gradient in call.kind.backward(call)
+            for gradient in call.layer.backward(call)
             if call.y.requires_grad and gradient.operand.requires_grad
         ],
-        "recomputed": [call.kind.forward(call) for call in calls if call.recomputed],
+        "recomputed": [call.layer.forward(call) for call in calls if call.recomputed],
     }
     found = {f"flops.{part}": asked.accumulate * sum(map(contractions, of)) for part, of in works.items()}
     found |= {f"pointwise_flops.{part}": asked.accumulate * sum(w.pointwise for w in of) for part, of in works.items()}

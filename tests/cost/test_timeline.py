@@ -142,6 +142,15 @@ def test_a_weight_used_twice_is_summed_beside_both_its_gradients() -> None:
     assert 3 * table <= step.alive.temporaries < 3.01 * table
 
 
+@pytest.mark.parametrize("frozen", [{"freeze": ("mlp",)}, {"lora": {"rank": 2, "targets": ("qkv",)}}])
+def test_copies_of_frozen_weights_are_not_updated(frozen: Any) -> None:
+    updates = [
+        [(step.layer, step.rounds) for step in p.timeline.steps if step.phase == "optimizer"]
+        for p in (predict("gpt2-small", seq=8, precision=name, **frozen) for name in ("fp32", "bf16-autocast"))
+    ]
+    assert updates[0] == updates[1] != []
+
+
 def test_rounds_that_are_alike_are_one_step() -> None:
     p = predict(Transformer(vocab=11, context=8, layers=12, width=8, heads=2))
     rounds = {step.rounds for step in p.timeline.steps if step.layer == "block.mlp.down"}

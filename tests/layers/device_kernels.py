@@ -13,15 +13,15 @@ PRODUCTS = ("product", "convolution")
 def check_kernels(prediction: Prediction) -> None:
     """Kernels do the arithmetic that the layer states, and move no fewer bytes than they must."""
     for call in prediction.run.root.calls():
-        forward = list(call.kind.forward_kernels(call))
-        done = call.kind.forward(call)
+        forward = list(call.layer.forward_kernels(call))
+        done = call.layer.forward(call)
         check_work(call, forward, done.contractions, done.pointwise)
         if not any(0 in (x.strides or ()) for x in call.inputs):  # what is seen several times is read once
             assert sum(k.read + k.written for k in forward) >= traffic(call), call.name
         assert bool(forward) or not traffic(call), call.name
         if not call.y.requires_grad:
             continue
-        backward = list(call.kind.backward_kernels(call))
+        backward = list(call.layer.backward_kernels(call))
         work = [g.work for g in call.gradients()]
         check_work(call, backward, sum(w.contractions for w in work), sum(w.pointwise for w in work))
         made = sum(g.operand.bytes for g in call.gradients() if not g.shared)
@@ -41,7 +41,7 @@ def check_work(call: Call, kernels: list[Kernel], contractions: int, pointwise: 
         assert 0 < done <= contractions + pointwise
         return
     # rows that do not fall into equal shares of experts, or chunks, are rounded up
-    shares = call.kind.kind in ("expert_linear", "fused_linear_cross_entropy")
+    shares = call.layer.kind in ("expert_linear", "fused_linear_cross_entropy")
     products = sum(k.launches * k.sizes.flops for k in kernels if k.sizes is not None)
     assert all((k.sizes is not None) == (k.sort in PRODUCTS) for k in kernels), call.name
     assert products >= contractions if shares else products == contractions, call.name

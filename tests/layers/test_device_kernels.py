@@ -42,28 +42,28 @@ def test_views_launch_nothing_and_copies_once() -> None:
     p = cm.predict("gpt2-small", batch=2, seq=64)
     calls = {call.name: call for call in p.run.root.calls()}
     for name, launched in (("block.attention.split_query", 0), ("block.attention.merge_heads", 1)):
-        assert sum(k.launches for k in calls[name].kind.forward_kernels(calls[name])) == launched
+        assert sum(k.launches for k in calls[name].layer.forward_kernels(calls[name])) == launched
 
 
 def test_a_linear_layer_is_one_product_forward_and_two_and_a_sum_back() -> None:
     p = cm.predict(cm.MLP(sizes=[6, 10, 4]), batch=5, loss=None)
-    calls = [call for call in p.run.root.calls() if call.kind.kind == "linear"]
-    (forward,) = calls[1].kind.forward_kernels(calls[1])
+    calls = [call for call in p.run.root.calls() if call.layer.kind == "linear"]
+    (forward,) = calls[1].layer.forward_kernels(calls[1])
     assert (forward.sort, forward.sizes) == ("product", (1, 5, 4, 10))
     assert forward.flops == 2 * 5 * 4 * 10 + 5 * 4
     assert (forward.read, forward.written) == (4 * (50 + 40 + 4), 4 * 20)
-    back = {k.name: k for k in calls[1].kind.backward_kernels(calls[1])}
+    back = {k.name: k for k in calls[1].layer.backward_kernels(calls[1])}
     assert back["linear backward input"].sizes == (1, 5, 10, 4)
     assert back["linear backward weight"].sizes == (1, 4, 10, 5)
     assert back["linear backward bias"].sort == "reduction"
-    assert "linear backward input" not in {k.name for k in calls[0].kind.backward_kernels(calls[0])}
+    assert "linear backward input" not in {k.name for k in calls[0].layer.backward_kernels(calls[0])}
 
 
 def test_grouped_weight_gradients_are_worked_out_once() -> None:
     p = small({"conv": {"channels": 8, "kernel": 3, "padding": 1, "groups": 8, "bias": False}}, "relu")
-    (call,) = [call for call in p.run.root.calls() if call.kind.kind == "conv"]
-    (forward,) = call.kind.forward_kernels(call)
-    (weight,) = call.kind.backward_kernels(call)
+    (call,) = [call for call in p.run.root.calls() if call.layer.kind == "conv"]
+    (forward,) = call.layer.forward_kernels(call)
+    (weight,) = call.layer.backward_kernels(call)
     assert forward.sizes == (8, 2 * 16, 1, 9)
     assert weight.flops == forward.flops == p.flops.forward
     assert p.flops.backward == 8 * forward.flops  # as PyTorch's counter has it
@@ -77,8 +77,8 @@ def test_types_decide_the_bytes() -> None:
 
 
 def _convolution(prediction: cm.Prediction) -> list[Kernel]:
-    call = next(call for call in prediction.run.root.calls() if call.kind.kind == "conv")
-    return list(call.kind.forward_kernels(call))
+    call = next(call for call in prediction.run.root.calls() if call.layer.kind == "conv")
+    return list(call.layer.forward_kernels(call))
 
 
 def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
@@ -86,8 +86,8 @@ def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
     train, infer = (cm.predict(model, batch=2, loss=None, mode=mode) for mode in ("train", "inference"))
     found = {}
     for p in (train, infer):
-        (call,) = [call for call in p.run.root.calls() if call.kind.kind == "dropout"]
-        found[p.settings.mode] = list(call.kind.forward_kernels(call))
+        (call,) = [call for call in p.run.root.calls() if call.layer.kind == "dropout"]
+        found[p.settings.mode] = list(call.layer.forward_kernels(call))
     assert found["inference"] == []
     (kernel,) = found["train"]
     assert kernel.read == 4 * 256
@@ -101,7 +101,7 @@ def test_fused_attention_works_on_visible_pairs_alone() -> None:
             for call in cm.predict(
                 "gpt2-small", batch=1, seq=64, attention="flash", attention_pairs=pairs
             ).run.root.calls()
-            for k in call.kind.forward_kernels(call)
+            for k in call.layer.forward_kernels(call)
             if k.sort == "attention"
         )
         for pairs in ("full", "visible")
@@ -116,7 +116,7 @@ def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
     given = [run.tensor(shape, "activation", origin="input") for shape in ((7, 3, 2), (3, 5), (3, 5))]
     run.record(Lstm(hidden=5), given, None, None)
     call: Any = run.root.entries[-1]
-    through = [k for k in call.kind.backward_kernels(call) if k.sort == "pointwise"]
+    through = [k for k in call.layer.backward_kernels(call) if k.sort == "pointwise"]
     assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
 
 

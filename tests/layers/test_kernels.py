@@ -101,7 +101,7 @@ def test_forward_is_right_and_takes_the_stated_flops(name: str, data: st.DataObj
     call = on_paper(case, training)
     p = on_arrays(case, call, seed)
     p.y = kernel.forward(p)
-    assert taken(p.tally) == certified(call.kind.forward(call))
+    assert taken(p.tally) == certified(call.layer.forward(call))
     assert p.y.shape == tuple(map(int, call.y.shape))
     weights = {weight: array.values for weight, array in p.weights.items()}
     expected = kernel.reference(p, *(x.values for x in p.inputs), **weights)
@@ -134,7 +134,7 @@ def test_backward_is_right_and_takes_the_stated_flops(name: str, data: st.DataOb
 
 def stated(call: Call) -> Iterator[tuple[int, LayerFlops]]:
     """The kind's formulas for the gradients that are needed, by place among the operands."""
-    for gradient in call.kind.backward(call):
+    for gradient in call.layer.backward(call):
         if gradient.operand.requires_grad:
             yield next(i for i, x in enumerate(operands_of(call)) if x is gradient.operand), certified(gradient.work)
 

@@ -257,11 +257,11 @@ def test_parts_of_a_model_are_those_a_reader_knows() -> None:
     assert {layer.part for layer in gpt.layers if layer.name == "block.add_attention"} == {"attention"}
     assert math.fsum(gain.share for gain in gpt.part_gains) == pytest.approx(1)
     calls = cm.predict("resnet18", mode="inference", image=64).run.root.calls()
-    parts = parts_of({call.name: call.kind.kind for call in calls})
+    parts = parts_of({call.name: call.layer.kind for call in calls})
     assert [*dict.fromkeys(parts.values())] == ["stem", "basic", "stage1", "stage2", "stage3", "head"]
     assert parts["conv"] == parts["max_pool"] == "stem"
     calls = cm.predict("vgg16", mode="inference", image=64).run.root.calls()
-    assert parts_of({call.name: call.kind.kind for call in calls})["max_pool2"] == "repeat2"
+    assert parts_of({call.name: call.layer.kind for call in calls})["max_pool2"] == "repeat2"
 
 
 def test_the_verdict_comes_first_and_says_what_takes_the_time_what_binds_it_and_how_far_off(mlp: Check) -> None:

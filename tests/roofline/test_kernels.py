@@ -99,7 +99,7 @@ def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: in
 
 def random_differs(call: Any) -> bool:
     """Whether random numbers are drawn in another order than by the plain kernel."""
-    return call.kind.kind == "fused_attention" and call.run.training and call.kind.dropout > 0
+    return call.layer.kind == "fused_attention" and call.run.training and call.layer.dropout > 0
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -108,7 +108,7 @@ def random_differs(call: Any) -> bool:
 def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> None:
     kernel, call, p = drawn(data, name, training, True, seed)
     made = Kernel.forward(kernel, p)
-    spent, stated_work = taken(p.tally), certified(call.kind.forward(call))
+    spent, stated_work = taken(p.tally), certified(call.layer.forward(call))
     expected = kernel.forward(p).values
     assert made.shape == expected.shape == tuple(map(int, call.y.shape))
     if name == "matmul" and p.visible:  # what is hidden is computed too, and masked later
@@ -127,9 +127,9 @@ def test_forward(name: str, data: st.DataObject, training: bool, seed: int) -> N
 def test_backward(name: str, data: st.DataObject, needed: bool, seed: int) -> None:
     kernel, call, p = drawn(data, name, True, needed, seed)
     if name == "matmul" and p.visible:
-        call.kind.__dict__["visible"] = p.visible = None
+        call.layer.__dict__["visible"] = p.visible = None
     p.y = Kernel.forward(kernel, p)
-    g = np.ones(()) if isinstance(call.kind, Loss) else np.random.default_rng(seed).normal(size=p.y.shape)
+    g = np.ones(()) if isinstance(call.layer, Loss) else np.random.default_rng(seed).normal(size=p.y.shape)
     taken(p.tally)
     found, spent = {}, []
     for operand, gradient in Kernel.backward(kernel, p, Array(g, p.tally)):
@@ -212,8 +212,8 @@ def test_what_numpy_does_beside_the_formulas_is_named_and_nothing_else() -> None
     differing, seen = set(), set()
     for model, asked in ASKED:
         for call in cm.predict(model, **asked).run.root.calls():
-            name, works = call.kind.kind, [gradient.work for gradient in call.gradients()]
-            stated = {"forward": [call.kind.forward(call)], "backward": works}
+            name, works = call.layer.kind, [gradient.work for gradient in call.gradients()]
+            stated = {"forward": [call.layer.forward(call)], "backward": works}
             seen.add(name)
             for part, program in zip(("forward", "backward"), layer_programs(call), strict=True):
                 assert program is not None
