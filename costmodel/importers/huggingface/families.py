@@ -6,12 +6,22 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.importers.huggingface import blocks, encoders, experts, gpt, hybrids, llama
+from costmodel.importers.huggingface import (
+    blocks,
+    deepseek,
+    encoders,
+    experts,
+    gpt,
+    hybrids,
+    images,
+    llama,
+    translators,
+)
 from costmodel.importers.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, encoders, hybrids)
+    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }

@@ -1,0 +1,138 @@
+"""Encoder-decoders: an encoder of text or sound, and a decoder that writes what it reads of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.architectures.base import Architecture
+from costmodel.architectures.encoder_decoder import EncoderDecoder
+from costmodel.architectures.transformer import Transformer
+from costmodel.errors import SpecError, shown
+from costmodel.importers.huggingface.family import Config, Family, architectures
+from costmodel.importers.huggingface.fields import activation_named
+
+
+def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
+    """An encoder, and a decoder with a head; or the encoder alone."""
+    whole = EncoderDecoder.of(made)
+    if "tokens" in config.end:
+        return whole
+    return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})
+
+
+def t5_blocks(config: Config, made: dict[str, Any]) -> None:
+    """An activation, or one after "gated-"; what a tied head reads is scaled (Shazeer & Stern 2018, Mesh TF)."""
+    gated, _, act = config["feed_forward_proj"].rpartition("-")
+    if gated not in ("", "gated"):
+        raise SpecError(
+            f"feed_forward_proj {shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'",
+            ("feed_forward_proj",),
+        )
+    told, decoder = config["scale_decoder_outputs"], config["num_decoder_layers"]
+    made |= {
+        "mlp": "gated" if gated else "plain",
+        "activation": activation_named("gelu_new" if gated and act == "gelu" else act),
+        "head.input_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
+        "decoder_layers": None if decoder == made["layers"] else decoder,
+    }
+
+
+T5 = Family(
+    model_type="t5",
+    source="T5, T5 1.1 and Flan-T5 (Raffel et al. 2020; Chung et al. 2022)",
+    builds=encoder_decoder,
+    ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel"),
+    fields={"vocab_size": 32128, "n_positions": 512, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
+    | {"num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32, "dropout_rate": 0.1}
+    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None},
+    means={"dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout"},
+    rules={"blocks": t5_blocks},
+    aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
+    idle="relative_attention_max_distance dense_act_fn is_gated_act",
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
+)
+
+MT5 = Family(
+    model_type="mt5",
+    source="mT5 (Xue et al. 2021): T5 1.1 in a hundred languages",
+    like=T5,
+    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
+    fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+    aliases=T5.aliases,
+)
+UMT5 = Family(
+    model_type="umt5",
+    source="UMT5 (Chung et al. 2023): mT5 with biases by distance of each block's own",
+    like=MT5,
+    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
+    sets={"relative_shared": False},
+    aliases=T5.aliases,
+)
+
+
+def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
+    """Sizes of the decoder, where they are not the encoder's."""
+    own = {"layers": "decoder_layers", "heads": "decoder_attention_heads", "mlp_width": "decoder_ffn_dim"}
+    for ours, field in own.items():
+        made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
+
+
+def bart_positions(config: Config, made: dict[str, Any]) -> None:
+    """The tables have two rows more than the context; embeddings may be times √width."""
+    whisper_decoder(config, made)
+    made["position_rows"] = made["context"] + 2
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+
+
+BART = Family(
+    model_type="bart",
+    source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
+    builds=encoder_decoder,
+    ends=architectures("BartForConditionalGeneration"),
+    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
+    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
+    | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "scale_embedding": False},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "score_scale": None}
+    | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
+    rules={"decoder": bart_positions},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
+    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "normalize_before": (False,),
+        "tie_word_embeddings": (True,),
+    },
+)
+
+WHISPER = Family(
+    model_type="whisper",
+    source="Whisper (Radford et al. 2022): sound in, text out; keys have no bias",
+    builds=encoder_decoder,
+    ends=architectures("WhisperForConditionalGeneration"),
+    fields={"vocab_size": 51865, "num_mel_bins": 80, "encoder_layers": 4, "encoder_attention_heads": 6}
+    | {"decoder_layers": 4, "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "encoder_ffn_dim": 1536}
+    | {"activation_function": "gelu", "d_model": 384, "dropout": 0.0, "attention_dropout": 0.0}
+    | {"activation_dropout": 0.0, "max_source_positions": 1500, "max_target_positions": 448}
+    | {"tie_word_embeddings": True},
+    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "key_bias": False}
+    | {"score_scale": None, "norm": "layernorm"},
+    rules={"decoder": whisper_decoder},
+    aliases="hidden_size num_attention_heads",
+    idle="num_hidden_layers num_key_value_heads classifier_proj_size mask_time_prob mask_time_length "
+    "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
+    "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
+    "is_multilingual",
+    fixed={
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "encoder_layerdrop": (0,),
+        "decoder_layerdrop": (0,),
+        "scale_embedding": (False,),
+        "apply_spec_augment": (False,),
+    },
+)
