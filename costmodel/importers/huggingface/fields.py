@@ -185,7 +185,7 @@ FIELDS: dict[str, Meaning] = {
         ("size", "", "decoder_layers decoder_attention_heads decoder_ffn_dim num_channels"),
         ("sides", "", "image_size patch_size"),
         ("activation", "", "pooler_act classifier_activation pooler_hidden_act"),
-        ("flag", "", "relative_attention share_att_key position_biased_input legacy"),
+        ("flag", "", "relative_attention share_att_key position_biased_input legacy use_post_norm"),
         ("integer", "", "max_relative_positions position_buckets"),
         ("text", "", "norm_rel_ebd"),
         ("anything", "", "pos_att_type"),

@@ -36,6 +36,27 @@ GPT_J = Family(
     idle="rotary",
 )
 
+CODEGEN = Family(
+    model_type="codegen",
+    source="CodeGen (Nijkamp et al. 2022): GPT-J with one projection for query, key and value",
+    like=GPT_J,
+    ends=architectures("CodeGenForCausalLM", "CodeGenModel"),
+    sets={"fused_qkv": True},
+    aliases=GPT2.aliases,
+)
+
+GPT_BIGCODE = Family(
+    model_type="gpt_bigcode",
+    source="SantaCoder and StarCoder (Ben Allal et al. 2023; Li et al. 2023): GPT-2 with one key and value head",
+    like=GPT2,
+    ends=architectures("GPTBigCodeForCausalLM GPTBigCodeLMHeadModel", "GPTBigCodeModel"),
+    fields={"activation_function": "gelu_pytorch_tanh", "multi_query": True},
+    means={"multi_query": {True: {"kv_heads": 1}, False: {}}},
+    aliases=GPT2.aliases,
+    idle="attention_softmax_in_fp32 inference_runner max_batch_size max_sequence_length num_key_value_heads "
+    "pad_key_length pre_allocate_kv_cache scale_attention_softmax_in_fp32 validate_runner_input",
+)
+
 
 def neo_windows(config: Config, made: dict[str, Any]) -> None:
     """Which layers see the window: pairs of a cycle and its times, or a word for each layer."""

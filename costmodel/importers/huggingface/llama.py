@@ -14,6 +14,7 @@ from costmodel.importers.huggingface.rules import (
     each,
     enough,
     heads,
+    heads_fill_width,
     rotary,
     rotary_whole,
     sliding,
@@ -53,6 +54,31 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
     """Logits are divided."""
     made["head.logit_scale"] = 1 / config["logits_scaling"]
 
+INTERNLM3 = Family(
+    model_type="internlm3",
+    source="InternLM 3 (Cai et al. 2024): LLaMA by another name",
+    like=LLAMA,
+    ends=LLAMA.ends,
+    fields=sizes(128512, 4096, 10240, 48, 32, num_key_value_heads=2, head_dim=128, max_position_embeddings=32768),
+    aliases="qkv_bias=attention_bias bias=mlp_bias",
+)
+IQUESTCODER = Family(
+    model_type="iquestcoder",
+    source="IQuest-Coder (IQuest 2025): LLaMA by another name",
+    like=LLAMA,
+    ends=LLAMA.ends,
+    fields=sizes(76800, 5120, 27648, 80, 40, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072),
+)
+HELIUM = Family(
+    model_type="helium",
+    source="Helium (Kyutai 2025): LLaMA without a bias after attention",
+    like=LLAMA,
+    ends=architectures("HeliumForCausalLM", "HeliumModel"),
+    fields=sizes(48000, 2560, 7040, 24, 20, num_key_value_heads=20, head_dim=128, max_position_embeddings=4096),
+    means={"attention_bias": "qkv_bias"},
+    rules={"whole": heads_fill_width},
+)
+
 
 GRANITE = Family(
     model_type="granite",
@@ -62,6 +88,34 @@ GRANITE = Family(
     fields=dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), 1.0)
     | {"logits_scaling": 1.0},
     rules={"logits": granite_logits},
+)
+
+
+def post_norms(config: Config, made: dict[str, Any]) -> None:
+    """Norms of what sublayers make, too, if it says so."""
+    granite_logits(config, made)
+    made["norm_placement"] = "both" if config["use_post_norm"] else "pre"
+
+
+HYPERCLOVAX = Family(
+    model_type="hyperclovax",
+    source="HyperCLOVA X (NAVER Cloud 2025): Granite with norms of what sublayers make",
+    like=GRANITE,
+    ends=architectures("HyperCLOVAXForCausalLM", "HyperCLOVAXModel"),
+    fields={"use_post_norm": True, "attention_multiplier": None},
+    rules={"logits": post_norms},
+)
+GRANITE_SWA = Family(
+    model_type="granite_swa",
+    source="Granite with windows (IBM 2026): attention sinks; three of four layers see a window",
+    like=GRANITE,
+    ends={"GraniteSWAForCausalLM": "tokens", "GraniteSWAModel": ""},
+    fields=sizes(100352, 2560, 8192, 24, 20, num_key_value_heads=4, max_position_embeddings=8192)
+    | {"sliding_window": 128, "layer_types": None, "tie_word_embeddings": True},
+    means={"sliding_window": Meaning("integer?")},
+    sets={"sinks": True},
+    rules={"windows": windows(lambda config, n: n % 4 != 0)},
+    idle="layer_rope_theta",
 )
 
 MISTRAL = Family(
@@ -80,6 +134,24 @@ MINISTRAL3 = Family(
     fields=sizes(131072, 4096, 14336, 34, 32, head_dim=128, max_position_embeddings=262144, sliding_window=None),
     rules={"rotary": rotary_whole},
     note="The factor of queries at late positions is left out.",
+)
+MINISTRAL = Family(
+    model_type="ministral",
+    source="Ministral 8B (Mistral AI 2024): all layers see a window, or those that are named",
+    like=WINDOWED,
+    ends=architectures("MinistralForCausalLM", "MinistralModel"),
+    fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
+    | {"sliding_window": 4096},
+    rules={"windows": windows(lambda config, n: True)},
+)
+CWM = Family(
+    model_type="cwm",
+    source="Code World Model (Meta FAIR 2025): three of four layers see a window",
+    like=WINDOWED,
+    ends={"CwmForCausalLM": "tokens", "CwmModel": ""},
+    fields=sizes(128256, 6144, 21504, 64, 48, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
+    | {"sliding_window": 8192, "mlp_bias": False},
+    rules={"windows": windows(lambda config, n: n % 4 != 0)},
 )
 
 HUNYUAN = Family(
@@ -258,6 +330,13 @@ GEMMA2 = Family(
         "windows": windows(lambda config, n: n % 2 == 0),
     },
     idle="cache_implementation sliding_window_size",
+)
+VAULTGEMMA = Family(
+    model_type="vaultgemma",
+    source="VaultGemma (Sinha et al. 2025): Gemma 2 with norms before sublayers alone",
+    like=GEMMA2,
+    ends={"VaultGemmaForCausalLM": "tokens", "VaultGemmaModel": ""},
+    sets={"norm_placement": "pre"},
 )
 GEMMA3 = Family(
     model_type="gemma3_text",
