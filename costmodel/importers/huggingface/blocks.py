@@ -93,7 +93,8 @@ PERSIMMON = Family(
         "hidden_dropout": "residual_dropout",
     },
     without="head_dim num_key_value_heads",
-    sets=BIASES | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0}
+    sets=BIASES
+    | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0}
     | {"head_size": None, "kv_heads": None},
 )
 

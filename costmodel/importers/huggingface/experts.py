@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, activation_named
 from costmodel.importers.huggingface.llama import (
     DECODER,
     ERNIE45,
@@ -21,6 +21,8 @@ from costmodel.importers.huggingface.llama import (
 from costmodel.importers.huggingface.rules import (
     cycle,
     head_size,
+    heads,
+    heads_fill_width,
     pattern,
     rotary,
     rotary_whole,
@@ -151,9 +153,65 @@ OLMOE = Family(
     | {"num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": False},
     means={"norm_topk_prob": QWEN2_MOE.means["norm_topk_prob"]},
     sets={"query_key_norm": "width"},
+    rules={"whole": heads_fill_width},
     aliases="num_local_experts",
     idle=BALANCE,
 )
+
+FLEX_OLMO = Family(
+    model_type="flex_olmo",
+    source="FlexOlmo (Shi et al. 2025): OLMoE's experts in OLMo 2's blocks",
+    like=OLMOE,
+    ends={"FlexOlmoForCausalLM": "tokens", "FlexOlmoModel": ""},
+    fields=sizes(100352, 4096, 11008, 32, 32, num_experts_per_tok=5, num_experts=7),
+    without="clip_qkv",
+    sets={"norm_placement": "output"},
+    aliases="num_local_experts",
+)
+
+
+def dbrx_heads(config: Config, made: dict[str, Any]) -> None:
+    """Heads fill the width."""
+    made["head_size"] = None
+    heads(config, made)
+
+
+def dbrx_experts(config: Config, made: dict[str, Any]) -> None:
+    """The activation by its name; weights of experts are divided by their sum, or not."""
+    act = config["ffn_config.ffn_act_fn"]
+    name = "silu" if act is None else act.get("name")
+    if not isinstance(name, str):
+        raise SpecError(f"ffn_config.ffn_act_fn {shown(act)} has no name", ("ffn_config", "ffn_act_fn"))
+    made["activation"] = activation_named(name)
+    power = config["ffn_config.moe_normalize_expert_weights"]
+    if power not in (None, 1):
+        raise SpecError(
+            f"ffn_config.moe_normalize_expert_weights {shown(power)} is not 1 or null",
+            ("ffn_config", "moe_normalize_expert_weights"),
+        )
+    made["experts.shares"] = power is not None
+
+
+DBRX = Family(
+    model_type="dbrx",
+    source="DBRX (Databricks 2024): layer norms without bias, many smaller experts",
+    like=DECODER,
+    ends={"DbrxForCausalLM": "tokens", "DbrxModel": ""},
+    fields={"d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "vocab_size": 32000}
+    | {"resid_pdrop": 0.0, "emb_pdrop": 0.0, "attn_config.attn_pdrop": 0.0, "attn_config.clip_qkv": None}
+    | {"attn_config.kv_n_heads": 1, "ffn_config.ffn_act_fn": None, "ffn_config.ffn_hidden_size": 3584}
+    | {"ffn_config.moe_num_experts": 4, "ffn_config.moe_top_k": 1, "ffn_config.moe_normalize_expert_weights": 1.0},
+    without="num_key_value_heads head_dim hidden_act max_position_embeddings attention_dropout tie_word_embeddings",
+    means={"attn_config.attn_pdrop": "attention_dropout", "emb_pdrop": ""},  # which the package does not apply
+    sets={"norm": "layernorm", "norm_bias": False, "fused_qkv": True, "tied": False, "experts.weights": "all"},
+    rules={"heads": dbrx_heads, "experts": dbrx_experts},
+    nested="attn_config ffn_config",
+    aliases="hidden_size num_attention_heads num_hidden_layers max_position_embeddings",
+    idle=f"{BALANCE} attn_config.rope_theta attn_config.attn_type ffn_config.ffn_type ffn_config.hidden_size "
+    "ffn_config.moe_loss_weight ffn_config.uniform_expert_assignment num_key_value_heads",
+    fixed={"ffn_config.moe_jitter_eps": (None, 0), "tie_word_embeddings": (False,)},
+)
+
 
 GRANITE_MOE = Family(
     model_type="granitemoe",

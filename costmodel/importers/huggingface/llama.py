@@ -54,6 +54,7 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
     """Logits are divided."""
     made["head.logit_scale"] = 1 / config["logits_scaling"]
 
+
 INTERNLM3 = Family(
     model_type="internlm3",
     source="InternLM 3 (Cai et al. 2024): LLaMA by another name",

@@ -11,9 +11,15 @@ from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
 from costmodel.importers.huggingface.fields import activation_named
 
+TIED_THERE = (
+    "Its head has weights of its own, as its configuration and its weights say: the package ties them all the same."
+)
+
 
 def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
     """An encoder, and a decoder with a head; or the encoder alone."""
+    if "tokens" in config.end and not made.get("tied", True):
+        made["notes"] = f"{made['notes']} {TIED_THERE}"
     whole = EncoderDecoder.of(made)
     if "tokens" in config.end:
         return whole
@@ -28,10 +34,18 @@ def t5_blocks(config: Config, made: dict[str, Any]) -> None:
             f"feed_forward_proj {shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'",
             ("feed_forward_proj",),
         )
+    activation = activation_named("gelu_new" if gated and act == "gelu" else act)
+    for field, value in {"is_gated_act": bool(gated), "dense_act_fn": activation}.items():
+        if config[field] not in (None, value):
+            raise SpecError(
+                f"{field} {shown(config[field])} and feed_forward_proj {shown(config['feed_forward_proj'])} disagree: "
+                f"leave {field} out",
+                (field,),
+            )
     told, decoder = config["scale_decoder_outputs"], config["num_decoder_layers"]
     made |= {
         "mlp": "gated" if gated else "plain",
-        "activation": activation_named("gelu_new" if gated and act == "gelu" else act),
+        "activation": activation,
         "head.input_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
         "decoder_layers": None if decoder == made["layers"] else decoder,
     }
@@ -44,11 +58,12 @@ T5 = Family(
     ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel"),
     fields={"vocab_size": 32128, "n_positions": 512, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
     | {"num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32, "dropout_rate": 0.1}
-    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None},
+    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None}
+    | {"is_gated_act": None, "dense_act_fn": None},
     means={"dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout"},
     rules={"blocks": t5_blocks},
     aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
-    idle="relative_attention_max_distance dense_act_fn is_gated_act",
+    idle="relative_attention_max_distance",
     fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
 )
 
