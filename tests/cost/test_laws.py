@@ -253,6 +253,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"experts": 4}, {"experts.groups": 2, "experts.chosen_groups": 1}),
     ({"experts": 4, "experts.groups": 4, "experts.chosen_groups": 2}, {"experts.chosen_groups": 3}),
     ({"experts": 4}, {"experts.choice_bias": True}),
+    ({"experts": 4, "experts.choice_bias": True}, {"experts.choice_stored": True}),
     ({"experts": 4}, {"experts.capacity_factor": 1.25}),
     ({"experts": 4}, {"experts.imbalance": 2.0}),
     ({}, {"sinks": True}),

@@ -394,7 +394,11 @@ class Choice(nn.Module):
         super().__init__()
         self.groups, self.saved, self.chosen = experts.groups or 1, experts.chosen_groups or 1, experts.per_token
         self.best = 2 if experts.choice_bias else 1
-        self.register_buffer("bias", torch.zeros(experts.count) if experts.choice_bias else None)
+        bias = torch.zeros(experts.count) if experts.choice_bias else None
+        if experts.choice_stored:
+            self.bias = nn.Parameter(bias, requires_grad=False)
+        else:
+            self.register_buffer("bias", bias)
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

@@ -221,8 +221,9 @@ def grouped_top_k(draw: st.DrawFn, device: Device) -> Case:
     chosen = draw(st.integers(1, kept * each))
     x = draw(single.given((*draw(sizes(2)), groups * each)))
     fields = {"groups": groups, "chosen_groups": kept, "per_token": chosen, "choice_bias": biased}
-    choice = models.Choice(SimpleNamespace(count=groups * each, **fields))
-    return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased), (x,), First(choice))
+    stored = biased and draw(st.booleans())
+    choice = models.Choice(SimpleNamespace(count=groups * each, choice_stored=stored, **fields))
+    return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased, stored), (x,), First(choice))
 
 
 class First(nn.Module):

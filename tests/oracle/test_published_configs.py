@@ -70,8 +70,7 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
     angles = sum(
         sum(flops.values()) for name, flops in counter.get_flop_counts().items() if name.endswith("rotary_emb")
     )
-    left_out = (".visual.", "e_score_correction_bias")  # towers; constants that are buffers elsewhere
-    params = sum(w.numel() for name, w in model.named_parameters() if not any(part in name for part in left_out))
+    params = sum(w.numel() for name, w in model.named_parameters() if ".visual." not in name)  # the towers
     return params, forward - angles, counter.get_total_flops() - angles
 
 

@@ -149,6 +149,7 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
         "experts.groups": number,
         "experts.chosen_groups": kept,
         "experts.choice_bias": biased,
+        "experts.choice_stored": biased and draw(st.booleans()),
         "experts.pattern": (),
         "experts.dense_layers": draw(st.none() | st.integers(1, 7)),
     }

@@ -58,6 +58,7 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
         "experts.groups": 2,
         "experts.chosen_groups": 1,
     },
+    (Transformer, "experts.choice_stored"): {**EXPERTS, "experts.choice_bias": True},
     (Transformer, "pooler"): {"classes": 3},
     (VisionTransformer, "distilled"): {"tokens": 2},
     (VisionTransformer, "pooler"): {},

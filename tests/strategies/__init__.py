@@ -83,6 +83,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
             fields |= {"experts.pattern": (), "experts.dense_layers": draw(st.integers(1, 6)), "experts.shares": True}
             fields |= {"experts.weights": "sigmoid", "experts.scale": draw(factors)}
             fields |= {"experts.choice_bias": experts > 1, "experts.groups": 1, "experts.chosen_groups": 1}
+            fields["experts.choice_stored"] = experts > 1 and draw(st.booleans())
         fields["experts.shared_gate"] = fields["experts.shared_width"] is not None and draw(st.booleans())
     if draw(st.booleans()):
         classes = draw(st.none() | sizes)

@@ -243,6 +243,31 @@ def afmoe_layers(config: Config, made: dict[str, Any]) -> None:
         made["experts.shared_width"] = made["experts.width"] * config["num_shared_experts"] or None
 
 
+AFMOE = Family(
+    model_type="afmoe",
+    source="Trinity (Arcee AI 2025): gated attention, norms before and of sublayers, experts weighed by sigmoids",
+    like=WINDOWED,
+    ends={"AfmoeForCausalLM": "tokens", "AfmoeModel": ""},
+    fields=sizes(200192, 2048, 6144, 32, 16, head_dim=128, max_position_embeddings=16384, sliding_window=1024)
+    | {"moe_intermediate_size": 1408, "num_dense_layers": 1, "num_experts": 64}
+    | {"num_experts_per_tok": 6, "num_shared_experts": 2, "route_scale": 1.0, "mup_enabled": False}
+    | {"global_attn_every_n_layers": 4},
+    sets={"norm_placement": "both", "query_key_norm": "head", "attention_gate": True, "experts.weights": "sigmoid"}
+    | {"experts.shares": True, "experts.choice_bias": True, "experts.choice_stored": True},
+    means={"num_shared_experts": Meaning("size")},
+    rules={"windows": afmoe_layers},
+    idle=f"{BALANCE} load_balance_coeff",
+    fixed={
+        "attention_bias": (False,),
+        "n_group": (1,),
+        "num_expert_groups": (1,),
+        "num_limited_groups": (1,),
+        "route_norm": (True,),
+        "score_func": ("sigmoid",),
+        "topk_group": (1,),
+        "use_grouped_mm": (True, False),
+    },
+)
 HY_V3 = Family(
     model_type="hy_v3",
     source="Hy3 (Tencent 2026): queries and keys normalised in each head, experts weighed by sigmoids",

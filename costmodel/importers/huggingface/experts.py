@@ -80,11 +80,10 @@ ERNIE45_MOE = Family(
     | {"head_dim": None, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
     | {"moe_layer_end_index": -1, "moe_layer_interval": 1},
     means={"use_bias": "qkv_bias attention_bias mlp_bias head.bias"},
-    sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True},
+    sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True, "experts.choice_stored": True},
     rules={"experts": ernie_experts},
     aliases="num_experts num_experts_per_tok",
     idle=f"{BALANCE} moe_norm_min moe_capacity moe_gate moe_use_aux_free",
-    note="Biases of its routers' choices are among the package's parameters, and never trained; here they are buffers.",
 )
 
 

@@ -131,7 +131,7 @@ FIELDS: dict[str, Meaning] = {
         ("count", "experts.shared_width", "shared_intermediate_size"),
         ("size", "mlp_width", "intermediate_size_mlp"),
         ("alike", "", "num_shared_expert"),
-        ("factor", "experts.scale", "routed_scaling_factor router_scaling_factor"),
+        ("factor", "experts.scale", "routed_scaling_factor router_scaling_factor route_scale"),
         ("size?", "latent.query_width", "q_lora_rank"),
         ("size", "latent.width", "kv_lora_rank"),
         ("size", "state_space.state", "state_size mamba_d_state ssm_state_size"),

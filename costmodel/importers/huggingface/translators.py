@@ -11,9 +11,7 @@ from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
 from costmodel.importers.huggingface.fields import activation_named
 
-TIED_THERE = (
-    "Its head has weights of its own, as its configuration and its weights say: the package ties them all the same."
-)
+TIED_THERE = "Its head has weights of its own, as its file says; the package ties them in a model made anew."
 
 
 def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
