@@ -59,10 +59,12 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
         )
     with torch.device("meta"):
         model = published._from_config(made, attn_implementation="eager", experts_implementation="batched_mm").train()
-    # Whether sequences are packed is read off the data of the positions, of which there is none here.
+    # Whether sequences are packed is read off the data of the positions, and whether all of a mask is one off its data,
+    # of which there is none here.
     unwarned = patch.object(transformers.PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_: None)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
-    with one_sequence, unwarned, FlopCounterMode(display=False) as counter:
+    unmasked = patch.object(masking_utils, "_ignore_bidirectional_mask_sdpa", lambda *_, **__: True)
+    with one_sequence, unwarned, unmasked, FlopCounterMode(display=False) as counter:
         made = model(**inputs_of(config, batch, seq)).values()
         forward = counter.get_total_flops()
         ends = [end for end in made if isinstance(end, torch.Tensor) and end.is_leaf is False]

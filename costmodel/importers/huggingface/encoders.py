@@ -120,6 +120,49 @@ CAMEMBERT = Family(
     fields={"vocab_size": 30522},
 )
 
+DATA2VEC_TEXT = Family(
+    model_type="data2vec-text",
+    source="data2vec of text (Baevski et al. 2022): RoBERTa by another name",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "Data2VecText"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522, "tie_word_embeddings": True},
+)
+ROBERTA_PRELAYERNORM = Family(
+    model_type="roberta-prelayernorm",
+    source="RoBERTa with norms first (Wettig et al. 2023)",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "RobertaPreLayerNorm"): end for name, end in ROBERTA.ends.items()},
+    sets={"norm_placement": "pre"},
+)
+XLM_ROBERTA_XL = Family(
+    model_type="xlm-roberta-xl",
+    source="XLM-RoBERTa XL (Goyal et al. 2021): norms first, and none of the embeddings",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "XLMRobertaXL"): end for name, end in ROBERTA.ends.items()},
+    fields=sizes(250880, 2560, 10240, 36, 32, max_position_embeddings=514, type_vocab_size=1),
+    sets={"norm_placement": "pre", "embedding_norm": False},
+)
+MEGATRON_BERT = Family(
+    model_type="megatron-bert",
+    source="BERT of Megatron-LM (Shoeybi et al. 2019): norms first, and none of the embeddings",
+    like=BERT,
+    ends={name.replace("Bert", "MegatronBert", 1): end for name, end in BERT.ends.items()},
+    fields=sizes(29056, 1024, 4096, 24, 16),
+    without="classifier_dropout",
+    sets={"norm_placement": "pre", "embedding_norm": False},
+)
+
+
+ERNIE = Family(
+    model_type="ernie",
+    source="ERNIE (Sun et al. 2019): BERT by another name",
+    like=BERT,
+    ends={name.replace("Bert", "Ernie", 1): end for name, end in BERT.ends.items()},
+    fixed={"use_task_id": (False,)},  # else kinds of tasks are embedded too
+    idle="task_type_vocab_size task_id",
+)
+
+
 DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",

@@ -35,6 +35,7 @@ def _each(names: str, why: str) -> dict[str, str]:
 NOT_MODELLED: dict[str, str] = {
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
+    "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
     **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
 }
