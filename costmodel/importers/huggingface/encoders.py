@@ -311,6 +311,7 @@ DEBERTA_V2 = Family(
 def modern_ends(config: Config, made: dict[str, Any]) -> None:
     """What an architecture ends in goes through a linear layer, an activation and a norm."""
     made |= {"final_norm": True, "first_norm": False}
+    made.pop("classes.dropout", None)
     inner = {"activation": config["classifier_activation"], "bias": config["classifier_bias"]}
     if "tokens" in config.end:
         made |= {"head.transform": inner["activation"], "head.transform_bias": inner["bias"]}

@@ -62,7 +62,7 @@ VIT = Family(
     | {"qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh"},
     sets={"fused_qkv": False},
     rules={"ends": image_ends},
-    idle="encoder_stride",
+    idle="encoder_stride tie_word_embeddings",
 )
 
 
@@ -110,7 +110,7 @@ CLIP_TEXT = Family(
     | {"attention_dropout": 0.0},
     sets={"fused_qkv": False, "tied": False},
     rules={"ends": clip_text_ends},
-    idle="dropout initializer_factor",
+    idle="dropout initializer_factor tie_word_embeddings",
 )
 
 
@@ -146,6 +146,7 @@ SIGLIP_TEXT = Family(
     | {"attention_dropout": 0.0, "projection_size": None},
     sets={"fused_qkv": False, "tied": False, "causal": False},
     rules={"ends": siglip_text_ends},
+    idle="tie_word_embeddings",
 )
 
 DEIT = Family(

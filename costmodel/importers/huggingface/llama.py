@@ -300,6 +300,18 @@ def gemma1_activation(config: Config, made: dict[str, Any]) -> None:
         made["activation"] = "gelu_tanh"
 
 
+def bidirectional(config: Config, made: dict[str, Any]) -> None:
+    """Each token sees those after it too, if it says so."""
+    made["causal"] = not config["use_bidirectional_attention"]
+
+
+def bidirectional_windows(config: Config, made: dict[str, Any]) -> None:
+    """The same, where a window is half before a token and half after it."""
+    windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)(config, made)
+    if config["use_bidirectional_attention"] and "window.size" in made:
+        made["window.size"] = made["window.size"] // 2 + 1
+
+
 def query_scale(config: Config, made: dict[str, Any]) -> None:
     """Scores are scaled by a number's root."""
     made["score_scale"] = config["query_pre_attn_scalar"] ** -0.5
@@ -312,9 +324,14 @@ GEMMA = Family(
     ends=architectures("GemmaForCausalLM", "GemmaModel"),
     fields=sizes(256000, 3072, 24576, 28, 16, num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": None, "attention_bias": False}
-    | {"tie_word_embeddings": True},
-    rules={"windows": None, "activation": gemma1_activation, "embedding": gemma_embedding},
-    fixed={"use_bidirectional_attention": (None, False)},
+    | {"tie_word_embeddings": True, "use_bidirectional_attention": None},
+    rules={
+        "windows": None,
+        "activation": gemma1_activation,
+        "embedding": gemma_embedding,
+        "bidirectional": bidirectional,
+    },
+    idle="num_image_tokens",
 )
 GEMMA2 = Family(
     model_type="gemma2",
@@ -347,7 +364,7 @@ GEMMA3 = Family(
     fields={"vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None}
     | {"attn_logit_softcapping": None, "sliding_window_pattern": 6},
     sets={"query_key_norm": "head"},
-    rules={"windows": windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)},
+    rules={"windows": bidirectional_windows},
     aliases="_sliding_window_pattern",
     idle="rope_local_base_freq",
 )
