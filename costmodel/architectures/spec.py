@@ -316,6 +316,9 @@ class TransformerSpec(Architecture, defer_build=True):
         default=ABSENT, description="trained distances that scores are made of too (default: none)"
     )
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
+    position_table: Literal["trained", "stored", "constant"] = Field(
+        default="trained", description="learned positions: trained; stored among the weights, and not; or no weights"
+    )
     rotary: Annotated[PartOf[Rotary], part_of(Rotary)] = Field(
         default=ABSENT, description="what rotary positions turn (default: all features of a head, in all blocks)"
     )
@@ -462,6 +465,8 @@ class TransformerSpec(Architecture, defer_build=True):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
             raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
+        if self.position_table != "trained" and self.positions != "learned":
+            raise ValueError(f"position_table {self.position_table!r} needs positions 'learned'")
         return self
 
     def _check_latent(self) -> None:

@@ -262,6 +262,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (LATENT, {"latent.query_width": 6}),
     (LATENT, {"latent.value_head_size": 5}),
     ({}, {"position_rows": 10}),
+    ({}, {"position_table": "stored"}),
     ({}, {"qkv_clip": 8.0}),
     ({}, {"query_key_norm": "head"}),
     ({"query_key_norm": "head"}, {"query_key_norm": "width"}),

@@ -71,6 +71,7 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (EncoderDecoder, "sound"): {"positions": "learned"},
     (EncoderDecoder, "context"): {"positions": "learned"},
     (EncoderDecoder, "position_rows"): {"positions": "learned"},
+    (EncoderDecoder, "position_table"): {"positions": "learned"},
     (EncoderDecoder, "head.transform_bias"): {"head.transform": "tanh"},
     (EncoderDecoder, "key_bias"): {"qkv_bias": True},
 }

@@ -134,6 +134,26 @@ OPT = Family(
     fixed={"layerdrop": (0,)},
 )
 
+
+def xglm_embeddings(config: Config, made: dict[str, Any]) -> None:
+    """Embeddings may be times √width; the constants of positions have two rows more than the context."""
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+    made["position_rows"] = made["context"] + 2
+
+
+XGLM = Family(
+    model_type="xglm",
+    source="XGLM (Lin et al. 2022): GPT in thirty languages, its positions sinusoids",
+    ends={"XGLMForCausalLM": "tokens", "XGLMModel": ""},
+    fields={"vocab_size": 256008, "max_position_embeddings": 2048, "d_model": 1024, "ffn_dim": 4096, "num_layers": 24}
+    | {"attention_heads": 16, "activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.1}
+    | {"activation_dropout": 0.0, "scale_embedding": True, "tie_word_embeddings": True},
+    sets={"fused_qkv": False, "position_table": "constant"},
+    rules={"embeddings": xglm_embeddings},
+    aliases="num_attention_heads num_hidden_layers hidden_size",
+    fixed={"layerdrop": (0,)},
+)
+
 BLOOM = Family(
     model_type="bloom",
     source="BLOOM (BigScience Workshop 2022)",

@@ -92,8 +92,13 @@ def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
 
 def bart_positions(config: Config, made: dict[str, Any]) -> None:
     """The tables have two rows more than the context; embeddings may be times √width."""
-    whisper_decoder(config, made)
+    same_positions(config, made)
     made["position_rows"] = made["context"] + 2
+
+
+def same_positions(config: Config, made: dict[str, Any]) -> None:
+    """The tables have as many rows as the context."""
+    whisper_decoder(config, made)
     made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
 
 
@@ -120,6 +125,92 @@ BART = Family(
         "normalize_before": (False,),
         "tie_word_embeddings": (True,),
     },
+)
+PLBART = Family(
+    model_type="plbart",
+    source="PLBART (Ahmad et al. 2021): BART for code, its embeddings times √width",
+    like=BART,
+    ends={"PLBartForConditionalGeneration": "tokens"},
+    fields={"vocab_size": 50005, "encoder_layers": 6, "encoder_ffn_dim": 3072, "encoder_attention_heads": 12}
+    | {"decoder_layers": 6, "decoder_ffn_dim": 3072, "decoder_attention_heads": 12, "d_model": 768}
+    | {"scale_embedding": True},
+    aliases=BART.aliases,
+)
+MBART = Family(
+    model_type="mbart",
+    source="mBART (Liu et al. 2020; Tang et al. 2020): BART with norms first",
+    like=BART,
+    ends={"MBartForConditionalGeneration": "tokens"},
+    sets={"norm_placement": "pre"},
+    aliases=BART.aliases,
+)
+BLENDERBOT = Family(
+    model_type="blenderbot",
+    source="BlenderBot (Roller et al. 2021): norms first, and none of the embeddings",
+    like=MBART,
+    ends={"BlenderbotForConditionalGeneration": "tokens"},
+    fields={"vocab_size": 8008, "max_position_embeddings": 128, "encoder_layers": 2, "encoder_ffn_dim": 10240}
+    | {"encoder_attention_heads": 32, "decoder_layers": 24, "decoder_ffn_dim": 10240, "decoder_attention_heads": 32}
+    | {"d_model": 2560},
+    sets={"embedding_norm": False},
+    rules={"decoder": same_positions},
+    aliases=BART.aliases,
+)
+BLENDERBOT_SMALL = Family(
+    model_type="blenderbot-small",
+    source="BlenderBot small (Roller et al. 2021): BART with tables of as many rows as the context",
+    like=BART,
+    ends={"BlenderbotSmallForConditionalGeneration": "tokens"},
+    fields={"max_position_embeddings": 512, "encoder_layers": 8, "encoder_ffn_dim": 2048, "decoder_layers": 8}
+    | {"decoder_ffn_dim": 2048, "d_model": 512},
+    rules={"decoder": same_positions},
+    aliases=BART.aliases,
+)
+PEGASUS = Family(
+    model_type="pegasus",
+    source="PEGASUS (Zhang et al. 2020): norms first; positions are sinusoids among the weights",
+    like=BLENDERBOT,
+    ends={"PegasusForConditionalGeneration": "tokens"},
+    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
+    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
+    | {"d_model": 1024},
+    sets={"position_table": "stored"},
+    aliases=BART.aliases,
+)
+
+
+def one_vocabulary(config: Config, made: dict[str, Any]) -> None:
+    """Source and target have one vocabulary, and one table."""
+    same_positions(config, made)
+    if config["decoder_vocab_size"] not in (None, made["vocab"]):
+        raise SpecError(
+            f"decoder_vocab_size {config['decoder_vocab_size']} is not vocab_size {made['vocab']}: only that is",
+            ("decoder_vocab_size",),
+        )
+
+
+MARIAN = Family(
+    model_type="marian",
+    source="Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: norms come last; positions are sinusoids among the weights",
+    like=PEGASUS,
+    ends={"MarianMTModel": "tokens"},
+    fields={"vocab_size": 58101, "decoder_vocab_size": None},
+    sets={"norm_placement": "post"},
+    rules={"decoder": one_vocabulary},
+    aliases=BART.aliases,
+    fixed={"share_encoder_decoder_embeddings": (True,)},
+)
+
+
+M2M_100 = Family(
+    model_type="m2m_100",
+    source="M2M-100 and NLLB (Fan et al. 2021; NLLB Team 2022): norms first; positions are sinusoids",
+    like=MBART,
+    ends={"M2M100ForConditionalGeneration": "tokens"},
+    fields={"vocab_size": 128112, "activation_function": "relu", "attention_dropout": 0.1, "scale_embedding": True},
+    sets={"embedding_norm": False, "position_table": "constant"},
+    aliases=BART.aliases,
+    fixed={"encoder_layerdrop": (0,), "decoder_layerdrop": (0,)},
 )
 
 WHISPER = Family(
