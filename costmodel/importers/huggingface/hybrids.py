@@ -19,6 +19,7 @@ from costmodel.importers.huggingface.rules import (
     rotary_whole,
     routed_layers,
 )
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 STEPS = (
     "mamba_dt_init_floor mamba_dt_limit mamba_dt_max mamba_dt_min norm_before_gate rescale_prenorm_residual "
@@ -96,7 +97,7 @@ MAMBA2 = Family(
     | {"hidden_act": "silu", "chunk_size": 256, "tie_word_embeddings": False},
     means={
         "num_heads": Meaning("size"),
-        "head_dim": "state_space.head_size",
+        "head_dim": Meaning("size", "state_space.head_size"),
         "use_bias": "state_space.bias",
         "hidden_act": "state_space.activation",
     },
@@ -346,6 +347,11 @@ def lfm2_sizes(config: Config, made: dict[str, Any]) -> None:
         hidden = int(2 * made["mlp_width"] / 3)
         if (factor := config["block_ffn_dim_multiplier"]) is not None:
             multiple = config["block_multiple_of"]
+            if factor * hidden > LARGEST_SIZE:
+                raise SpecError(
+                    f"block_ffn_dim_multiplier {factor:g} makes an MLP of more than {LARGEST_SIZE:,} features",
+                    ("block_ffn_dim_multiplier",),
+                )
             hidden = -(-int(factor * hidden) // multiple) * multiple
         made["mlp_width"] = hidden
 
