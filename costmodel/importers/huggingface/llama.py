@@ -13,6 +13,7 @@ from costmodel.importers.huggingface.rules import (
     cycle,
     each,
     enough,
+    head_size,
     heads,
     heads_fill_width,
     rotary,
@@ -96,6 +97,8 @@ def post_norms(config: Config, made: dict[str, Any]) -> None:
     """Norms of what sublayers make, too, if it says so."""
     granite_logits(config, made)
     made["norm_placement"] = "both" if config["use_post_norm"] else "pre"
+    if made["score_scale"] == head_size(made) ** -0.5:  # as files say that were saved again
+        made["score_scale"] = None
 
 
 HYPERCLOVAX = Family(

@@ -210,7 +210,8 @@ M2M_100 = Family(
     fields={"vocab_size": 128112, "activation_function": "relu", "attention_dropout": 0.1, "scale_embedding": True},
     sets={"embedding_norm": False, "position_table": "constant"},
     aliases=BART.aliases,
-    fixed={"encoder_layerdrop": (0,), "decoder_layerdrop": (0,)},
+    fixed={"encoder_layerdrop": (0, 0.05), "decoder_layerdrop": (0, 0.05)},
+    note="Training may leave layers out by chance (layerdrop): here none is left out.",
 )
 
 WHISPER = Family(
