@@ -96,10 +96,12 @@ OTHER = {
     (Transformer, "vocab"): 12,
     (Transformer, "context"): 7,
     (Transformer, "position_rows"): 7,
+    (Transformer, "position_table"): "constant",  # stored: the same numbers, which training alone tells apart
     (Transformer, "state_space"): INNER,
     (EncoderDecoder, "vocab"): 12,
     (EncoderDecoder, "context"): 7,
     (EncoderDecoder, "position_rows"): 7,
+    (EncoderDecoder, "position_table"): "constant",
     (EncoderDecoder, "sound"): SOUND,
     (EncoderDecoder, "head"): {"logit_scale": 0.3},
 }
