@@ -7,7 +7,7 @@ from costmodel.architectures.feedforward import capped, dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Unread
-from costmodel.layers.embedding import Embedding, LearnedPositions
+from costmodel.layers.embedding import Embedding, LearnedPositions, StoredPositions
 from costmodel.layers.linear import Linear
 
 
@@ -22,12 +22,22 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         kinds = tokens.run.input(tokens.shape, "index", "segments")
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
-        rows = model.context if model.position_rows is None else model.position_rows
-        x = Add()(x, LearnedPositions(rows, width)(tokens, name="positions"), name="add_positions")
+        x = Add()(x, positions(model, tokens, width), name="add_positions")
     if model.embedding_norm:
         x = normed(model, x, "embedding_norm")
     x = dropped(x, model.embedding_dropout, "embedding_dropout")
     return Linear(model.width)(x, name="project_in") if model.embedding_factored else x
+
+
+def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
+    """(T, width): a vector for each position, the same for every sequence."""
+    rows = model.context if model.position_rows is None else model.position_rows
+    if model.position_table == "constant":
+        return tokens.run.buffer((rows, width), "activation", tokens.run.within("positions")).view(
+            (tokens.shape[1], width), None
+        )
+    kind = LearnedPositions if model.position_table == "trained" else StoredPositions
+    return kind(rows, width)(tokens, name="positions")
 
 
 def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:

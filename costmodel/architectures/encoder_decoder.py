@@ -128,6 +128,9 @@ class EncoderDecoder(Architecture):
     position_rows: Size | None = Field(
         default=None, description="rows of each side's learned positions (default: the context)"
     )
+    position_table: Literal["trained", "stored", "constant"] = Field(
+        default="trained", description="learned positions: trained; stored among the weights, and not; or no weights"
+    )
     embedding_dropout: Probability = Field(default=0.0, description="dropout after the embeddings")
     attention_dropout: Probability = Field(default=0.0, description="dropout of attention weights")
     residual_dropout: Probability = Field(default=0.0, description="dropout of each sublayer's output")
@@ -151,6 +154,8 @@ class EncoderDecoder(Architecture):
             raise ValueError(f"relative_shared: false needs positions 'relative', not {self.positions!r}")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
             raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
+        if self.position_table != "trained" and self.positions != "learned":
+            raise ValueError(f"position_table {self.position_table!r} needs positions 'learned'")
         if self.sound is not None and (self.embedding_norm or self.embedding_scale is not None):
             raise ValueError("a source of sound has no embeddings to scale or to normalise")
         if not self.key_bias and not self.qkv_bias:
@@ -167,6 +172,7 @@ class EncoderDecoder(Architecture):
             mlp_width=self.mlp_width,
             positions=positions,
             position_rows=self.position_rows if positions == "learned" else None,
+            position_table=self.position_table if positions == "learned" else "trained",
             causal=False,
             head=None,
         )
@@ -180,6 +186,7 @@ class EncoderDecoder(Architecture):
             mlp_width=self.mlp_width if self.decoder_mlp_width is None else self.decoder_mlp_width,
             positions=self.positions,
             position_rows=self.position_rows,
+            position_table=self.position_table,
             tied=self.tied,
             head=self.head,
         )

@@ -109,4 +109,5 @@ def _choice(experts: Experts) -> Layer:
     if experts.groups is None and not experts.choice_bias:
         return TopK(experts.per_token)
     groups, saved = experts.groups or 1, experts.chosen_groups or 1
-    return GroupedTopK(experts.per_token, groups, saved, 2 if experts.choice_bias else 1, experts.choice_bias)
+    best = 2 if experts.choice_bias else 1
+    return GroupedTopK(experts.per_token, groups, saved, best, experts.choice_bias, experts.choice_stored)

@@ -116,6 +116,9 @@ class Experts(Description):
     groups: Size | None = Field(default=None, description="groups of experts, of which a token chooses some")
     chosen_groups: Size | None = Field(default=None, description="groups that each token chooses")
     choice_bias: bool = Field(default=False, description="a constant of each expert is added to scores for the choice")
+    choice_stored: bool = Field(
+        default=False, description="those constants are among the weights, and never trained, not buffers"
+    )
     capacity_factor: Factor | None = Field(
         default=None, description="rows that each expert computes over its even share (default: as many as come)"
     )
@@ -130,6 +133,8 @@ class Experts(Description):
             raise ValueError(f"experts.per_token {self.per_token} is more than experts.count {self.count}")
         if self.shared_gate and self.shared_width is None:
             raise ValueError("experts.shared_gate needs experts.shared_width")
+        if self.choice_stored and not self.choice_bias:
+            raise ValueError("experts.choice_stored needs experts.choice_bias")
         if (self.groups is None) != (self.chosen_groups is None):
             raise ValueError("experts.groups and experts.chosen_groups need each other")
         if self.imbalance != 1 and not 1 <= self.imbalance <= self.count / self.per_token:  # even rows always fit
@@ -311,6 +316,9 @@ class TransformerSpec(Architecture, defer_build=True):
         default=ABSENT, description="trained distances that scores are made of too (default: none)"
     )
     position_rows: Size | None = Field(default=None, description="rows of learned positions (default: the context)")
+    position_table: Literal["trained", "stored", "constant"] = Field(
+        default="trained", description="learned positions: trained; stored among the weights, and not; or no weights"
+    )
     rotary: Annotated[PartOf[Rotary], part_of(Rotary)] = Field(
         default=ABSENT, description="what rotary positions turn (default: all features of a head, in all blocks)"
     )
@@ -457,6 +465,8 @@ class TransformerSpec(Architecture, defer_build=True):
             raise ValueError("key_bias: false needs qkv_bias, and fused_qkv: false")
         if self.position_rows is not None and (self.positions != "learned" or self.position_rows < self.context):
             raise ValueError(f"position_rows {self.position_rows} needs learned positions, at least the context's")
+        if self.position_table != "trained" and self.positions != "learned":
+            raise ValueError(f"position_table {self.position_table!r} needs positions 'learned'")
         return self
 
     def _check_latent(self) -> None:

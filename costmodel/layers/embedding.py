@@ -93,14 +93,11 @@ class Embedding(Table):
         yield call.x
 
 
-@layer
-class LearnedPositions(Table):
-    """A trained vector for each position: y = W[0 … T − 1].
+class PositionTable(Table):
+    """Abstract: a vector for each position: y = W[0 … T − 1].
 
     x: tokens (batch, T), y: (T, features), W: (context, features).
     """
-
-    source = "y = W[0 … T − 1] (torch.nn.Embedding of arange; Gehring et al. 2017, §3.1; Radford et al. 2019)"
 
     context: int
     features: int
@@ -119,9 +116,37 @@ class LearnedPositions(Table):
         """(T, features)."""
         return (call.x.shape[1], self.features)
 
+
+@layer
+class LearnedPositions(PositionTable):
+    """y = W[0 … T − 1] with trained W; x: tokens (batch, T), y: (T, features), W: (context, features)."""
+
+    source = "y = W[0 … T − 1] (torch.nn.Embedding of arange; Gehring et al. 2017, §3.1; Radford et al. 2019)"
+
+    context: int
+    features: int
+
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The int64 positions."""
         yield call.fresh("index", call.x.shape[1])
+
+
+@layer
+class StoredPositions(PositionTable):
+    """y = W[0 … T − 1] with W that is stored among the weights and never trained, such as sinusoids.
+
+    x: tokens (batch, T), y: (T, features), W: (context, features).
+    """
+
+    source = "y = W[0 … T − 1] (a frozen torch.nn.Embedding of arange; Vaswani et al. 2017, §3.5): no gradient"
+    fixed = True
+
+    context: int
+    features: int
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Nothing."""
+        return ()
 
 
 MOST_TOKENS = 100

@@ -26,11 +26,11 @@ from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class GroupedTopK(Weightless):
+class GroupedTopK(Layer):
     """Scores of the `chosen` experts, x: (..., n), y: (..., chosen), all from the `kept_groups` best of `groups`.
 
     A group is as good as its `best` largest scores together. `biased`: choices, but not what is returned, are by the
-    scores and a constant of each expert.
+    scores and a constant of each expert. `stored`: those constants are among the weights, and never trained.
     """
 
     source = (
@@ -38,12 +38,14 @@ class GroupedTopK(Weightless):
         "choosing has no gradient; dx has g at the places chosen"
     )
     in_lists = False
+    fixed = True
 
     chosen: int
     groups: int = 1
     kept_groups: int = 1
     best: int = 1
     biased: bool = False
+    stored: bool = False
 
     def check(self, call: Call) -> None:
         """Groups are equal, and large enough."""
@@ -55,9 +57,13 @@ class GroupedTopK(Weightless):
         if self.kept_groups > self.groups or self.best > each or self.chosen > self.kept_groups * each:
             raise call.fail(f"cannot choose {self.chosen} of {self.kept_groups} of {self.groups} groups")
 
+    def weights(self, call: Call) -> Weights:
+        """The constants, if they are stored so."""
+        return {"bias": (call.x.shape[-1],)} if self.biased and self.stored else {}
+
     def buffers(self, call: Call) -> Buffers:
-        """The constants."""
-        return {"bias": ((call.x.shape[-1],), "statistic")} if self.biased else {}
+        """The constants, else."""
+        return {"bias": ((call.x.shape[-1],), "statistic")} if self.biased and not self.stored else {}
 
     def output(self, call: Call) -> Shape:
         """(..., chosen)."""

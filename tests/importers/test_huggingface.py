@@ -362,7 +362,12 @@ def test_a_configuration_shows_itself_as_a_model_file(tmp_path: Path, capsys: py
     assert cm.load(tmp_path / "model.yaml") == model
 
 
-NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
+NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64},
+    "glm4_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv"] * 32},
+}
 """What a family's published class leaves to be given."""
 
 
@@ -411,6 +416,22 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("nemotron_h", hybrid_override_pattern="M*?"), "hybrid_override_pattern: '?' is not one of M, E, *, -"),
         (sized("nemotron_h", layers_block_type=["rwkv"]), "layers_block_type[0] 'rwkv' is not one of linear_attention"),
         (sized("lfm2", layer_types=["conv"]), "layer_types has 1 entries for 32 layers"),
+        (sized("lfm2", block_ffn_dim_multiplier=1e308), "block_ffn_dim_multiplier 1e+308 makes an MLP of more than"),
+        (sized("mamba2", head_dim=None), "mamba2: head_dim: input should be a valid integer, not None"),
+        (sized("nemotron_h", layers_block_type=[]), "nemotron_h: layers_block_type names no layer"),
+        (sized("olmoe", head_dim=64), "olmoe: head_dim 64 is not hidden_size / heads"),
+        (sized("t5", is_gated_act=True), "is_gated_act True and feed_forward_proj 'relu' disagree: leave is_gated_act"),
+        (sized("umt5", dense_act_fn="relu"), "dense_act_fn 'relu' and feed_forward_proj 'gated-gelu' disagree"),
+        (sized("mistral3"), "mistral3: text_config is missing: give the fields of its language model"),
+        (sized("marian", decoder_vocab_size=9), "decoder_vocab_size 9 is not vocab_size 58101: only that is"),
+        (sized("exaone_moe", mlp_layer_types=["odd"]), "exaone_moe: mlp_layer_types[0] 'odd' is not dense or sparse"),
+        (sized("exaone_moe", mlp_layer_types=["dense"]), "exaone_moe: mlp_layer_types has 1 entries for 32 layers"),
+        (sized("dbrx", ffn_config={"ffn_act_fn": {}}), "dbrx: ffn_config.ffn_act_fn {} has no name"),
+        (sized("dbrx", ffn_config={"moe_normalize_expert_weights": 2.0}), "moe_normalize_expert_weights 2.0 is not 1"),
+        (sized("dbrx", ffn_config=3), "dbrx: ffn_config: 3 is not a mapping"),
+        (sized("ernie", use_task_id=True), "ernie: use_task_id=True changes the cost"),
+        (sized("roformer"), "'roformer' is known and not modelled: its tables of sines are among its weights"),
+        (sized("gemma3n_text"), "'gemma3n_text' is known and not modelled"),
         (sized("jamba", attn_layer_offset=8), "attn_layer_offset 8 is not below attn_layer_period 8"),
         (sized("mllama"), "'mllama' is known and not modelled: its language model attends to what an encoder made"),
         (sized("gemma3", text_config={"hidden_size": "x"}), "gemma3: gemma3_text: hidden_size: input should be a"),
@@ -429,7 +450,10 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("gemma3", text_config=3), "gemma3: text_config: 3 is not a mapping"),
         (sized("llava", text_config={"model_type": "rwkv"}), "llava: its language model is of model_type 'rwkv'"),
         (sized("llava", text_config={"model_type": []}), "llava: its language model is of model_type []"),
-        (sized("llava", architectures=3), "llava: architectures: 3 is not ['LlavaForConditionalGeneration'] or"),
+        (
+            sized("llava", text_config=sized("llama", hidden_size=8), architectures=3),
+            "llava: architectures: 3 is not ['LlavaForConditionalGeneration'] or",
+        ),
         (sized("gemma3_text", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
         (sized("qwen3_moe", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),
         (sized("lfm2", num_hidden_layers=10**9), "layers of several kinds are at most 10,000"),

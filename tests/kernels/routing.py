@@ -28,12 +28,12 @@ class GroupedTopK(Kernel):
         each = draw(st.integers(1 + biased, 4))
         kept = draw(st.integers(1, groups))
         fields = {"chosen": draw(st.integers(1, kept * each)), "groups": groups, "kept_groups": kept}
-        layer = self.layer(best=1 + biased, biased=biased, **fields)
+        layer = self.layer(best=1 + biased, biased=biased, stored=biased and draw(st.booleans()), **fields)
         return Case(layer, [Operand((draw(sizes), draw(sizes), groups * each))])
 
     def forward(self, p: Pass) -> Array:
         kind, (*rows, n) = p.kind, p.x.shape
-        judged = p.x + p.buffers["bias"] if kind.biased else p.x
+        judged = p.x + (p.weights if kind.stored else p.buffers)["bias"] if kind.biased else p.x
         best, _ = largest(judged.reshape(*rows, kind.groups, n // kind.groups), kind.best)
         merit = sum(best[1:], best[0])
         _, groups = largest(merit[..., 0], kind.kept_groups)
@@ -48,9 +48,9 @@ class GroupedTopK(Kernel):
         np.put_along_axis(total, p.saved["places"], g.values, -1)
         yield p.x, Array(total, p.tally)
 
-    def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
+    def reference(self, p: Pass, x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         kind = p.kind
-        judged = x + (p.buffers["bias"].values if kind.biased else 0)
+        judged = x if not kind.biased else x + (p.buffers["bias"].values if bias is None else bias)
         y = np.empty(p.y.shape)
         for row in np.ndindex(*x.shape[:-1]):
             members = np.split(np.arange(x.shape[-1]), kind.groups)

@@ -34,3 +34,7 @@ class LearnedPositions(Table):
 
     def rows(self, p: Pass) -> np.ndarray:
         return np.arange(p.x.shape[1])
+
+
+class StoredPositions(LearnedPositions):
+    pass

@@ -394,7 +394,11 @@ class Choice(nn.Module):
         super().__init__()
         self.groups, self.saved, self.chosen = experts.groups or 1, experts.chosen_groups or 1, experts.per_token
         self.best = 2 if experts.choice_bias else 1
-        self.register_buffer("bias", torch.zeros(experts.count) if experts.choice_bias else None)
+        bias = torch.zeros(experts.count) if experts.choice_bias else None
+        if experts.choice_stored:
+            self.bias = nn.Parameter(bias, requires_grad=False)
+        else:
+            self.register_buffer("bias", bias)
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -632,6 +636,28 @@ class Body(nn.Module):
         return self.final_dropout(x if self.final_norm is None else self.final_norm(x))
 
 
+TABLES = ("trained", "stored", "constant")
+"""What a table of positions may be."""
+
+
+class Constants(nn.Module):
+    """A table that is no weight."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(rows, width))
+
+    def forward(self, places: Tensor) -> Tensor:
+        return self.table[: len(places)]
+
+
+def positions(spec: Any, rows: int, width: int) -> nn.Module:
+    """A table of positions: trained, among the weights and not trained, or no weights."""
+    if spec.position_table == "constant":
+        return Constants(rows, width)
+    return nn.Embedding(rows, width, _freeze=spec.position_table == "stored")
+
+
 class Transformer(Body):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device) -> None:
         super().__init__(spec, seq, kernel, device)
@@ -641,7 +667,7 @@ class Transformer(Body):
         rows = spec.position_rows or spec.context
         factored = spec.embedding_factored
         inner = outer if factored else spec.width
-        self.positions = nn.Embedding(rows, inner) if spec.positions == "learned" else None
+        self.positions = positions(spec, rows, inner) if spec.positions == "learned" else None
         self.inward = nn.Linear(outer, spec.width, bias=factored) if spec.embedding_width else None
         transformed = spec.head is not None and spec.head.transform is not None
         outward = spec.embedding_width and not (factored and (transformed or spec.head is None))

@@ -34,7 +34,14 @@ from costmodel.layers.arithmetic import (
     Unread,
 )
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, SoftmaxAlong
-from costmodel.layers.embedding import Embedding, FixedPositions, LearnedPositions, Prepend, TrainedPositions
+from costmodel.layers.embedding import (
+    Embedding,
+    FixedPositions,
+    LearnedPositions,
+    Prepend,
+    StoredPositions,
+    TrainedPositions,
+)
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
 from costmodel.layers.kv_cache import Append, Insert
 from costmodel.layers.latent import AbsorbKey, ExpandValue
@@ -221,8 +228,9 @@ def grouped_top_k(draw: st.DrawFn, device: Device) -> Case:
     chosen = draw(st.integers(1, kept * each))
     x = draw(single.given((*draw(sizes(2)), groups * each)))
     fields = {"groups": groups, "chosen_groups": kept, "per_token": chosen, "choice_bias": biased}
-    choice = models.Choice(SimpleNamespace(count=groups * each, **fields))
-    return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased), (x,), First(choice))
+    stored = biased and draw(st.booleans())
+    choice = models.Choice(SimpleNamespace(count=groups * each, choice_stored=stored, **fields))
+    return Case(GroupedTopK(chosen, groups, kept, 1 + biased, biased, stored), (x,), First(choice))
 
 
 class First(nn.Module):
@@ -438,6 +446,13 @@ def learned_positions(draw: st.DrawFn, device: Device) -> Case:
     context, features = draw(sizes(2))
     tokens = draw(single.given((draw(st.integers(1, 4)), draw(st.integers(1, context))), "index"))
     return Case(LearnedPositions(context, features), (tokens,), Positions(context, features))
+
+
+@row
+def stored_positions(draw: st.DrawFn, device: Device) -> Case:
+    context, features = draw(sizes(2))
+    tokens = draw(single.given((draw(st.integers(1, 4)), draw(st.integers(1, context))), "index"))
+    return Case(StoredPositions(context, features), (tokens,), Positions(context, features, _freeze=True))
 
 
 class Positions(nn.Embedding):

@@ -40,6 +40,8 @@ pytestmark = pytest.mark.oracle
 IN_PACKAGE = [family for family in FAMILIES if family in CONFIG_MAPPING]
 """Families with a class of their own: Kimi K2 has DeepSeek's."""
 T5S = ("t5", "mt5", "umt5")
+LOOPING = ("dbrx",)
+"""Families that go from expert to expert by what the data are, so that there must be some."""
 
 BLIND = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "out_hidden_size": 8}
 """A small encoder of images, which nothing is given to."""
@@ -57,21 +59,25 @@ def counted(config: dict[str, Any], batch: int, seq: int) -> tuple[int, int, int
         made = published.config_class(
             text_config=sectioned(made), vision_config=BLIND, tie_word_embeddings=tied(config)
         )
-    with torch.device("meta"):
-        model = published._from_config(made, attn_implementation="eager", experts_implementation="batched_mm").train()
-    # Whether sequences are packed is read off the data of the positions, of which there is none here.
+    experts = {} if family in LOOPING else {"experts_implementation": "batched_mm"}
+    with torch.device("cpu" if family in LOOPING else "meta"):
+        model = published._from_config(made, attn_implementation="eager", **experts).train()
+    # Whether sequences are packed is read off the data of the positions, and whether all of a mask is one off its data,
+    # of which there is none here.
     unwarned = patch.object(transformers.PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_: None)
     one_sequence = patch.object(masking_utils, "find_packed_sequence_indices", lambda positions: None)
-    with one_sequence, unwarned, FlopCounterMode(display=False) as counter:
-        made = model(**inputs_of(config, batch, seq)).values()
+    unmasked = patch.object(masking_utils, "_ignore_bidirectional_mask_sdpa", lambda *_, **__: True)
+    with one_sequence, unwarned, unmasked, FlopCounterMode(display=False) as counter:
+        given = inputs_of(config, batch, seq)
+        given = {name: torch.zeros_like(x, device=model.device) if x is not False else x for name, x in given.items()}
+        made = model(**given).values()
         forward = counter.get_total_flops()
         ends = [end for end in made if isinstance(end, torch.Tensor) and end.is_leaf is False]
         torch.autograd.backward(ends, [torch.empty_like(end) for end in ends])
     angles = sum(
         sum(flops.values()) for name, flops in counter.get_flop_counts().items() if name.endswith("rotary_emb")
     )
-    left_out = (".visual.", "e_score_correction_bias")  # towers; constants that are buffers elsewhere
-    params = sum(w.numel() for name, w in model.named_parameters() if not any(part in name for part in left_out))
+    params = sum(w.numel() for name, w in model.named_parameters() if ".visual." not in name)  # the towers
     return params, forward - angles, counter.get_total_flops() - angles
 
 
@@ -127,6 +133,17 @@ def test_the_published_class_costs_the_same(family: str) -> None:
     assert on_paper(config, 2, 5) == counted(config, 2, 5)
 
 
+AFTER_PADDING = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+)
+"""Families that count positions from after the padding token's number."""
+
 OF_CLASSES = [
     (family, name)
     for family in IN_PACKAGE
@@ -144,7 +161,7 @@ def test_architectures_that_end_in_classes_cost_the_same(family: str, architectu
         config |= {"architectures": [architecture], "num_labels": classes, "pad_token_id": 0}
         if "QuestionAnswering" in architecture:  # its start and its end
             config.pop("num_labels")
-        if family in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        if family in AFTER_PADDING:
             config["pad_token_id"] = 1
         assert on_paper(config, batch, seq) == counted(config, batch, seq)
 
@@ -164,9 +181,15 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 WHOLE |= {"falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
+WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
+    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 2, "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_shared_experts": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "m2m_100": {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},  # else layers are left out by chance
+    "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 48},
     "llama4_text": {"num_experts_per_tok": 16},  # the package runs all experts, whatever this says
     **{name: {"head_dim": 128} for name in HEADS_OF_A_SIZE},
@@ -175,7 +198,7 @@ NEEDED = {
 
 SIZES = {
     "layers": ("encoder_layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"),
-    "heads": ("encoder_attention_heads", "n_head", "n_heads", "num_heads", "num_attention_heads"),
+    "heads": ("attention_heads", "encoder_attention_heads", "n_head", "n_heads", "num_heads", "num_attention_heads"),
     "width": ("n_embd", "d_model", "dim", "hidden_size"),
     "hidden": ("n_inner", "d_ff", "encoder_ffn_dim", "ffn_dim", "hidden_dim", "ffn_hidden_size", "intermediate_size"),
 }
@@ -267,6 +290,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         "v_head_dim": st.integers(1, 9),
         "first_k_dense_replace": st.integers(0, layers),
         "n_shared_experts": st.integers(1, 2),
+        "num_shared_experts": st.integers(1, 2),
+        "num_dense_layers": st.integers(0, layers),
+        "mlp_layer_types": st.lists(st.sampled_from(["dense", "sparse"]), min_size=layers, max_size=layers),
         "topk_method": st.sampled_from(["greedy", "group_limited_greedy"]),
         "clip_qkv": st.just(8.0),
         **{name: st.booleans() for name in fields if FAMILIES[family].kind(name) == "flag"},
@@ -277,8 +303,26 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         optional.pop("head_dim", None)
     if family in ("clip_vision_model", "dinov2", "siglip_vision_model"):  # whose class takes squares alone
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
-    if family == "cohere2":
-        optional.pop("head_dim")
+    if family in ("cohere2", "helium", "olmoe"):
+        optional.pop("head_dim", None)
+    if family == "helium":
+        needed["head_dim"] = st.just(width // heads)
+    if family == "dbrx":
+        config["attn_config"] = {"kv_n_heads": key_heads, "rope_theta": 1e4, "clip_qkv": 8.0}
+        config["ffn_config"] = {"ffn_hidden_size": draw(st.integers(1, 9)), "moe_num_experts": draw(st.integers(2, 4))}
+    if family == "dots1":
+        needed["n_shared_experts"] = st.integers(1, 2)
+    if family in ("exaone_moe", "afmoe", "hy_v3", "lfm2_moe", "qwen3_5_moe_text", "flex_olmo"):
+        needed["num_experts"] = st.sampled_from([4, 6])
+    if family == "exaone_moe":
+        needed |= {"n_group": st.sampled_from([1, 2]), "topk_group": st.just(1), "num_experts_per_tok": st.just(2)}
+        needed["n_routed_experts"] = st.nothing()  # which it calls num_experts
+    if family == "m2m_100":
+        config |= {**NEEDED[family], "pad_token_id": 0}
+    if family == "ministral":
+        needed["head_dim"] = st.sampled_from([4, 8])
+    if family == "codegen":  # whose projection is in four parts
+        config |= {"n_head": 4, "n_embd": 32}
     if family == "phi":  # whose norms of heads have width / heads features, whatever a head has
         needed["qk_layernorm"] = st.just(normed := draw(st.booleans()))
         optional.pop("head_dim") if normed else None
@@ -301,7 +345,10 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
 TYPES = {
     "granitemoehybrid": ["linear_attention", "full_attention"],
     "lfm2": ["conv", "full_attention"],
+    "lfm2_moe": ["conv", "full_attention"],
     "qwen3_next": ["linear_attention", "full_attention"],
+    "qwen3_5_text": ["linear_attention", "full_attention"],
+    "qwen3_5_moe_text": ["linear_attention", "full_attention"],
     "nemotron_h": ["linear_attention", "full_attention", "mlp", "moe"],
 }
 """Families whose layers are of several kinds, and these."""
@@ -338,7 +385,7 @@ def inner(draw: st.DrawFn, family: str, layers: int, width: int) -> dict[str, An
     }
     if family == "mamba2":
         made |= {"num_heads": st.just(heads), "head_dim": st.just(2 * width // heads)}
-    if family == "qwen3_next":
+    if family in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"):
         made |= {"linear_num_value_heads": st.just(2 * heads), "linear_num_key_heads": groups}
         made |= {name: st.integers(2, 4) for name in ("linear_key_head_dim", "linear_value_head_dim")}
         made |= {"linear_conv_kernel_dim": st.integers(1, 4), "shared_expert_intermediate_size": st.integers(1, 9)}

@@ -62,6 +62,7 @@ def transformers(draw: st.DrawFn, *, summed_up: bool = False) -> Transformer:
         window=window,
         positions=positions,
         position_rows=draw(st.sampled_from([None, context + 2])) if positions == "learned" else None,
+        position_table=draw(st.sampled_from(models.TABLES)) if positions == "learned" else "trained",
         mlp=draw(st.sampled_from(["plain", "gated", "clamped"])),
         mlp_width=draw(st.none() | st.integers(1, 9)),
         activation=draw(st.sampled_from(models.NAMES)),
@@ -149,6 +150,7 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
         "experts.groups": number,
         "experts.chosen_groups": kept,
         "experts.choice_bias": biased,
+        "experts.choice_stored": biased and draw(st.booleans()),
         "experts.pattern": (),
         "experts.dense_layers": draw(st.none() | st.integers(1, 7)),
     }
@@ -161,6 +163,7 @@ def latents(draw: st.DrawFn) -> Transformer:
     fields = {
         "positions": "rotary",
         "position_rows": None,
+        "position_table": "trained",
         "rotary.size": turned,
         "head_size": turned + draw(st.integers(1, 4)),
         "latent.value_head_size": draw(st.none() | st.integers(1, 6)),

@@ -37,8 +37,8 @@ class Translator(nn.Module):
         self.source_norm, self.target_norm = (
             models.norm_over(spec.decoder, d, device) if spec.embedding_norm else None for _ in range(2)
         )
-        self.source_positions = nn.Embedding(rows, d) if learned and not heard else None
-        self.target_positions = nn.Embedding(rows, d) if learned else None
+        self.source_positions = models.positions(spec, rows, d) if learned and not heard else None
+        self.target_positions = models.positions(spec, rows, d) if learned else None
         self.dropout = models.Dropout(spec.embedding_dropout, device)
         self.encoder = models.Body(spec.encoder, source, kernel, device)
         self.decoder = models.Body(spec.decoder, target, kernel, device, crosses=True)
@@ -104,6 +104,7 @@ def translators(draw: st.DrawFn) -> EncoderDecoder:
         embedding_norm=not heard and draw(st.booleans()),
         embedding_scale=None if heard else draw(FACTOR),
         position_rows=draw(st.none() | st.just(37)) if positions == "learned" else None,
+        position_table=draw(st.sampled_from(models.TABLES)) if positions == "learned" else "trained",
         positions=positions,  # pyright: ignore[reportArgumentType]
         relative_buckets=draw(st.none() | st.integers(2, 9)) if positions == "relative" else None,
         relative_shared=positions != "relative" or draw(st.booleans()),

@@ -158,7 +158,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
     spec = draw(drawn.latents() | drawn.transformers(summed_up=True))
     fields = draw(drawn.EAGER) if spec.latent is None else {}
     if "positions" in fields:
-        fields |= {"position_rows": None, "rotary": None}
+        fields |= {"position_rows": None, "position_table": "trained", "rotary": None}
     if fields.get("positions") == "relative":
         fields |= {"relative_buckets": draw(st.none() | st.integers(4, 9))}
     if spec.experts is not None:

@@ -58,6 +58,7 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
         "experts.groups": 2,
         "experts.chosen_groups": 1,
     },
+    (Transformer, "experts.choice_stored"): {**EXPERTS, "experts.choice_bias": True},
     (Transformer, "pooler"): {"classes": 3},
     (VisionTransformer, "distilled"): {"tokens": 2},
     (VisionTransformer, "pooler"): {},
@@ -70,6 +71,7 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (EncoderDecoder, "sound"): {"positions": "learned"},
     (EncoderDecoder, "context"): {"positions": "learned"},
     (EncoderDecoder, "position_rows"): {"positions": "learned"},
+    (EncoderDecoder, "position_table"): {"positions": "learned"},
     (EncoderDecoder, "head.transform_bias"): {"head.transform": "tanh"},
     (EncoderDecoder, "key_bias"): {"qkv_bias": True},
 }
@@ -94,10 +96,12 @@ OTHER = {
     (Transformer, "vocab"): 12,
     (Transformer, "context"): 7,
     (Transformer, "position_rows"): 7,
+    (Transformer, "position_table"): "constant",  # stored: the same numbers, which training alone tells apart
     (Transformer, "state_space"): INNER,
     (EncoderDecoder, "vocab"): 12,
     (EncoderDecoder, "context"): 7,
     (EncoderDecoder, "position_rows"): 7,
+    (EncoderDecoder, "position_table"): "constant",
     (EncoderDecoder, "sound"): SOUND,
     (EncoderDecoder, "head"): {"logit_scale": 0.3},
 }

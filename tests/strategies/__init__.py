@@ -9,6 +9,7 @@ from costmodel.architectures.mlp import MLP
 from costmodel.architectures.transformer import Transformer
 
 sizes = st.integers(1, 9)
+TABLES = ("trained", "stored", "constant")
 probabilities = st.sampled_from([0.0, 0.1])
 
 
@@ -48,6 +49,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
         "window.pattern": tuple(draw(pattern)) if window else (),
         "positions": positions,
         "position_rows": draw(st.sampled_from([None, 18])) if positions == "learned" else None,
+        "position_table": draw(st.sampled_from(TABLES)) if positions == "learned" else "trained",
         "rotary.pattern": tuple(draw(pattern)) if positions == "rotary" else (),
         "query_key_norm": draw(st.sampled_from([None, "head", "width", *["heads"] * (norm == "layernorm")])),
         "embedding_width": draw(st.none() | sizes),
@@ -83,6 +85,7 @@ def transformers(draw: st.DrawFn) -> Transformer:
             fields |= {"experts.pattern": (), "experts.dense_layers": draw(st.integers(1, 6)), "experts.shares": True}
             fields |= {"experts.weights": "sigmoid", "experts.scale": draw(factors)}
             fields |= {"experts.choice_bias": experts > 1, "experts.groups": 1, "experts.chosen_groups": 1}
+            fields["experts.choice_stored"] = experts > 1 and draw(st.booleans())
         fields["experts.shared_gate"] = fields["experts.shared_width"] is not None and draw(st.booleans())
     if draw(st.booleans()):
         classes = draw(st.none() | sizes)

@@ -8,7 +8,7 @@ from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
 from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, WINDOWED
-from costmodel.importers.huggingface.rules import rotary_whole, windows
+from costmodel.importers.huggingface.rules import heads_fill_width, rotary_whole, windows
 
 PHI = Family(
     model_type="phi",
@@ -72,6 +72,31 @@ NEMOTRON = Family(
     aliases="rope_percent=partial_rotary_factor",
     note="Its norms add 1 to their weights, for which the package makes another vector.",
 )
+JAIS2 = Family(
+    model_type="jais2",
+    source="Jais 2 (Inception et al. 2025): layer norms, a plain MLP with max(x, 0)², biases",
+    like=LLAMA,
+    ends={"Jais2ForCausalLM": "tokens", "Jais2Model": ""},
+    fields=sizes(150272, 3328, 26624, 32, 26, hidden_act="relu2", max_position_embeddings=8192)
+    | {"attention_bias": True, "mlp_bias": True},
+    sets={"mlp": "plain", "norm": "layernorm"},
+)
+PERSIMMON = Family(
+    model_type="persimmon",
+    source="Persimmon (Adept AI 2023): layer norms, biases, queries and keys normalised in each head",
+    like=DECODER,
+    ends=architectures("PersimmonForCausalLM", "PersimmonModel"),
+    fields=sizes(262144, 4096, 16384, 36, 64, hidden_act="relu2", max_position_embeddings=16384)
+    | {"qk_layernorm": True, "hidden_dropout": 0.0, "partial_rotary_factor": 0.5},
+    means={
+        "qk_layernorm": {True: {"query_key_norm": "head"}, False: {}},
+        "hidden_dropout": "residual_dropout",
+    },
+    without="head_dim num_key_value_heads",
+    sets=BIASES
+    | {"mlp": "plain", "norm": "layernorm", "fused_qkv": True, "mixed_dropout": 0.0}
+    | {"head_size": None, "kv_heads": None},
+)
 
 APERTUS = Family(
     model_type="apertus",
@@ -86,10 +111,8 @@ APERTUS = Family(
 )
 
 
-def heads_fill_width(config: Config, made: dict[str, Any]) -> None:
-    """Raise SpecError for a head size that is not width / heads."""
-    if made["head_size"] is not None:
-        raise SpecError(f"head_dim {config['head_dim']} is not hidden_size / heads", ("head_dim",))
+def parallel_norm(config: Config, made: dict[str, Any]) -> None:
+    """Blocks whose branches are parallel have one norm for both."""
     made["shared_norm"] = made["parallel"]
 
 
@@ -103,7 +126,7 @@ STABLELM = Family(
     | {"partial_rotary_factor": 0.25},
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
-    rules={"whole": heads_fill_width},
+    rules={"whole": heads_fill_width, "parallel": parallel_norm},
     idle="rope_pct rotary_scaling_factor",
 )
 

@@ -1,16 +1,12 @@
-"""Encoders of text and of images, with the heads that their architectures name, and encoder-decoders."""
+"""Encoders of text, with the heads that their architectures name: masked tokens, classes or a pooler."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from costmodel.architectures.base import Architecture
-from costmodel.architectures.encoder_decoder import EncoderDecoder
-from costmodel.architectures.transformer import Transformer
-from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import SpecError, shown
-from costmodel.importers.huggingface.family import TASKS, Config, Family, architectures, labels, sizes, tasks
-from costmodel.importers.huggingface.fields import Meaning, activation_named
+from costmodel.importers.huggingface.family import TASKS, Config, Family, labels, sizes, tasks
+from costmodel.importers.huggingface.fields import Meaning
 from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
@@ -123,6 +119,49 @@ CAMEMBERT = Family(
     ends={name.replace("Roberta", "Camembert"): end for name, end in ROBERTA.ends.items()},
     fields={"vocab_size": 30522},
 )
+
+DATA2VEC_TEXT = Family(
+    model_type="data2vec-text",
+    source="data2vec of text (Baevski et al. 2022): RoBERTa by another name",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "Data2VecText"): end for name, end in ROBERTA.ends.items()},
+    fields={"vocab_size": 30522, "tie_word_embeddings": True},
+)
+ROBERTA_PRELAYERNORM = Family(
+    model_type="roberta-prelayernorm",
+    source="RoBERTa with norms first (Wettig et al. 2023)",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "RobertaPreLayerNorm"): end for name, end in ROBERTA.ends.items()},
+    sets={"norm_placement": "pre"},
+)
+XLM_ROBERTA_XL = Family(
+    model_type="xlm-roberta-xl",
+    source="XLM-RoBERTa XL (Goyal et al. 2021): norms first, and none of the embeddings",
+    like=ROBERTA,
+    ends={name.replace("Roberta", "XLMRobertaXL"): end for name, end in ROBERTA.ends.items()},
+    fields=sizes(250880, 2560, 10240, 36, 32, max_position_embeddings=514, type_vocab_size=1),
+    sets={"norm_placement": "pre", "embedding_norm": False},
+)
+MEGATRON_BERT = Family(
+    model_type="megatron-bert",
+    source="BERT of Megatron-LM (Shoeybi et al. 2019): norms first, and none of the embeddings",
+    like=BERT,
+    ends={name.replace("Bert", "MegatronBert", 1): end for name, end in BERT.ends.items()},
+    fields=sizes(29056, 1024, 4096, 24, 16),
+    without="classifier_dropout",
+    sets={"norm_placement": "pre", "embedding_norm": False},
+)
+
+
+ERNIE = Family(
+    model_type="ernie",
+    source="ERNIE (Sun et al. 2019): BERT by another name",
+    like=BERT,
+    ends={name.replace("Bert", "Ernie", 1): end for name, end in BERT.ends.items()},
+    fixed={"use_task_id": (False,)},  # else kinds of tasks are embedded too
+    idle="task_type_vocab_size task_id",
+)
+
 
 DISTILBERT = Family(
     model_type="distilbert",
@@ -272,6 +311,7 @@ DEBERTA_V2 = Family(
 def modern_ends(config: Config, made: dict[str, Any]) -> None:
     """What an architecture ends in goes through a linear layer, an activation and a norm."""
     made |= {"final_norm": True, "first_norm": False}
+    made.pop("classes.dropout", None)
     inner = {"activation": config["classifier_activation"], "bias": config["classifier_bias"]}
     if "tokens" in config.end:
         made |= {"head.transform": inner["activation"], "head.transform_bias": inner["bias"]}
@@ -322,280 +362,4 @@ MODERN_BERT = Family(
     "embedding_dropout_prob layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad "
     "rope_parameters sparse_pred_ignore_index sparse_prediction",
     fixed={"rope_scaling": (None,)},
-)
-
-
-def vision(config: Config, made: dict[str, Any]) -> Architecture:
-    """The vision transformer with these fields."""
-    return VisionTransformer.of(made)
-
-
-def image_size(config: Config, made: dict[str, Any]) -> None:
-    """Images and patches of one size or two."""
-    both = {}
-    for field in ("image_size", "patch_size"):
-        value = config[field]
-        both[field] = tuple(value) if isinstance(value, list) else (value, value)
-        if len(both[field]) != 2:
-            raise SpecError(f"{field} {shown(value)} is not one size or two", (field,))
-    patch = both["patch_size"]
-    if patch[0] != patch[1]:
-        raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
-    made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
-
-
-def image_ends(config: Config, made: dict[str, Any]) -> None:
-    """Classes, or a pooler."""
-    image_size(config, made)
-    if "classes" in config.end:
-        made |= {"classes": labels(config), "distilled": "teacher" in config.end}
-    else:
-        made |= {"classes": None, "pooler": config["pooler_act"], "pooler.width": config["pooler_output_size"]}
-
-
-def clip_ends(config: Config, made: dict[str, Any]) -> None:
-    """The features of the first token, or a projection of them."""
-    image_size(config, made)
-    made["classes"] = config["projection_dim"] if "projection" in config.end else None
-
-
-def clip_text_ends(config: Config, made: dict[str, Any]) -> None:
-    """The features of all tokens, or a projection of those of the last; as much as of the first."""
-    if "projection" in config.end:
-        made |= {"classes": config["projection_dim"], "classes.bias": False}
-
-
-VIT = Family(
-    model_type="vit",
-    source="ViT (Dosovitskiy et al. 2021)",
-    builds=vision,
-    ends={"ViTForImageClassification": "classes", "ViTModel": ""},
-    fields={"id2label": None, "num_labels": None, "hidden_size": 768, "num_hidden_layers": 12}
-    | {"num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.0}
-    | {"attention_probs_dropout_prob": 0.0, "image_size": 224, "patch_size": 16, "num_channels": 3}
-    | {"qkv_bias": True, "pooler_output_size": None, "pooler_act": "tanh"},
-    sets={"fused_qkv": False},
-    rules={"ends": image_ends},
-    idle="encoder_stride",
-)
-
-
-def dino_blocks(config: Config, made: dict[str, Any]) -> None:
-    """Two thirds of the MLP's features, rounded up to a multiple of 8, where it is gated."""
-    image_size(config, made)
-    hidden = made["width"] * config["mlp_ratio"]
-    made |= {"classes": None, "mlp_width": hidden}
-    if config["use_swiglu_ffn"]:
-        made |= {"mlp": "gated", "activation": "silu", "mlp_width": (hidden * 2 // 3 + 7) // 8 * 8}
-
-
-DINOV2 = Family(
-    model_type="dinov2",
-    source="DINOv2 (Oquab et al. 2023): a vision transformer with a trained factor of each feature",
-    like=VIT,
-    ends={"Dinov2Model": ""},
-    fields={"patch_size": 14, "mlp_ratio": 4, "use_swiglu_ffn": False, "use_mask_token": True},
-    without="intermediate_size pooler_output_size pooler_act id2label num_labels",
-    means={"use_mask_token": Meaning("flag", "mask_token")},
-    sets={"layer_scale": True},
-    rules={"ends": dino_blocks},
-    idle="_out_features _out_indices apply_layernorm layerscale_value out_features out_indices reshape_hidden_states "
-    "stage_names",
-    fixed={"drop_path_rate": (0,)},
-)
-
-CLIP_VISION = Family(
-    model_type="clip_vision_model",
-    source="the encoder of images of CLIP (Radford et al. 2021): no bias in patches, a norm before the blocks",
-    like=VIT,
-    ends={"CLIPVisionModel": "", "CLIPVisionModelWithProjection": "projection"},
-    fields={"patch_size": 32, "hidden_act": "quick_gelu", "attention_dropout": 0.0, "projection_dim": 512},
-    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
-    "num_labels",
-    sets={"patch_bias": False, "embedding_norm": True, "last_norm": "first", "class_bias": False},
-    rules={"ends": clip_ends},
-    idle="dropout initializer_factor",
-)
-CLIP_TEXT = Family(
-    model_type="clip_text_model",
-    source="the encoder of text of CLIP (Radford et al. 2021): GPT-2's blocks, of which the last token is handed on",
-    ends={"CLIPTextModel": "", "CLIPTextModelWithProjection": "projection"},
-    fields=sizes(49408, 512, 2048, 12, 8, max_position_embeddings=77, hidden_act="quick_gelu", projection_dim=512)
-    | {"attention_dropout": 0.0},
-    sets={"fused_qkv": False, "tied": False},
-    rules={"ends": clip_text_ends},
-    idle="dropout initializer_factor",
-)
-
-
-def siglip_ends(config: Config, made: dict[str, Any]) -> None:
-    """The features of all patches, or of a token that attends to them."""
-    image_size(config, made)
-    made |= {"classes": None, "attention_pool": config["vision_use_head"]}
-
-
-SIGLIP_VISION = Family(
-    model_type="siglip_vision_model",
-    source="the encoder of images of SigLIP (Zhai et al. 2023): patches alone, pooled by attention",
-    like=VIT,
-    ends={"SiglipVisionModel": ""},
-    fields={"hidden_act": "gelu_pytorch_tanh", "attention_dropout": 0.0, "vision_use_head": True},
-    without="hidden_dropout_prob attention_probs_dropout_prob qkv_bias pooler_output_size pooler_act id2label "
-    "num_labels",
-    sets={"tokens": 0},
-    rules={"ends": siglip_ends},
-)
-
-
-def siglip_text_ends(config: Config, made: dict[str, Any]) -> None:
-    """A projection of the last token; as much as of the first."""
-    made["classes"] = config["projection_size"] or made["width"]
-
-
-SIGLIP_TEXT = Family(
-    model_type="siglip_text_model",
-    source="the encoder of text of SigLIP (Zhai et al. 2023), of which the last token is projected",
-    ends={"SiglipTextModel": ""},
-    fields=sizes(32000, 768, 3072, 12, 12, max_position_embeddings=64, hidden_act="gelu_pytorch_tanh")
-    | {"attention_dropout": 0.0, "projection_size": None},
-    sets={"fused_qkv": False, "tied": False, "causal": False},
-    rules={"ends": siglip_text_ends},
-)
-
-DEIT = Family(
-    model_type="deit",
-    source="DeiT (Touvron et al. 2021), distilled: a second token, which tells classes where a teacher's are wanted",
-    like=VIT,
-    ends={
-        "DeiTForImageClassification": "classes",
-        "DeiTForImageClassificationWithTeacher": "classes teacher",
-        "DeiTModel": "",
-    },
-    sets={"tokens": 2},
-)
-
-
-def encoder_decoder(config: Config, made: dict[str, Any]) -> Architecture:
-    """An encoder, and a decoder with a head; or the encoder alone."""
-    whole = EncoderDecoder.of(made)
-    if "tokens" in config.end:
-        return whole
-    return Transformer(**whole.encoder.model_dump() | {"notes": whole.notes, "tied": False})
-
-
-def t5_blocks(config: Config, made: dict[str, Any]) -> None:
-    """An activation, or one after "gated-"; what a tied head reads is scaled (Shazeer & Stern 2018, Mesh TF)."""
-    gated, _, act = config["feed_forward_proj"].rpartition("-")
-    if gated not in ("", "gated"):
-        raise SpecError(
-            f"feed_forward_proj {shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'",
-            ("feed_forward_proj",),
-        )
-    told, decoder = config["scale_decoder_outputs"], config["num_decoder_layers"]
-    made |= {
-        "mlp": "gated" if gated else "plain",
-        "activation": activation_named("gelu_new" if gated and act == "gelu" else act),
-        "head.input_scale": made["width"] ** -0.5 if (made["tied"] if told is None else told) else None,
-        "decoder_layers": None if decoder == made["layers"] else decoder,
-    }
-
-
-T5 = Family(
-    model_type="t5",
-    source="T5, T5 1.1 and Flan-T5 (Raffel et al. 2020; Chung et al. 2022)",
-    builds=encoder_decoder,
-    ends=architectures("T5ForConditionalGeneration T5WithLMHeadModel", "T5EncoderModel"),
-    fields={"vocab_size": 32128, "n_positions": 512, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
-    | {"num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32, "dropout_rate": 0.1}
-    | {"feed_forward_proj": "relu", "tie_word_embeddings": True, "scale_decoder_outputs": None},
-    means={"dropout_rate": "embedding_dropout attention_dropout residual_dropout mlp_dropout final_dropout"},
-    rules={"blocks": t5_blocks},
-    aliases="hidden_size num_attention_heads num_hidden_layers head_dim",
-    idle="relative_attention_max_distance dense_act_fn is_gated_act",
-    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
-)
-
-MT5 = Family(
-    model_type="mt5",
-    source="mT5 (Xue et al. 2021): T5 1.1 in a hundred languages",
-    like=T5,
-    ends=architectures("MT5ForConditionalGeneration", "MT5EncoderModel"),
-    fields={"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
-    aliases=T5.aliases,
-)
-UMT5 = Family(
-    model_type="umt5",
-    source="UMT5 (Chung et al. 2023): mT5 with biases by distance of each block's own",
-    like=MT5,
-    ends=architectures("UMT5ForConditionalGeneration", "UMT5EncoderModel"),
-    sets={"relative_shared": False},
-    aliases=T5.aliases,
-)
-
-
-def whisper_decoder(config: Config, made: dict[str, Any]) -> None:
-    """Sizes of the decoder, where they are not the encoder's."""
-    own = {"layers": "decoder_layers", "heads": "decoder_attention_heads", "mlp_width": "decoder_ffn_dim"}
-    for ours, field in own.items():
-        made[f"decoder_{ours}"] = None if config[field] == made[ours] else config[field]
-
-
-def bart_positions(config: Config, made: dict[str, Any]) -> None:
-    """The tables have two rows more than the context; embeddings may be times √width."""
-    whisper_decoder(config, made)
-    made["position_rows"] = made["context"] + 2
-    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
-
-
-BART = Family(
-    model_type="bart",
-    source="BART (Lewis et al. 2020): encoder and decoder with learned positions; norms come last",
-    builds=encoder_decoder,
-    ends=architectures("BartForConditionalGeneration"),
-    fields={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096}
-    | {"encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16}
-    | {"activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0}
-    | {"activation_dropout": 0.0, "scale_embedding": False},
-    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "score_scale": None}
-    | {"norm": "layernorm", "norm_placement": "post", "embedding_norm": True},
-    rules={"decoder": bart_positions},
-    aliases="hidden_size num_attention_heads",
-    idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
-    "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "normalize_before": (False,),
-        "tie_word_embeddings": (True,),
-    },
-)
-
-WHISPER = Family(
-    model_type="whisper",
-    source="Whisper (Radford et al. 2022): sound in, text out; keys have no bias",
-    builds=encoder_decoder,
-    ends=architectures("WhisperForConditionalGeneration"),
-    fields={"vocab_size": 51865, "num_mel_bins": 80, "encoder_layers": 4, "encoder_attention_heads": 6}
-    | {"decoder_layers": 4, "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "encoder_ffn_dim": 1536}
-    | {"activation_function": "gelu", "d_model": 384, "dropout": 0.0, "attention_dropout": 0.0}
-    | {"activation_dropout": 0.0, "max_source_positions": 1500, "max_target_positions": 448}
-    | {"tie_word_embeddings": True},
-    sets={"positions": "learned", "qkv_bias": True, "attention_bias": True, "mlp_bias": True, "key_bias": False}
-    | {"score_scale": None, "norm": "layernorm"},
-    rules={"decoder": whisper_decoder},
-    aliases="hidden_size num_attention_heads",
-    idle="num_hidden_layers num_key_value_heads classifier_proj_size mask_time_prob mask_time_length "
-    "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
-    "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
-    "is_multilingual",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "scale_embedding": (False,),
-        "apply_spec_augment": (False,),
-    },
 )

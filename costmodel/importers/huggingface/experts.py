@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, activation_named
 from costmodel.importers.huggingface.llama import (
     DECODER,
     ERNIE45,
@@ -19,10 +19,10 @@ from costmodel.importers.huggingface.llama import (
     smollm_turned,
 )
 from costmodel.importers.huggingface.rules import (
-    check_whole,
     cycle,
-    forget_experts,
     head_size,
+    heads,
+    heads_fill_width,
     pattern,
     rotary,
     rotary_whole,
@@ -80,11 +80,10 @@ ERNIE45_MOE = Family(
     | {"head_dim": None, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
     | {"moe_layer_end_index": -1, "moe_layer_interval": 1},
     means={"use_bias": "qkv_bias attention_bias mlp_bias head.bias"},
-    sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True},
+    sets={"experts.weights": "all", "experts.shares": True, "experts.choice_bias": True, "experts.choice_stored": True},
     rules={"experts": ernie_experts},
     aliases="num_experts num_experts_per_tok",
     idle=f"{BALANCE} moe_norm_min moe_capacity moe_gate moe_use_aux_free",
-    note="Biases of its routers' choices are among the package's parameters, and never trained; here they are buffers.",
 )
 
 
@@ -153,9 +152,65 @@ OLMOE = Family(
     | {"num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": False},
     means={"norm_topk_prob": QWEN2_MOE.means["norm_topk_prob"]},
     sets={"query_key_norm": "width"},
+    rules={"whole": heads_fill_width},
     aliases="num_local_experts",
     idle=BALANCE,
 )
+
+FLEX_OLMO = Family(
+    model_type="flex_olmo",
+    source="FlexOlmo (Shi et al. 2025): OLMoE's experts in OLMo 2's blocks",
+    like=OLMOE,
+    ends={"FlexOlmoForCausalLM": "tokens", "FlexOlmoModel": ""},
+    fields=sizes(100352, 4096, 11008, 32, 32, num_experts_per_tok=5, num_experts=7),
+    without="clip_qkv",
+    sets={"norm_placement": "output"},
+    aliases="num_local_experts",
+)
+
+
+def dbrx_heads(config: Config, made: dict[str, Any]) -> None:
+    """Heads fill the width."""
+    made["head_size"] = None
+    heads(config, made)
+
+
+def dbrx_experts(config: Config, made: dict[str, Any]) -> None:
+    """The activation by its name; weights of experts are divided by their sum, or not."""
+    act = config["ffn_config.ffn_act_fn"]
+    name = "silu" if act is None else act.get("name")
+    if not isinstance(name, str):
+        raise SpecError(f"ffn_config.ffn_act_fn {shown(act)} has no name", ("ffn_config", "ffn_act_fn"))
+    made["activation"] = activation_named(name)
+    power = config["ffn_config.moe_normalize_expert_weights"]
+    if power not in (None, 1):
+        raise SpecError(
+            f"ffn_config.moe_normalize_expert_weights {shown(power)} is not 1 or null",
+            ("ffn_config", "moe_normalize_expert_weights"),
+        )
+    made["experts.shares"] = power is not None
+
+
+DBRX = Family(
+    model_type="dbrx",
+    source="DBRX (Databricks 2024): layer norms without bias, many smaller experts",
+    like=DECODER,
+    ends={"DbrxForCausalLM": "tokens", "DbrxModel": ""},
+    fields={"d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "vocab_size": 32000}
+    | {"resid_pdrop": 0.0, "emb_pdrop": 0.0, "attn_config.attn_pdrop": 0.0, "attn_config.clip_qkv": None}
+    | {"attn_config.kv_n_heads": 1, "ffn_config.ffn_act_fn": None, "ffn_config.ffn_hidden_size": 3584}
+    | {"ffn_config.moe_num_experts": 4, "ffn_config.moe_top_k": 1, "ffn_config.moe_normalize_expert_weights": 1.0},
+    without="num_key_value_heads head_dim hidden_act max_position_embeddings attention_dropout tie_word_embeddings",
+    means={"attn_config.attn_pdrop": "attention_dropout", "emb_pdrop": ""},  # which the package does not apply
+    sets={"norm": "layernorm", "norm_bias": False, "fused_qkv": True, "tied": False, "experts.weights": "all"},
+    rules={"heads": dbrx_heads, "experts": dbrx_experts},
+    nested="attn_config ffn_config",
+    aliases="hidden_size num_attention_heads num_hidden_layers max_position_embeddings",
+    idle=f"{BALANCE} attn_config.rope_theta attn_config.attn_type ffn_config.ffn_type ffn_config.hidden_size "
+    "ffn_config.moe_loss_weight ffn_config.uniform_expert_assignment num_key_value_heads",
+    fixed={"ffn_config.moe_jitter_eps": (None, 0), "tie_word_embeddings": (False,)},
+)
+
 
 GRANITE_MOE = Family(
     model_type="granitemoe",
@@ -284,108 +339,4 @@ LLAMA4 = Family(
     note="Layers with positions see chunks of the sequence: scores are counted of all tokens. Experts' inputs are "
     "scaled by their weights, which here their outputs are; the package runs every expert on every token, here those "
     "chosen.",
-)
-
-
-def latent(config: Config, made: dict[str, Any]) -> None:
-    """Keys and values from one narrow vector a token; some features of a key are turned, and shared by all heads."""
-    turned, heads = config["qk_rope_head_dim"], made["heads"]
-    if turned % 2:
-        raise SpecError(
-            f"qk_rope_head_dim {turned} is odd: features are turned in pairs",
-            ("qk_rope_head_dim",),
-        )
-    check_whole(config, turned)
-    if made["kv_heads"] not in (None, heads):
-        raise SpecError(
-            f"num_key_value_heads {made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
-            "and a value for each head",
-            ("num_key_value_heads",),
-        )
-    size = config["qk_nope_head_dim"] + turned
-    own = None if config["v_head_dim"] == size else config["v_head_dim"]
-    made |= {"kv_heads": None, "head_size": size, "rotary.size": turned, "latent.value_head_size": own}
-
-
-def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
-    """Experts after the first dense blocks, beside shared ones; a token may choose groups of them first."""
-    dense = config["first_k_dense_replace"]
-    if dense >= made["layers"]:
-        forget_experts(made)
-        return
-    if made["experts.per_token"] is None:
-        raise SpecError(
-            "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
-        )
-    method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
-    if method is not None and method not in methods:
-        raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
-    shared = made["experts.width"] * (config["n_shared_experts"] or 0)
-    made |= {"experts.dense_layers": dense or None, "experts.shared_width": shared or None}
-    if made["mlp_bias"]:
-        made["experts.bias"] = False
-    if method != "greedy":
-        for field, ours in {"n_group": "experts.groups", "topk_group": "experts.chosen_groups"}.items():
-            if config[field] is None:
-                raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
-            made[ours] = config[field]
-
-
-DEEPSEEK_V2 = Family(
-    model_type="deepseek_v2",
-    source="DeepSeek V2 and V2-Lite (DeepSeek-AI 2024a): latent attention, shared and routed experts",
-    like=DECODER,
-    ends=architectures("DeepseekV2ForCausalLM", "DeepseekV2Model"),
-    fields=sizes(102400, 4096, 11008, 32, 32, attention_bias=False, mlp_bias=False, q_lora_rank=1536, kv_lora_rank=512)
-    | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 0}
-    | {"moe_intermediate_size": 1407, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": None}
-    | {"n_group": None, "topk_group": None, "topk_method": "greedy", "routed_scaling_factor": 1.0},
-    without="head_dim",
-    sets={"experts.weights": "all"},
-    rules={"heads": None, "rotary": latent, "experts": deepseek_experts},
-    aliases="num_experts",
-    idle=f"{BALANCE} aux_loss_alpha ep_size head_dim qk_head_dim seq_aux",
-    fixed={"moe_layer_freq": (1,), "norm_topk_prob": (False, None), "scoring_func": ("softmax",)},
-)
-DEEPSEEK_V3 = Family(
-    model_type="deepseek_v3",
-    source="DeepSeek V3 and R1 (DeepSeek-AI 2024b); modules that predict further tokens are not part of the model",
-    like=DEEPSEEK_V2,
-    ends=architectures("DeepseekV3ForCausalLM", "DeepseekV3Model"),
-    fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
-    | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
-    | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
-    without="mlp_bias topk_method",
-    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
-    aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
-    idle="num_nextn_predict_layers rope_interleave",
-    fixed={"mlp_bias": (False,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
-)
-KIMI_K2 = Family(
-    model_type="kimi_k2",
-    source="Kimi K2 (Kimi Team 2025): DeepSeek V3 by another name",
-    like=DEEPSEEK_V3,
-    ends=DEEPSEEK_V3.ends,
-    aliases=DEEPSEEK_V3.aliases,
-)
-
-GLM4_MOE = Family(
-    model_type="glm4_moe",
-    source="GLM-4.5 (GLM Team 2025): experts as in DeepSeek V3, beside LLaMA's attention",
-    like=DECODER,
-    ends=architectures("Glm4MoeForCausalLM", "Glm4MoeModel"),
-    fields=sizes(151552, 4096, 10944, 46, 96, num_key_value_heads=8, attention_bias=False, use_qk_norm=False)
-    | {"partial_rotary_factor": 0.5, "max_position_embeddings": 131072, "moe_intermediate_size": 1408}
-    | {"num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128, "routed_scaling_factor": 1.0}
-    | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True},
-    means={
-        "attention_bias": "qkv_bias",
-        "norm_topk_prob": Meaning("flag", "experts.shares"),
-        "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
-    },
-    sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
-    rules={"experts": deepseek_experts},
-    aliases=DEEPSEEK_V3.aliases,
-    idle=f"{BALANCE} num_nextn_predict_layers",
 )

@@ -6,12 +6,22 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.errors import SpecError, shown, unknown
-from costmodel.importers.huggingface import blocks, encoders, experts, gpt, hybrids, llama
+from costmodel.importers.huggingface import (
+    blocks,
+    deepseek,
+    encoders,
+    experts,
+    gpt,
+    hybrids,
+    images,
+    llama,
+    translators,
+)
 from costmodel.importers.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, encoders, hybrids)
+    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
@@ -25,32 +35,56 @@ def _each(names: str, why: str) -> dict[str, str]:
 NOT_MODELLED: dict[str, str] = {
     **_each("zamba zamba2", "its attention layers are shared between blocks, which no block here does"),
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
+    "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
     **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
 }
 """Families that are known by name, and why their configurations are not read."""
 
 TOWERS = {
+    "aya_vision": ("AyaVision", "cohere2"),
+    "cohere2_vision": ("Cohere2Vision", "cohere2"),
+    "deepseek_vl": ("DeepseekVL", "llama"),
+    "deepseek_vl_hybrid": ("DeepseekVLHybrid", "llama"),
+    "exaone4_5": ("Exaone4_5_", "exaone4"),
+    "fast_vlm": ("FastVlm", "qwen2"),
     "gemma3": ("Gemma3", "gemma3_text"),
+    "got_ocr2": ("GotOcr2", "qwen2"),
+    "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", "hyperclovax"),
+    "idefics2": ("Idefics2", "mistral"),
     "idefics3": ("Idefics3", "llama"),
     "internvl": ("InternVL", "qwen2"),
+    "janus": ("Janus", "llama"),
+    "kimi_k25": ("Kimi_K25", "deepseek_v3"),
+    "lfm2_vl": ("Lfm2Vl", "lfm2"),
+    "lighton_ocr": ("LightOnOcr", "qwen3"),
     "llama4": ("Llama4", "llama4_text"),
     "llava": ("Llava", "llama"),
     "llava_next": ("LlavaNext", "llama"),
+    "llava_next_video": ("LlavaNextVideo", "llama"),
     "llava_onevision": ("LlavaOnevision", "qwen2"),
     "mistral3": ("Mistral3", "mistral"),
+    "ovis2": ("Ovis2", "qwen2"),
     "paligemma": ("PaliGemma", "gemma"),
+    "perception_lm": ("PerceptionLM", "llama"),
     "qwen2_5_vl": ("Qwen2_5_VL", "qwen2_5_vl_text"),
     "qwen2_vl": ("Qwen2VL", "qwen2_vl_text"),
+    "qwen3_5": ("Qwen3_5", "qwen3_5_text"),
+    "qwen3_5_moe": ("Qwen3_5Moe", "qwen3_5_moe_text"),
     "qwen3_vl": ("Qwen3VL", "qwen3_vl_text"),
     "qwen3_vl_moe": ("Qwen3VLMoe", "qwen3_vl_moe_text"),
     "smolvlm": ("SmolVLM", "llama"),
+    "video_llama_3": ("VideoLlama3", "qwen2"),
+    "video_llava": ("VideoLlava", "llama"),
+    "vipllava": ("VipLlava", "llama"),
 }
 """Models that join an encoder of images to a language model, whose fields are in `text_config`.
 
 For each how its architectures begin, and the family of its language model where `text_config` does not say.
 """
 
+OWN_HEADS = ("llama4",)
+"""Those whose head is the language model's own: tied if `text_config` says so, whatever the whole says."""
 
 ENCODERS = {
     "clip": ("CLIP", "clip_vision_model", "clip_text_model"),
@@ -97,6 +131,8 @@ def _language_model(name: str, data: dict[str, Any]) -> Architecture:
     text = data.get("text_config")
     if text is not None and not isinstance(text, dict):
         raise SpecError(f"{name}: text_config: {shown(text)} is not a mapping", ("text_config",))
+    if not text and not {"hidden_size", "num_hidden_layers"} & data.keys():
+        raise SpecError(f"{name}: text_config is missing: give the fields of its language model", ("text_config",))
     own = {"architectures", "audio_config", "model_type", "text_config", "vision_config"}
     inner = {field: value for field, value in data.items() if field not in own} if text is None else dict(text)
     kind = inner.get("model_type", usual)
@@ -107,8 +143,12 @@ def _language_model(name: str, data: dict[str, Any]) -> Architecture:
         )
     family = FAMILIES[kind]
     inner["architectures"] = [(family.headed if _headed(name, start, data) else family.headless)[0]]
-    for field in {"tie_word_embeddings", "_name_or_path"} & data.keys():
-        inner[field] = data[field]
+    if name not in OWN_HEADS and "tie_word_embeddings" in data:
+        inner["tie_word_embeddings"] = data["tie_word_embeddings"]
+    if "_name_or_path" in data:
+        inner["_name_or_path"] = data["_name_or_path"]
+    if name == "paligemma":  # whose prefix sees all of itself, whatever is said
+        inner.pop("use_bidirectional_attention", None)
     said = f" It is the language model of a configuration of model_type {name}; the encoder of images is left out."
     try:
         return family.read(inner, said)

@@ -85,7 +85,7 @@ class Family:
     fixed: fields that would change the cost, and the values at which they do not. idle: those that never do.
     aliases: other names of its fields: of one line in FIELDS, or as "name=field".
     ends: for each name in `architectures`, what that ends in; the first is what a configuration without one is.
-    nested: a field whose value is a mapping, the fields in which are called "field.name".
+    nested: fields whose values are mappings, the fields in which are called "field.name".
     note: a sentence for the notes of every model of the family.
     """
 
@@ -176,14 +176,16 @@ class Family:
             raise SpecError(f"{self.model_type} config, as a model: {error}") from None
 
     def _flat(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The configuration with the fields of a nested mapping among its own."""
-        if not self.nested or self.nested not in data:
-            return data
-        inner = data[self.nested]
-        if not isinstance(inner, dict):
-            raise SpecError(f"{self.nested}: {shown(inner)} is not a mapping", (self.nested,))
-        outer = {name: value for name, value in data.items() if name != self.nested}
-        return outer | {f"{self.nested}.{name}": value for name, value in inner.items()}
+        """The configuration with the fields of nested mappings among its own."""
+        flat: dict[str, Any] = {}
+        for name, value in data.items():
+            if name not in self.nested.split():
+                flat[name] = value
+            elif isinstance(value, dict):
+                flat |= {f"{name}.{inner}": inside for inner, inside in value.items()}
+            elif value is not None:
+                raise SpecError(f"{name}: {shown(value)} is not a mapping", (name,))
+        return flat
 
     def _renamed(self, data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The configuration by the family's own names, and the other names of fields given twice."""
@@ -223,15 +225,15 @@ class Family:
         known = [*self.fields, *fixed, *self.other_names]
         unknown: set[str] = set()
         for name, value in others.items():
-            inner = name.removeprefix(f"{self.nested}.") if self.nested else name
-            path = (name,) if inner == name else (self.nested, inner)
+            outer, _, inner = name.partition(".")
+            path = (outer, inner) if outer in self.nested.split() else (name,)
             if name in fixed:
                 if not any(_same(value, one) for one in fixed[name]):
                     only = " or ".join(map(shown, fixed[name]))
                     raise SpecError(
                         f"{name}={shown(value)} changes the cost in a way that is not understood: only {only} is", path
                     )
-            elif inner not in idle:
+            elif name not in idle and path[-1] not in idle:
                 silent = value is None or value in (0, "", [], {})
                 near = get_close_matches(name, known, n=2, cutoff=NEAR if silent else 0.75)
                 if near or not silent:

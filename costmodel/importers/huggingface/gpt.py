@@ -36,6 +36,27 @@ GPT_J = Family(
     idle="rotary",
 )
 
+CODEGEN = Family(
+    model_type="codegen",
+    source="CodeGen (Nijkamp et al. 2022): GPT-J with one projection for query, key and value",
+    like=GPT_J,
+    ends=architectures("CodeGenForCausalLM", "CodeGenModel"),
+    sets={"fused_qkv": True},
+    aliases=GPT2.aliases,
+)
+
+GPT_BIGCODE = Family(
+    model_type="gpt_bigcode",
+    source="SantaCoder and StarCoder (Ben Allal et al. 2023; Li et al. 2023): GPT-2 with one key and value head",
+    like=GPT2,
+    ends=architectures("GPTBigCodeForCausalLM GPTBigCodeLMHeadModel", "GPTBigCodeModel"),
+    fields={"activation_function": "gelu_pytorch_tanh", "multi_query": True},
+    means={"multi_query": {True: {"kv_heads": 1}, False: {}}},
+    aliases=GPT2.aliases,
+    idle="attention_softmax_in_fp32 inference_runner max_batch_size max_sequence_length num_key_value_heads "
+    "pad_key_length pre_allocate_kv_cache scale_attention_softmax_in_fp32 validate_runner_input",
+)
+
 
 def neo_windows(config: Config, made: dict[str, Any]) -> None:
     """Which layers see the window: pairs of a cycle and its times, or a word for each layer."""
@@ -110,6 +131,26 @@ OPT = Family(
     },
     sets={"fused_qkv": False},
     rules={"ends": opt_ends},
+    fixed={"layerdrop": (0,)},
+)
+
+
+def xglm_embeddings(config: Config, made: dict[str, Any]) -> None:
+    """Embeddings may be times √width; the constants of positions have two rows more than the context."""
+    made["embedding_scale"] = made["width"] ** 0.5 if config["scale_embedding"] else None
+    made["position_rows"] = made["context"] + 2
+
+
+XGLM = Family(
+    model_type="xglm",
+    source="XGLM (Lin et al. 2022): GPT in thirty languages, its positions sinusoids",
+    ends={"XGLMForCausalLM": "tokens", "XGLMModel": ""},
+    fields={"vocab_size": 256008, "max_position_embeddings": 2048, "d_model": 1024, "ffn_dim": 4096, "num_layers": 24}
+    | {"attention_heads": 16, "activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.1}
+    | {"activation_dropout": 0.0, "scale_embedding": True, "tie_word_embeddings": True},
+    sets={"fused_qkv": False, "position_table": "constant"},
+    rules={"embeddings": xglm_embeddings},
+    aliases="num_attention_heads num_hidden_layers hidden_size",
     fixed={"layerdrop": (0,)},
 )
 

@@ -19,6 +19,7 @@ from costmodel.importers.huggingface.rules import (
     rotary_whole,
     routed_layers,
 )
+from costmodel.symbolic.sizes import LARGEST_SIZE
 
 STEPS = (
     "mamba_dt_init_floor mamba_dt_limit mamba_dt_max mamba_dt_min norm_before_gate rescale_prenorm_residual "
@@ -96,7 +97,7 @@ MAMBA2 = Family(
     | {"hidden_act": "silu", "chunk_size": 256, "tie_word_embeddings": False},
     means={
         "num_heads": Meaning("size"),
-        "head_dim": "state_space.head_size",
+        "head_dim": Meaning("size", "state_space.head_size"),
         "use_bias": "state_space.bias",
         "hidden_act": "state_space.activation",
     },
@@ -214,6 +215,8 @@ def nemotron_blocks(config: Config, made: dict[str, Any]) -> None:
                 ("hybrid_override_pattern",),
             )
         types = [BLOCKS[letter] for letter in letters]
+    if types == []:
+        raise SpecError("layers_block_type names no layer: give the kind of each", ("layers_block_type",))
     types = [LAYER_TYPES.get(kind, kind) for kind in types or BLOCKS.values()]
     for number, kind in enumerate(types):
         if kind not in BLOCKS.values():
@@ -344,6 +347,11 @@ def lfm2_sizes(config: Config, made: dict[str, Any]) -> None:
         hidden = int(2 * made["mlp_width"] / 3)
         if (factor := config["block_ffn_dim_multiplier"]) is not None:
             multiple = config["block_multiple_of"]
+            if factor * hidden > LARGEST_SIZE:
+                raise SpecError(
+                    f"block_ffn_dim_multiplier {factor:g} makes an MLP of more than {LARGEST_SIZE:,} features",
+                    ("block_ffn_dim_multiplier",),
+                )
             hidden = -(-int(factor * hidden) // multiple) * multiple
         made["mlp_width"] = hidden
 
@@ -368,6 +376,32 @@ LFM2 = Family(
 )
 
 
+def lfm2_experts(config: Config, made: dict[str, Any]) -> None:
+    """Layers that attend; experts after the first dense ones, whose choice a constant of each may sway."""
+    types = layer_types(config, "layer_types", made["layers"], ("conv", "full_attention"))
+    mixed(made, "short_convolution", [kind == "conv" for kind in types])
+    dense = config["num_dense_layers"]
+    made["experts.choice_bias"] = config["use_expert_bias"]
+    pattern(made, lambda n: n >= dense)
+
+
+LFM2_MOE = Family(
+    model_type="lfm2_moe",
+    source="LFM2 with experts (Liquid AI 2025): experts after two dense layers, weighed by sigmoids",
+    like=LFM2,
+    ends={"Lfm2MoeForCausalLM": "tokens", "Lfm2MoeModel": ""},
+    fields=sizes(65536, 2048, 7168, 32, 32, num_key_value_heads=8, moe_intermediate_size=1792, num_dense_layers=2)
+    | {"num_experts_per_tok": 4, "num_experts": 32, "use_expert_bias": True, "routed_scaling_factor": 1.0}
+    | {"norm_topk_prob": True, "layer_types": []},
+    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
+    without="block_multiple_of block_ffn_dim_multiplier block_auto_adjust_ff_dim full_attn_idxs",
+    sets={"experts.weights": "sigmoid"},
+    rules={"layers": lfm2_experts},
+    aliases="tie_embedding=tie_word_embeddings",
+    idle=BALANCE,
+)
+
+
 def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
     """Three of four layers by the gated delta rule, if nothing else is said; experts as in Qwen 3."""
     layers = made["layers"]
@@ -379,6 +413,18 @@ def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
     if made["experts.count"]:
         routed_layers(config, made)
     else:
+        forget_experts(made)
+
+
+def qwen3_5_layers(config: Config, made: dict[str, Any]) -> None:
+    """All layers but every n-th by the gated delta rule, if nothing else is said."""
+    layers, every = made["layers"], config["full_attention_interval"]
+    if config["layer_types"] is None:
+        mixed(made, "gated_delta", each(layers, lambda n: (n + 1) % every != 0))
+    else:
+        types = layer_types(config, "layer_types", layers, ("linear_attention", "full_attention"))
+        mixed(made, "gated_delta", [kind == "linear_attention" for kind in types])
+    if "experts.count" not in made:
         forget_experts(made)
 
 
@@ -398,4 +444,31 @@ QWEN3_NEXT = Family(
     rules={"windows": None, "experts": qwen3_next_layers},
     idle="full_attention_interval",
     note="Its norms add 1 to their weights, for which the package makes another vector.",
+)
+QWEN3_5 = Family(
+    model_type="qwen3_5_text",
+    source="the language model of Qwen 3.5 (Qwen Team 2026): Qwen3-Next with an MLP in place of experts",
+    like=QWEN3_NEXT,
+    ends={"Qwen3_5ForCausalLM": "tokens", "Qwen3_5ForConditionalGeneration": "tokens", "Qwen3_5TextModel": ""}
+    | {"Qwen3_5TextForSequenceClassification": "classes last"},
+    fields=sizes(248320, 4096, 12288, 32, 16, num_key_value_heads=4, max_position_embeddings=32768)
+    | {"full_attention_interval": 4},
+    without="num_experts moe_intermediate_size shared_expert_intermediate_size num_experts_per_tok norm_topk_prob "
+    "decoder_sparse_step mlp_only_layers",
+    rules={"experts": qwen3_5_layers},
+    idle="mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype attn_output_gate mlp_only_layers",
+)
+QWEN3_5_MOE = Family(
+    model_type="qwen3_5_moe_text",
+    source="the language model of Qwen 3.5 with experts (Qwen Team 2026): Qwen3-Next with experts in every layer",
+    like=QWEN3_NEXT,
+    ends={"Qwen3_5MoeForCausalLM": "tokens", "Qwen3_5MoeForConditionalGeneration": "tokens", "Qwen3_5MoeTextModel": ""},
+    fields=sizes(248320, 2048, 5632, 40, 16, num_key_value_heads=2, max_position_embeddings=32768)
+    | {"num_experts_per_tok": 8, "num_experts": 256, "full_attention_interval": 4},
+    means={"num_experts": "experts.count"},
+    without="norm_topk_prob decoder_sparse_step mlp_only_layers intermediate_size",
+    rules={"experts": qwen3_5_layers},
+    idle="mtp_num_hidden_layers mtp_use_dedicated_embeddings mamba_ssm_dtype attn_output_gate intermediate_size "
+    "mlp_only_layers",
+    fixed={"norm_topk_prob": (True,), "decoder_sparse_step": (1,)},
 )

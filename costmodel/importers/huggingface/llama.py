@@ -13,7 +13,9 @@ from costmodel.importers.huggingface.rules import (
     cycle,
     each,
     enough,
+    head_size,
     heads,
+    heads_fill_width,
     rotary,
     rotary_whole,
     sliding,
@@ -54,6 +56,32 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
     made["head.logit_scale"] = 1 / config["logits_scaling"]
 
 
+INTERNLM3 = Family(
+    model_type="internlm3",
+    source="InternLM 3 (Cai et al. 2024): LLaMA by another name",
+    like=LLAMA,
+    ends=LLAMA.ends,
+    fields=sizes(128512, 4096, 10240, 48, 32, num_key_value_heads=2, head_dim=128, max_position_embeddings=32768),
+    aliases="qkv_bias=attention_bias bias=mlp_bias",
+)
+IQUESTCODER = Family(
+    model_type="iquestcoder",
+    source="IQuest-Coder (IQuest 2025): LLaMA by another name",
+    like=LLAMA,
+    ends=LLAMA.ends,
+    fields=sizes(76800, 5120, 27648, 80, 40, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072),
+)
+HELIUM = Family(
+    model_type="helium",
+    source="Helium (Kyutai 2025): LLaMA without a bias after attention",
+    like=LLAMA,
+    ends=architectures("HeliumForCausalLM", "HeliumModel"),
+    fields=sizes(48000, 2560, 7040, 24, 20, num_key_value_heads=20, head_dim=128, max_position_embeddings=4096),
+    means={"attention_bias": "qkv_bias"},
+    rules={"whole": heads_fill_width},
+)
+
+
 GRANITE = Family(
     model_type="granite",
     source="Granite 3 (Granite Team, IBM 2024): LLaMA with four constant factors",
@@ -62,6 +90,36 @@ GRANITE = Family(
     fields=dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), 1.0)
     | {"logits_scaling": 1.0},
     rules={"logits": granite_logits},
+)
+
+
+def post_norms(config: Config, made: dict[str, Any]) -> None:
+    """Norms of what sublayers make, too, if it says so."""
+    granite_logits(config, made)
+    made["norm_placement"] = "both" if config["use_post_norm"] else "pre"
+    if made["score_scale"] == head_size(made) ** -0.5:  # as files say that were saved again
+        made["score_scale"] = None
+
+
+HYPERCLOVAX = Family(
+    model_type="hyperclovax",
+    source="HyperCLOVA X (NAVER Cloud 2025): Granite with norms of what sublayers make",
+    like=GRANITE,
+    ends=architectures("HyperCLOVAXForCausalLM", "HyperCLOVAXModel"),
+    fields={"use_post_norm": True, "attention_multiplier": None},
+    rules={"logits": post_norms},
+)
+GRANITE_SWA = Family(
+    model_type="granite_swa",
+    source="Granite with windows (IBM 2026): attention sinks; three of four layers see a window",
+    like=GRANITE,
+    ends={"GraniteSWAForCausalLM": "tokens", "GraniteSWAModel": ""},
+    fields=sizes(100352, 2560, 8192, 24, 20, num_key_value_heads=4, max_position_embeddings=8192)
+    | {"sliding_window": 128, "layer_types": None, "tie_word_embeddings": True},
+    means={"sliding_window": Meaning("integer?")},
+    sets={"sinks": True},
+    rules={"windows": windows(lambda config, n: n % 4 != 0)},
+    idle="layer_rope_theta",
 )
 
 MISTRAL = Family(
@@ -80,6 +138,24 @@ MINISTRAL3 = Family(
     fields=sizes(131072, 4096, 14336, 34, 32, head_dim=128, max_position_embeddings=262144, sliding_window=None),
     rules={"rotary": rotary_whole},
     note="The factor of queries at late positions is left out.",
+)
+MINISTRAL = Family(
+    model_type="ministral",
+    source="Ministral 8B (Mistral AI 2024): all layers see a window, or those that are named",
+    like=WINDOWED,
+    ends=architectures("MinistralForCausalLM", "MinistralModel"),
+    fields=sizes(32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072)
+    | {"sliding_window": 4096},
+    rules={"windows": windows(lambda config, n: True)},
+)
+CWM = Family(
+    model_type="cwm",
+    source="Code World Model (Meta FAIR 2025): three of four layers see a window",
+    like=WINDOWED,
+    ends={"CwmForCausalLM": "tokens", "CwmModel": ""},
+    fields=sizes(128256, 6144, 21504, 64, 48, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
+    | {"sliding_window": 8192, "mlp_bias": False},
+    rules={"windows": windows(lambda config, n: n % 4 != 0)},
 )
 
 HUNYUAN = Family(
@@ -227,6 +303,18 @@ def gemma1_activation(config: Config, made: dict[str, Any]) -> None:
         made["activation"] = "gelu_tanh"
 
 
+def bidirectional(config: Config, made: dict[str, Any]) -> None:
+    """Each token sees those after it too, if it says so."""
+    made["causal"] = not config["use_bidirectional_attention"]
+
+
+def bidirectional_windows(config: Config, made: dict[str, Any]) -> None:
+    """The same, where a window is half before a token and half after it."""
+    windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)(config, made)
+    if config["use_bidirectional_attention"] and "window.size" in made:
+        made["window.size"] = made["window.size"] // 2 + 1
+
+
 def query_scale(config: Config, made: dict[str, Any]) -> None:
     """Scores are scaled by a number's root."""
     made["score_scale"] = config["query_pre_attn_scalar"] ** -0.5
@@ -239,9 +327,14 @@ GEMMA = Family(
     ends=architectures("GemmaForCausalLM", "GemmaModel"),
     fields=sizes(256000, 3072, 24576, 28, 16, num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": None, "attention_bias": False}
-    | {"tie_word_embeddings": True},
-    rules={"windows": None, "activation": gemma1_activation, "embedding": gemma_embedding},
-    fixed={"use_bidirectional_attention": (None, False)},
+    | {"tie_word_embeddings": True, "use_bidirectional_attention": None},
+    rules={
+        "windows": None,
+        "activation": gemma1_activation,
+        "embedding": gemma_embedding,
+        "bidirectional": bidirectional,
+    },
+    idle="num_image_tokens",
 )
 GEMMA2 = Family(
     model_type="gemma2",
@@ -259,6 +352,13 @@ GEMMA2 = Family(
     },
     idle="cache_implementation sliding_window_size",
 )
+VAULTGEMMA = Family(
+    model_type="vaultgemma",
+    source="VaultGemma (Sinha et al. 2025): Gemma 2 with norms before sublayers alone",
+    like=GEMMA2,
+    ends={"VaultGemmaForCausalLM": "tokens", "VaultGemmaModel": ""},
+    sets={"norm_placement": "pre"},
+)
 GEMMA3 = Family(
     model_type="gemma3_text",
     source="Gemma 3, its text model (Gemma Team 2025): query and key norms, five of six layers see a window",
@@ -267,7 +367,7 @@ GEMMA3 = Family(
     fields={"vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None}
     | {"attn_logit_softcapping": None, "sliding_window_pattern": 6},
     sets={"query_key_norm": "head"},
-    rules={"windows": windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)},
+    rules={"windows": bidirectional_windows},
     aliases="_sliding_window_pattern",
     idle="rope_local_base_freq",
 )

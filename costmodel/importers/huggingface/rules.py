@@ -34,6 +34,12 @@ def heads(config: Config, made: dict[str, Any]) -> None:
         made["kv_heads"] = None
 
 
+def heads_fill_width(config: Config, made: dict[str, Any]) -> None:
+    """Raise SpecError for a head size that is not width / heads."""
+    if made["head_size"] is not None:
+        raise SpecError(f"head_dim {config['head_dim']} is not hidden_size / heads", ("head_dim",))
+
+
 def head_size(made: dict[str, Any]) -> int:
     """Features of a head."""
     return made.get("head_size") or made["width"] // made["heads"]

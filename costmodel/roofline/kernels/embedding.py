@@ -29,8 +29,14 @@ def learned_positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     yield s.weights["weight"], total
 
 
+def nothing_trained(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """No gradient."""
+    yield from ()
+
+
 kernel("embedding", embedding, embedding_gradients)
 kernel("learned_positions", learned_positions, learned_positions_gradients)
+kernel("stored_positions", learned_positions, nothing_trained)
 
 
 def prepend(t: Tape, s: KernelCall) -> Ref:

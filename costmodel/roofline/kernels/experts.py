@@ -126,7 +126,8 @@ def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
 def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
     """The scores of the chosen of the best groups, whose places are kept as bools."""
     kind, (*rows, n) = s.kind, s.x.shape
-    judged = t.add(s.x, s.buffers["bias"]) if kind.biased else t.copy(s.x)
+    constants = s.weights if kind.stored else s.buffers
+    judged = t.add(s.x, constants["bias"]) if kind.biased else t.copy(s.x)
     best, _ = _largest(t, t.reshape(t.copy(judged), *rows, kind.groups, n // kind.groups), kind.best)
     merit = best[0]
     for more in best[1:]:
