@@ -54,6 +54,26 @@ def test_every_total_of_a_prediction_can_be_asked_for() -> None:
     assert cm.solve(p.model, "active_params", p.active_params, for_="layers").answer == 2
 
 
+def test_an_image_is_as_high_and_as_wide_as_asked() -> None:
+    explained = predict("resnet18", batch=2, image=(64, 96)).explain("flops.forward")
+    assert {d.symbol: d.value for d in explained.letters} == {"B": 2, "H": 64, "W": 96}
+
+
+def test_a_formula_of_small_sizes_says_so() -> None:
+    """Heads of one token are split by a view, of several by a copy."""
+    notes = {seq: predict(MODEL, batch=1, seq=seq).explain("traffic.forward").note for seq in (1, 2)}
+    assert "as small as here" in notes[1]
+    assert notes[2] == ""
+
+
+@pytest.mark.parametrize("quantity", ["params", "memory.peak"])
+def test_lines_broken_to_fit_the_page_are_the_formula(quantity: str) -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain(quantity)
+    text, formula = ("".join(str(one).split()) for one in (explained, explained.formula))
+    assert f"{quantity}={formula}" in text
+    assert f"={explained.numbers}=".replace(" ", "") in text
+
+
 def test_notebooks_get_latex() -> None:
     explained = predict(MODEL, batch=2, seq=8).explain("memory.activations")
     assert explained._repr_latex_().startswith(r"$\displaystyle")

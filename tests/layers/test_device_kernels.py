@@ -31,7 +31,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=[f"{n}-{len(s)}-{i}" for i, (n, s) in enumerate(MODELS)])
 def test_kernels_do_the_work_of_the_layer(name: str, settings: dict[str, Any]) -> None:
-    check_kernels(cm.predict(name, batch=3, **settings))
+    check_kernels(cm.predict(name, batch=3, **settings).run)
 
 
 def small(*blocks: Any, **settings: Any) -> cm.Prediction:
@@ -67,6 +67,26 @@ def test_grouped_weight_gradients_are_worked_out_once() -> None:
     assert forward.sizes == (8, 2 * 16, 1, 9)
     assert weight.flops == forward.flops == p.flops.forward
     assert p.flops.backward == 8 * forward.flops  # as PyTorch's counter has it
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_is_a_convolutions_gradient(groups: int) -> None:
+    """The same window from 4 channels of 8 × 8 to 6 of 4 × 4, and back (Dumoulin & Visin 2016, §4)."""
+    fields = {"kernel": 2, "stride": 2, "groups": groups, "bias": False}
+    there, back = (
+        cm.predict(cm.CNN(input=image, blocks=["batchnorm", {kind: {**fields, "channels": to}}]), batch=3, loss=None)
+        for kind, image, to in (("conv", (4, 8, 8), 6), ("conv_transpose", (6, 4, 4), 4))
+    )
+    forward, gradient = (_products_of_the_last(p) for p in (there, back))
+    assert forward == tuple(reversed(gradient))
+
+
+def _products_of_the_last(prediction: cm.Prediction) -> tuple[object, object]:
+    """The implicit products of the output and of the input's gradient."""
+    call = list(prediction.run.root.calls())[-1]
+    (forward,) = call.kind.forward_kernels(call)
+    gradient, _ = call.kind.backward_kernels(call)
+    return forward.sizes, gradient.sizes
 
 
 def test_types_decide_the_bytes() -> None:
