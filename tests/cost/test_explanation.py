@@ -74,6 +74,12 @@ def test_lines_broken_to_fit_the_page_are_the_formula(quantity: str) -> None:
     assert f"={explained.numbers}=".replace(" ", "") in text
 
 
+def test_a_maximum_that_fits_a_line_stays_on_it() -> None:
+    explained = predict(MLP(sizes=[2, 2]), batch=2).explain("memory.temporaries")
+    assert str(explained.formula).startswith("Max(")
+    assert str(explained).splitlines()[0] == f"memory.temporaries = {explained.formula}"
+
+
 def test_notebooks_get_latex() -> None:
     explained = predict(MODEL, batch=2, seq=8).explain("memory.activations")
     assert explained._repr_latex_().startswith(r"$\displaystyle")
