@@ -59,6 +59,11 @@ def test_an_image_is_as_high_and_as_wide_as_asked() -> None:
     assert {d.symbol: d.value for d in explained.letters} == {"B": 2, "H": 64, "W": 96}
 
 
+def test_a_target_has_a_length_of_its_own() -> None:
+    explained = predict("t5-small", batch=2, seq=8, target_seq=4).explain("flops.forward")
+    assert {"T": 8, "T_t": 4}.items() <= {d.symbol: d.value for d in explained.letters}.items()
+
+
 def test_a_formula_of_small_sizes_says_so() -> None:
     """Heads of one token are split by a view, of several by a copy."""
     notes = {seq: predict(MODEL, batch=1, seq=seq).explain("traffic.forward").note for seq in (1, 2)}
@@ -72,6 +77,13 @@ def test_lines_broken_to_fit_the_page_are_the_formula(quantity: str) -> None:
     text, formula = ("".join(str(one).split()) for one in (explained, explained.formula))
     assert f"{quantity}={formula}" in text
     assert f"={explained.numbers}=".replace(" ", "") in text
+
+
+def test_each_alternative_of_a_long_maximum_begins_a_line() -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain("memory.peak")
+    begun = [line.strip() for line in str(explained).splitlines()]
+    for alternative in map(str, explained.formula.args):
+        assert any(line.startswith(alternative[:20]) for line in begun)
 
 
 def test_a_maximum_that_fits_a_line_stays_on_it() -> None:

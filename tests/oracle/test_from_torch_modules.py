@@ -280,6 +280,16 @@ def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:
     assert (memory.inputs, memory.buffers) == (x.numel(), 16 * 4)
 
 
+@pytest.mark.parametrize("batch", [2, 5])
+def test_on_a_gpu_fixed_statistics_keep_room_for_those_of_a_batch(batch: int) -> None:
+    """Of each channel two (batch_norm_cuda makes save_mean and save_invstd whether it trains or not)."""
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Conv2d(3, 7, 1), nn.BatchNorm2d(7).eval())
+    model = cm.from_torch(module, meta(batch, 3, 4, 4), dynamic={})
+    gpu, cpu = (cm.predict(model, device=device).memory.activations for device in ("gpu", "cpu"))
+    assert gpu - cpu == 2 * 7 * 4
+
+
 def test_a_recurrent_network_at_another_batch() -> None:
     module = Translator().to("meta").train()
     model = cm.from_torch(module, (whole(3, 7), whole(3, 5)))

@@ -638,6 +638,11 @@ def test_kernels_do_the_work_of_the_layer(name: str, data: st.DataObject, traini
     case, run = draw_case(data, name, "gpu"), Run(training=training, device="gpu")
     case.kind(*(one.on_paper(run) for one in case.inputs))  # type: ignore[arg-type]
     check_kernels(run)
+    for call in run.root.calls():
+        for k in (*call.kind.forward_kernels(call), *(call.kind.backward_kernels(call) if training else ())):
+            if k.sort == "product" and k.sizes is not None:
+                outer, m, n, terms = k.sizes
+                assert k.read + k.written >= k.launches * 4 * outer * (m * terms + terms * n + m * n), k
 
 
 @pytest.mark.parametrize("name", SHAPE_ONLY)

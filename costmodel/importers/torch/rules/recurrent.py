@@ -110,7 +110,7 @@ def cell(op: OpCall) -> Tensor | list[Tensor]:
 
 @rule("gru_cell")
 def gru_cell(op: OpCall) -> Tensor:
-    """A sequence of one step, whose result is in the order of the state before it: that less the new one comes first."""
+    """A sequence of one step; its result is in the order of the state before, which the new one is taken from."""
     x, h = op.tensor("input"), op.tensor("hx")
     names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
     tied = {name: op.weight(given) for name, given in names.items() if op.has(given)}
