@@ -54,6 +54,15 @@ def test_every_total_of_a_prediction_can_be_asked_for() -> None:
     assert cm.solve(p.model, "active_params", p.active_params, for_="layers").answer == 2
 
 
+def test_what_grows_with_the_batch_says_what_it_takes_for_granted() -> None:
+    """Experts are taken for evenly loaded, which decides nothing about weights."""
+    p = predict("mixtral-8x7b", batch=2, seq=8)
+    said = {quantity: len(p.explain(quantity).assumptions) for quantity in ("params", "memory.weights")}
+    assert set(said.values()) == {0}
+    for quantity in ("flops.forward", "pointwise_flops.total", "memory.activations"):
+        assert "experts" in " ".join(p.explain(quantity).assumptions)
+
+
 def test_an_image_is_as_high_and_as_wide_as_asked() -> None:
     explained = predict("resnet18", batch=2, image=(64, 96)).explain("flops.forward")
     assert {d.symbol: d.value for d in explained.letters} == {"B": 2, "H": 64, "W": 96}

@@ -164,6 +164,10 @@ class TestDrawn:
         areas = axes.collections[0].get_paths()[0].vertices
         assert len(areas) < 50_000
 
+    def test_a_picture_is_light_unless_asked_otherwise(self) -> None:
+        asked, light, dark = (timeline().plot(**how).get_facecolor() for how in ({}, {"dark": False}, {"dark": True}))
+        assert asked == light != dark
+
     def test_the_picture_says_its_question_and_what_is_largest(self) -> None:
         figure = predict("gpt2-small", batch=8, seq=512, precision="bf16").timeline.plot(dark=True)
         (axes,) = figure.axes

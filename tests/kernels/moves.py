@@ -136,7 +136,7 @@ class Concat(Kernel):
 
 
 class Part(Kernel):
-    """A slice, an expansion of all or of a slice, or windows of the last axis that may overlap."""
+    """A slice, an expansion of an axis, or windows of the last axis that may overlap."""
 
     def case(self, draw: Draw) -> Case:
         rows, n = draw(sizes), draw(st.integers(1, 8))
@@ -147,7 +147,6 @@ class Part(Kernel):
                     ((rows, size), (n, 1)),
                     ((rows, -(-n // step)), (n, step)),
                     ((times, rows, n), (0, n, 1)),
-                    ((times, rows, size), (0, n, 1)),
                     ((rows, (n - size) // step + 1, size), (n, step, 1)),
                 ]
             )

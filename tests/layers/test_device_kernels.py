@@ -12,6 +12,7 @@ from costmodel.graph.run import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
 from costmodel.layers.recurrent import Lstm
+from costmodel.layers.scan import SelectiveScan
 from tests.layers.device_kernels import check_kernels
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -101,6 +102,14 @@ def _convolution(prediction: cm.Prediction) -> list[Kernel]:
     return list(call.kind.forward_kernels(call))
 
 
+def test_only_products_with_weights_unpack_them() -> None:
+    p = cm.predict("gpt2-small", seq=8, mode="inference", precision="int8")
+    calls = [call for call in p.run.root.calls() if call.kind.kind in ("linear", "matmul")]
+    found = {(call.kind.kind, k.stored) for call in calls for k in call.kind.forward_kernels(call) if k.sizes}
+    assert ("linear", "int8") in found
+    assert ("matmul", "int8") not in found
+
+
 def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
     model = cm.CNN(input=(8, 4, 4), blocks=["relu", Dropout(0.5), {"conv": {"channels": 2, "kernel": 1}}])
     train, infer = (cm.predict(model, batch=2, loss=None, mode=mode) for mode in ("train", "inference"))
@@ -138,6 +147,16 @@ def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
     call: Any = run.root.entries[-1]
     through = [k for k in call.kind.backward_kernels(call) if k.sort == "pointwise"]
     assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
+
+
+@pytest.mark.parametrize("tokens", [3, 6])
+def test_a_scan_launches_for_each_token(tokens: int) -> None:
+    """A product, a sum and a product with c, however many samples, channels and states there are."""
+    run = Run(training=False, device="gpu")
+    a, u = (run.tensor((2, 5, tokens, 4), "activation", origin="input") for _ in range(2))
+    run.record(SelectiveScan(), [a, u, run.tensor((2, tokens, 4), "activation", origin="input")], None, None)
+    call: Any = run.root.entries[-1]
+    assert sum(k.launches for k in call.kind.forward_kernels(call)) == 3 * tokens
 
 
 def test_a_kind_that_forgets_its_kernels_is_refused() -> None:

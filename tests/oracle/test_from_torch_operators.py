@@ -116,6 +116,7 @@ SEQUENCES: dict[str, Operator | tuple[Operator, Callable[[], nn.Module]]] = {
     "scatter": lambda x: torch.zeros_like(x).scatter(-1, x.topk(2)[1], 1.0) * x,
     "selu": F.selu,
     "set a row": first_row_set,
+    "scatter_reduce": lambda x: x.scatter_reduce(-1, x.topk(3)[1], x[..., :3] * 2, "prod"),
     "softmax along": lambda x: x.softmax(1),
     "soft sign": F.softsign,
     "sort": lambda x: x.sort()[0],

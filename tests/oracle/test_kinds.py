@@ -186,8 +186,10 @@ def delta_scan(draw: st.DrawFn, device: Device) -> Case:
     shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
     orders = [draw(st.sampled_from([(0, 1, 2, 3, 4), (0, 2, 3, 1, 4)])) for _ in range(4)]
     orders = [(0, 1, 2, 4, 3), *orders, (0, 1, 2, 3, 4)]
-    needed = draw(st.booleans())  # by all or none: they are made of the same tokens
-    inputs = [single.Given(*pair, requires_grad=needed) for pair in zip(shapes, orders, strict=True)]
+    keys, values, queries, decays = (draw(st.booleans()) for _ in range(4))
+    within = keys or decays  # a chunk's own products are of both
+    needed = (within or values, within, queries, within or queries, within, decays)
+    inputs = [single.Given(*each) for each in zip(shapes, orders, ["activation"] * 6, needed, strict=True)]
 
     def call(u: Tensor, w: Tensor, q: Tensor, m: Tensor, key: Tensor, a: Tensor) -> Tensor:
         """The state after the last chunk keeps nothing: the package drops it."""
