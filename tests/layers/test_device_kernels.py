@@ -105,15 +105,16 @@ def _convolution(prediction: cm.Prediction) -> list[Kernel]:
 def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> None:
     """As QLoRA has it (bitsandbytes.functional): a kernel writes the weight in bf16, a product reads it."""
     p = cm.predict("gpt2-small", batch=2, seq=16, precision="nf4", lora={"rank": 4, "targets": ["qkv"]})
-    for call in p.run.root.calls():
-        if call.kind.kind == "linear" and call.stored["weight"].dtype == "nf4":
-            kernels = [*call.kind.forward_kernels(call), *call.kind.backward_kernels(call)]
-            products = [k for k in kernels if k.sizes is not None]
-            assert len(products) == 2
-            for k in products:
-                outer, m, n, terms = k.sizes or ()
-                assert k.read >= 2 * outer * (m * terms + terms * n)
-                assert k.written == 2 * outer * m * n
+    (call,) = [call for call in p.run.root.calls() if call.name == "block.mlp.up"]
+    products = [
+        k
+        for k in (*call.kind.forward_kernels(call), *call.kind.backward_kernels(call))
+        if k.sizes is not None and call.stored["weight"].dtype == p.run.precision.quantised
+    ]
+    assert [k.sizes for k in products] == [(1, 32, 3072, 768), (1, 32, 768, 3072)]
+    for k in products:
+        assert k.read >= 2 * (32 * k.sizes.k + 768 * 3072)
+        assert k.written == 2 * 32 * k.sizes.n
 
 
 def test_only_products_with_weights_unpack_them() -> None:
