@@ -175,6 +175,25 @@ class TestDrawn:
         assert "largest: " in axes.get_legend().get_title().get_text()
 
     @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"attention": "flash"}, "attention flash"),
+            ({"checkpoint": ("attention", "mlp")}, "checkpoint attention+mlp"),
+        ],
+    )
+    def test_a_title_names_what_is_not_at_its_default(self, settings: dict[str, Any], said: str) -> None:
+        (axes,) = timeline(**settings).plot().axes
+        assert said in axes.get_title(loc="left").split(", ")
+
+    def test_parts_are_drawn_to_the_second_level_unless_asked_otherwise(self) -> None:
+        p = predict(SMALL, batch=2)
+        drawn = [
+            [label.get_text() for axes in p.plot(**how).axes for label in axes.get_yticklabels()]
+            for how in ({}, {"depth": 2}, {"depth": 1})
+        ]
+        assert drawn[0] == drawn[1] != drawn[2]
+
+    @pytest.mark.parametrize(
         ("memory", "said"),
         [
             (None, ["8.57 GiB"]),

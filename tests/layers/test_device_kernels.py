@@ -174,6 +174,14 @@ def test_a_scan_launches_for_each_token(tokens: int) -> None:
     assert sum(k.launches for k in call.kind.forward_kernels(call)) == 3 * tokens
 
 
+def test_a_scan_begins_from_a_state_of_its_own_shape() -> None:
+    run = Run(training=False, device="gpu")
+    shapes = ((2, 5, 3, 4), (2, 5, 3, 4), (2, 3, 4), (2, 4, 5))
+    given = [run.tensor(shape, "activation", origin="input") for shape in shapes]
+    with pytest.raises(cm.CostModelError, match=r"first state \(batch, channels, n\)"):
+        run.record(SelectiveScan(keeps=True), given, None, None)
+
+
 def test_a_kind_that_forgets_its_kernels_is_refused() -> None:
     from costmodel.layers.base import Layer, layer
 
