@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import costmodel as cm
 from costmodel.importers.torch.rules import load_rules
+from tests.layers.device_kernels import check_kernels
 from tests.profiles import examples
 
 from .imports import found, measured
@@ -54,6 +55,7 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
     model = cm.from_torch(module, module.inputs, dynamic={})
     assert {name, MADE_OF.get(name)} & {step.op for step in model.program.steps}
     assert found(model) == measured(module, *module.inputs)
+    check_kernels(cm.predict(model).run)
     if then == "kept" and len(module.weights) == 1:
         beyond = beyond_the_tracker(model, module)
         assert beyond["forward"] <= 0  # Python has names for more than what is used again
