@@ -245,16 +245,8 @@ def _or_dash(show: Callable[[int], str], value: int) -> str:
 
 
 def is_free(row: Row) -> bool:
-    """Whether a layer computes, stores, keeps and moves nothing."""
-    return not (
-        row.params
-        or row.forward_flops
-        or row.backward_flops
-        or row.forward_pointwise_flops
-        or row.backward_pointwise_flops
-        or row.activation_bytes
-        or row.forward_bytes
-    )
+    """Whether a layer computes, stores, keeps and moves nothing; what computes forward moves what it computes."""
+    return not (row.params or row.backward_pointwise_flops or row.activation_bytes or row.forward_bytes)
 
 
 def by_scope(rows: list[Row]) -> list[Row]:

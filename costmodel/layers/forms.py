@@ -241,7 +241,7 @@ class AffineGrid(Moving):
     source = "Jaderberg et al. 2015, eq. 1 (torch.nn.functional.affine_grid); a product with places of a plain grid"
 
     shape: tuple[int, ...]
-    aligned: bool = False
+    aligned: bool
 
     def output(self, call: Call) -> Shape:
         """New memory."""

@@ -304,7 +304,8 @@ class Compared(InnerLoss):
         whole = self.reduction == "none"
         yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
         if not whole:
-            yield stream(call, self.reduction, "reduction", call.x.size, call.x.bytes, call.y.bytes)
+            rest = self.forward(call).pointwise - elements
+            yield stream(call, self.reduction, "reduction", rest, call.x.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel for each operand."""

@@ -451,7 +451,7 @@ def takes_settings(
         *first, _ = own.parameters.values()
         vars(verb)["__signature__"] = own.replace(parameters=[*first, *shown_settings, *fields_of_models])
         if verb.__doc__:  # python -OO leaves none
-            verb.__doc__ = "\n".join([cleandoc(verb.__doc__), "", "Settings:", *lines, ""])
+            verb.__doc__ = "\n".join([cleandoc(verb.__doc__), "", "Settings:", *lines])
         return verb
 
     return shown_by

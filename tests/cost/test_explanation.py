@@ -54,6 +54,53 @@ def test_every_total_of_a_prediction_can_be_asked_for() -> None:
     assert cm.solve(p.model, "active_params", p.active_params, for_="layers").answer == 2
 
 
+def test_what_grows_with_the_batch_says_what_it_takes_for_granted() -> None:
+    """Experts are taken for evenly loaded, which decides nothing about weights."""
+    p = predict("mixtral-8x7b", batch=2, seq=8)
+    said = {quantity: len(p.explain(quantity).assumptions) for quantity in ("params", "memory.weights")}
+    assert set(said.values()) == {0}
+    for quantity in ("flops.forward", "pointwise_flops.total", "memory.activations"):
+        assert "experts" in " ".join(p.explain(quantity).assumptions)
+
+
+def test_an_image_is_as_high_and_as_wide_as_asked() -> None:
+    explained = predict("resnet18", batch=2, image=(64, 96)).explain("flops.forward")
+    assert {d.symbol: d.value for d in explained.letters} == {"B": 2, "H": 64, "W": 96}
+
+
+def test_a_target_has_a_length_of_its_own() -> None:
+    explained = predict("t5-small", batch=2, seq=8, target_seq=4).explain("flops.forward")
+    assert {"T": 8, "T_t": 4}.items() <= {d.symbol: d.value for d in explained.letters}.items()
+
+
+def test_a_formula_of_small_sizes_says_so() -> None:
+    """Heads of one token are split by a view, of several by a copy."""
+    notes = {seq: predict(MODEL, batch=1, seq=seq).explain("traffic.forward").note for seq in (1, 2)}
+    assert "as small as here" in notes[1]
+    assert notes[2] == ""
+
+
+@pytest.mark.parametrize("quantity", ["params", "memory.peak"])
+def test_lines_broken_to_fit_the_page_are_the_formula(quantity: str) -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain(quantity)
+    text, formula = ("".join(str(one).split()) for one in (explained, explained.formula))
+    assert f"{quantity}={formula}" in text
+    assert f"={explained.numbers}=".replace(" ", "") in text
+
+
+def test_each_alternative_of_a_long_maximum_begins_a_line() -> None:
+    explained = predict(MODEL, batch=2, seq=8).explain("memory.peak")
+    begun = [line.strip() for line in str(explained).splitlines()]
+    for alternative in map(str, explained.formula.args):
+        assert any(line.startswith(alternative[:20]) for line in begun)
+
+
+def test_a_maximum_that_fits_a_line_stays_on_it() -> None:
+    explained = predict(MLP(sizes=[2, 2]), batch=2).explain("memory.temporaries")
+    assert str(explained.formula).startswith("Max(")
+    assert str(explained).splitlines()[0] == f"memory.temporaries = {explained.formula}"
+
+
 def test_notebooks_get_latex() -> None:
     explained = predict(MODEL, batch=2, seq=8).explain("memory.activations")
     assert explained._repr_latex_().startswith(r"$\displaystyle")

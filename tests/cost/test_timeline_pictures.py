@@ -164,11 +164,34 @@ class TestDrawn:
         areas = axes.collections[0].get_paths()[0].vertices
         assert len(areas) < 50_000
 
+    def test_a_picture_is_light_unless_asked_otherwise(self) -> None:
+        asked, light, dark = (timeline().plot(**how).get_facecolor() for how in ({}, {"dark": False}, {"dark": True}))
+        assert asked == light != dark
+
     def test_the_picture_says_its_question_and_what_is_largest(self) -> None:
         figure = predict("gpt2-small", batch=8, seq=512, precision="bf16").timeline.plot(dark=True)
         (axes,) = figure.axes
         assert axes.get_title(loc="left") == "gpt2-small: one training step, batch 8, seq 512, bf16, adamw"
         assert "largest: " in axes.get_legend().get_title().get_text()
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"attention": "flash"}, "attention flash"),
+            ({"checkpoint": ("attention", "mlp")}, "checkpoint attention+mlp"),
+        ],
+    )
+    def test_a_title_names_what_is_not_at_its_default(self, settings: dict[str, Any], said: str) -> None:
+        (axes,) = timeline(**settings).plot().axes
+        assert said in axes.get_title(loc="left").split(", ")
+
+    def test_parts_are_drawn_to_the_second_level_unless_asked_otherwise(self) -> None:
+        p = predict(SMALL, batch=2)
+        drawn = [
+            [label.get_text() for axes in p.plot(**how).axes for label in axes.get_yticklabels()]
+            for how in ({}, {"depth": 2}, {"depth": 1})
+        ]
+        assert drawn[0] == drawn[1] != drawn[2]
 
     @pytest.mark.parametrize(
         ("memory", "said"),

@@ -321,7 +321,7 @@ class Distances(Kernel):
 class AffineGrid(Kernel):
     def case(self, draw: Draw) -> Case:
         n, h, w = (draw(sizes) for _ in range(3))
-        return Case(self.layer(shape=(n, h, w, 2)), [Operand((n, 2, 3))])
+        return Case(self.layer(shape=(n, h, w, 2), aligned=True), [Operand((n, 2, 3))])
 
     def plain(self, p: Pass) -> np.ndarray:
         _, h, w, _ = p.kind.shape

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from costmodel.cost.prediction import Prediction
 from costmodel.cost.rows import traffic
 from costmodel.graph.kernel import Kernel
+from costmodel.graph.run import Run
 from costmodel.graph.tensor import Call
 
 PRODUCTS = ("product", "convolution")
 
 
-def check_kernels(prediction: Prediction) -> None:
+def check_kernels(run: Run) -> None:
     """Kernels do the arithmetic that the layer states, and move no fewer bytes than they must."""
-    for call in prediction.run.root.calls():
+    for call in run.root.calls():
         forward = list(call.layer.forward_kernels(call))
         done = call.layer.forward(call)
         check_work(call, forward, done.contractions, done.pointwise)

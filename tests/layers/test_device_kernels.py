@@ -12,6 +12,7 @@ from costmodel.graph.run import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
 from costmodel.layers.recurrent import Lstm
+from costmodel.layers.scan import SelectiveScan
 from tests.layers.device_kernels import check_kernels
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -31,7 +32,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=[f"{n}-{len(s)}-{i}" for i, (n, s) in enumerate(MODELS)])
 def test_kernels_do_the_work_of_the_layer(name: str, settings: dict[str, Any]) -> None:
-    check_kernels(cm.predict(name, batch=3, **settings))
+    check_kernels(cm.predict(name, batch=3, **settings).run)
 
 
 def small(*blocks: Any, **settings: Any) -> cm.Prediction:
@@ -69,6 +70,26 @@ def test_grouped_weight_gradients_are_worked_out_once() -> None:
     assert p.flops.backward == 8 * forward.flops  # as PyTorch's counter has it
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_is_a_convolutions_gradient(groups: int) -> None:
+    """The same window from 4 channels of 8 × 8 to 6 of 4 × 4, and back (Dumoulin & Visin 2016, §4)."""
+    fields = {"kernel": 2, "stride": 2, "groups": groups, "bias": False}
+    there, back = (
+        cm.predict(cm.CNN(input=image, blocks=["batchnorm", {kind: {**fields, "channels": to}}]), batch=3, loss=None)
+        for kind, image, to in (("conv", (4, 8, 8), 6), ("conv_transpose", (6, 4, 4), 4))
+    )
+    forward, gradient = (_products_of_the_last(p) for p in (there, back))
+    assert forward == tuple(reversed(gradient))
+
+
+def _products_of_the_last(prediction: cm.Prediction) -> tuple[object, object]:
+    """The implicit products of the output and of the input's gradient."""
+    call = list(prediction.run.root.calls())[-1]
+    (forward,) = call.kind.forward_kernels(call)
+    gradient, _ = call.kind.backward_kernels(call)
+    return forward.sizes, gradient.sizes
+
+
 def test_types_decide_the_bytes() -> None:
     fp32, low = (cm.predict("resnet18", batch=2, precision=name) for name in ("fp32", "bf16"))
     (a,), (b,) = (_convolution(p) for p in (fp32, low))
@@ -79,6 +100,29 @@ def test_types_decide_the_bytes() -> None:
 def _convolution(prediction: cm.Prediction) -> list[Kernel]:
     call = next(call for call in prediction.run.root.calls() if call.layer.kind == "conv")
     return list(call.layer.forward_kernels(call))
+
+
+def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> None:
+    """As QLoRA has it (bitsandbytes.functional): a kernel writes the weight in bf16, a product reads it."""
+    p = cm.predict("gpt2-small", batch=2, seq=16, precision="nf4", lora={"rank": 4, "targets": ["qkv"]})
+    (call,) = [call for call in p.run.root.calls() if call.name == "block.mlp.up"]
+    products = [
+        k
+        for k in (*call.kind.forward_kernels(call), *call.kind.backward_kernels(call))
+        if k.sizes is not None and call.stored["weight"].dtype == p.run.precision.quantised
+    ]
+    assert [k.sizes for k in products] == [(1, 32, 3072, 768), (1, 32, 768, 3072)]
+    for k in products:
+        assert k.read >= 2 * (32 * k.sizes.k + 768 * 3072)
+        assert k.written == 2 * 32 * k.sizes.n
+
+
+def test_only_products_with_weights_unpack_them() -> None:
+    p = cm.predict("gpt2-small", seq=8, mode="inference", precision="int8")
+    calls = [call for call in p.run.root.calls() if call.kind.kind in ("linear", "matmul")]
+    found = {(call.kind.kind, k.stored) for call in calls for k in call.kind.forward_kernels(call) if k.sizes}
+    assert ("linear", "int8") in found
+    assert ("matmul", "int8") not in found
 
 
 def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
@@ -118,6 +162,24 @@ def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
     call: Any = run.root.entries[-1]
     through = [k for k in call.layer.backward_kernels(call) if k.sort == "pointwise"]
     assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
+
+
+@pytest.mark.parametrize("tokens", [3, 6])
+def test_a_scan_launches_for_each_token(tokens: int) -> None:
+    """A product, a sum and a product with c, however many samples, channels and states there are."""
+    run = Run(training=False, device="gpu")
+    a, u = (run.tensor((2, 5, tokens, 4), "activation", origin="input") for _ in range(2))
+    run.record(SelectiveScan(), [a, u, run.tensor((2, tokens, 4), "activation", origin="input")], None, None)
+    call: Any = run.root.entries[-1]
+    assert sum(k.launches for k in call.kind.forward_kernels(call)) == 3 * tokens
+
+
+def test_a_scan_begins_from_a_state_of_its_own_shape() -> None:
+    run = Run(training=False, device="gpu")
+    shapes = ((2, 5, 3, 4), (2, 5, 3, 4), (2, 3, 4), (2, 4, 5))
+    given = [run.tensor(shape, "activation", origin="input") for shape in shapes]
+    with pytest.raises(cm.CostModelError, match=r"first state \(batch, channels, n\)"):
+        run.record(SelectiveScan(keeps=True), given, None, None)
 
 
 def test_a_kind_that_forgets_its_kernels_is_refused() -> None:

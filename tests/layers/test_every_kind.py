@@ -11,7 +11,8 @@ import pytest
 import costmodel as cm
 from costmodel import layers
 from costmodel.layers import load_all
-from costmodel.training.fields import field_types
+from costmodel.layers.base import Layer
+from costmodel.training.fields import checked, field_types
 from tests.command import said_in_one_line
 from tests.layers.device_kernels import check_kernels
 
@@ -53,6 +54,13 @@ def test_a_kind_is_found_by_the_name_of_its_class() -> None:
         _ = layers.Nothing
 
 
+@pytest.mark.parametrize("kind", load_all().values(), ids=load_all())
+def test_a_default_is_a_value_that_can_be_given(kind: type[Layer]) -> None:
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            assert checked(kind, field.name, field.default, "it", kind.largest) == field.default
+
+
 GROWING = ("flops.forward", "flops.backward", "pointwise_flops.total", "memory.activations", "memory.inputs")
 
 
@@ -64,7 +72,7 @@ def test_a_kind_answers_or_is_refused(name: str) -> None:
         try:
             model = cm.CNN(input=image, blocks=[*shaped(rank, image), {name: fields}, "relu"])
             one, two, three = (cm.predict(model, batch=n, loss=None) for n in (1, 2, 3))
-            check_kernels(three)
+            check_kernels(three.run)
             for quantity in GROWING:
                 assert three.value(quantity) - two.value(quantity) == two.value(quantity) - one.value(quantity) >= 0
             assert one.params == three.params

@@ -160,6 +160,22 @@ def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int,
         assert abs((g * grown).sum() - (gradient * direction).sum()) < 1e-6 * scale
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((3, 2), (4, 1)), ((3, 2), (4, 0)), ((2, 3, 2), (0, 4, 1)), ((3, 2, 2), (4, 2, 1)), ((3, 2, 2), (4, 1, 1))],
+)
+def test_what_is_seen_several_times_is_summed(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Of three rows of four, no more numbers than those are seen: some twice, or each once."""
+    run = Run(training=True, device="gpu")
+    x = run.tensor((3, 4), "activation", requires_grad=True)
+    load_all()["part"](shape=shape, strides=strides)(x)
+    (call,) = run.root.calls()
+    ((_, work, shared),) = call.gradients()
+    seen = np.lib.stride_tricks.as_strided(np.arange(12), shape, [8 * step for step in strides])
+    several = len(np.unique(seen)) < seen.size
+    assert (bool(work.pointwise), shared) == (several, not several)
+
+
 @given(seed=st.integers(0, 99))
 def test_batchnorm_follows_the_mean_and_unbiased_variance_of_its_batches(seed: int) -> None:
     kernel = KERNELS["batchnorm"]

@@ -271,13 +271,23 @@ def test_a_module_costs_what_it_does(name: str) -> None:
     module = make().to("meta").train()
     model = cm.from_torch(module, inputs, dynamic={})
     assert found(model) == measured(module, *inputs)
-    check_kernels(cm.predict(model))
+    check_kernels(cm.predict(model).run)
 
 
 def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:
     x = whole(2, 3, 8, 8, dtype=torch.uint8)
     memory = cm.predict(cm.from_torch(Pixels().to("meta"), x), batch=2, precision="bf16").memory
     assert (memory.inputs, memory.buffers) == (x.numel(), 16 * 4)
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_on_a_gpu_fixed_statistics_keep_room_for_those_of_a_batch(batch: int) -> None:
+    """Of each channel two (batch_norm_cuda makes save_mean and save_invstd whether it trains or not)."""
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Conv2d(3, 7, 1), nn.BatchNorm2d(7).eval())
+    model = cm.from_torch(module, meta(batch, 3, 4, 4), dynamic={})
+    gpu, cpu = (cm.predict(model, device=device).memory.activations for device in ("gpu", "cpu"))
+    assert gpu - cpu == 2 * 7 * 4
 
 
 def test_a_recurrent_network_at_another_batch() -> None:

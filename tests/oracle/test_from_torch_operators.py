@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations  # noqa: F401
 
 import costmodel as cm
+from tests.layers.device_kernels import check_kernels
 
 from .imports import found, measured
 from .measure import meta
@@ -115,6 +116,7 @@ SEQUENCES: dict[str, Operator | tuple[Operator, Callable[[], nn.Module]]] = {
     "scatter": lambda x: torch.zeros_like(x).scatter(-1, x.topk(2)[1], 1.0) * x,
     "selu": F.selu,
     "set a row": first_row_set,
+    "scatter_reduce": lambda x: x.scatter_reduce(-1, x.topk(3)[1], x[..., :3] * 2, "prod"),
     "softmax along": lambda x: x.softmax(1),
     "soft sign": F.softsign,
     "sort": lambda x: x.sort()[0],
@@ -163,12 +165,20 @@ def targets(x: Tensor) -> Tensor:
     return torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
 
 
+def in_the_order_of_the_state(x: Tensor, cell: nn.Module) -> Tensor:
+    """Both what a cell makes and that flattened are kept: one memory, or a copy."""
+    y = cell(x, (x * 2).t().contiguous().t())
+    return y.square().sum() + y.flatten().square().sum()
+
+
 ROWS = {
     "binary cross-entropy": lambda x: F.binary_cross_entropy_with_logits(x, torch.zeros_like(x)),
     "cross-entropy": lambda x: F.cross_entropy(x, targets(x)),
+    "gru cell": (in_the_order_of_the_state, lambda: nn.GRUCell(12, 12, bias=False)),
     "huber": lambda x: F.huber_loss(x, x * 2),
     "l1": lambda x: F.l1_loss(x, x * 2),
     "mean squared error": lambda x: F.mse_loss(x, x * 2),
+    "mean squared error, summed": lambda x: F.mse_loss(x, x * 2, reduction="sum"),
     "mm": (lambda x, m: x @ m[0], lambda: weight(12, 3)),
     "mv": (lambda x, m: x @ m[0], lambda: weight(12)),
     "negative log-likelihood": lambda x: F.nll_loss(F.log_softmax(x, -1), targets(x)),
@@ -209,3 +219,4 @@ def test_operators_cost_what_they_do(
     module = SideBySide(first(), operators).to("meta").train()
     model = cm.from_torch(module, meta(*shape), dynamic={"x": {0: "batch"}})
     assert found(model, batch=4) == measured(module, meta(4, *shape[1:]))
+    check_kernels(cm.predict(model, batch=4).run)

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 import costmodel as cm
 from costmodel.importers.torch.rules import load_rules
+from tests.layers.device_kernels import check_kernels
 from tests.profiles import examples
 
 from .imports import found, measured
 from .measure import Saved
-from .operators import CASES, Called
+from .operators import CASES, Called, Case
 from .settings import DRAWN
+from .single import Given
 from .test_timeline import stated
 from .tracker import Tracker
 
@@ -53,6 +55,7 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
     model = cm.from_torch(module, module.inputs, dynamic={})
     assert {name, MADE_OF.get(name)} & {step.op for step in model.program.steps}
     assert found(model) == measured(module, *module.inputs)
+    check_kernels(cm.predict(model).run)
     if then == "kept" and len(module.weights) == 1:
         beyond = beyond_the_tracker(model, module)
         assert beyond["forward"] <= 0  # Python has names for more than what is used again
@@ -71,6 +74,18 @@ def beyond_the_tracker(model: Any, module: Called) -> dict[str, int]:
         tracker.phase = "backward"
         y.backward(gradient)
     return {phase: on_paper[phase].alive - most.alive for phase, most in tracker.most.items()}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.clamp(-1, 1), lambda x: nn.functional.pad(x, (1, 2, 0, 1), "circular")],
+    ids=["clamp", "rim"],
+)
+def test_backward_holds_what_its_steps_do(function: Any, order: tuple[int, ...]) -> None:
+    module = Called(Case(function, (Given((2, 3, 4, 6), order, "activation", True),)), "kept")
+    model = cm.from_torch(module, module.inputs, dynamic={})
+    assert beyond_the_tracker(model, module)["backward"] == 0
 
 
 class Masked(nn.Module):

@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costmodel.graph.run import Run
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
 from costmodel.layers.activation import ParametricRelu
@@ -63,6 +64,7 @@ from costmodel.layers.shape import (
 )
 from costmodel.layers.xielu import Xielu
 from costmodel.symbolic.sizes import product
+from tests.layers.device_kernels import check_kernels
 
 from . import models, single
 from .chunked_loss import ChunkedHead
@@ -191,8 +193,10 @@ def delta_scan(draw: st.DrawFn, device: Device) -> Case:
     shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
     orders = [draw(st.sampled_from([(0, 1, 2, 3, 4), (0, 2, 3, 1, 4)])) for _ in range(4)]
     orders = [(0, 1, 2, 4, 3), *orders, (0, 1, 2, 3, 4)]
-    needed = draw(st.booleans())  # by all or none: they are made of the same tokens
-    inputs = [single.Given(*pair, requires_grad=needed) for pair in zip(shapes, orders, strict=True)]
+    keys, values, queries, decays = (draw(st.booleans()) for _ in range(4))
+    within = keys or decays  # a chunk's own products are of both
+    needed = (within or values, within, queries, within or queries, within, decays)
+    inputs = [single.Given(*each) for each in zip(shapes, orders, ["activation"] * 6, needed, strict=True)]
 
     def call(u: Tensor, w: Tensor, q: Tensor, m: Tensor, key: Tensor, a: Tensor) -> Tensor:
         """The state after the last chunk keeps nothing: the package drops it."""
@@ -644,6 +648,22 @@ def test_inference(name: str, data: st.DataObject) -> None:
     assert single.on_paper(case, "gpu", training=False) == single.in_pytorch(case, training=False)
 
 
+@pytest.mark.parametrize("name", ROWS)
+@differential
+@given(st.data(), st.booleans())
+def test_kernels_do_the_work_of_the_layer(name: str, data: st.DataObject, training: bool) -> None:
+    case, run = draw_case(data, name, "gpu"), Run(training=training, device="gpu")
+    case.kind(*(one.on_paper(run) for one in case.inputs))  # type: ignore[arg-type]
+    check_kernels(run)
+    if name == "expert_linear":
+        return  # whose rows in even shares are rounded up
+    for call in run.root.calls():
+        for k in (*call.kind.forward_kernels(call), *(call.kind.backward_kernels(call) if training else ())):
+            if k.sort == "product" and k.sizes is not None:
+                outer, m, n, terms = k.sizes
+                assert k.read + k.written >= k.launches * 4 * outer * (m * terms + terms * n + m * n), k
+
+
 @pytest.mark.parametrize("name", SHAPE_ONLY)
 @differential
 @given(st.data())
@@ -674,15 +694,41 @@ def test_every_kind_has_a_row() -> None:
     assert here - IMPORTED == set(ROWS)
 
 
+def test_what_only_an_import_makes_is_in_no_list_of_blocks() -> None:
+    """Constants, axes and places would be missing there."""
+    assert [name for name in sorted(IMPORTED) if load_all()[name].in_lists] == []
+
+
 @pytest.mark.parametrize(
-    ("ours", "theirs", "field", "argument"),
+    ("ours", "theirs", "fields"),
     [
-        ("elu", nn.ELU, "alpha", "alpha"),
-        ("leaky_relu", nn.LeakyReLU, "slope", "negative_slope"),
-        ("dropout", nn.Dropout, "p", "p"),
+        ("avg_pool", nn.AvgPool2d, {"stride": "stride", "padding": "padding", "ceil_mode": "ceil_mode"}),
+        ("batchnorm", nn.BatchNorm2d, {"affine": "affine"}),
+        ("channel_dropout", nn.Dropout2d, {"p": "p"}),
+        ("conv", nn.Conv2d, {name: name for name in ("stride", "padding", "dilation", "groups", "bias")}),
+        (
+            "conv_transpose",
+            nn.ConvTranspose2d,
+            {name: name for name in ("stride", "padding", "output_padding", "dilation", "groups", "bias")},
+        ),
+        ("cross_entropy", nn.CrossEntropyLoss, {"smoothing": "label_smoothing"}),
+        ("dropout", nn.Dropout, {"p": "p"}),
+        ("elman", nn.RNNCell, {"bias": "bias", "function": "nonlinearity"}),
+        ("elu", nn.ELU, {"alpha": "alpha"}),
+        ("embedding_bag", nn.EmbeddingBag, {"mode": "mode"}),
+        ("groupnorm", nn.GroupNorm, {"affine": "affine"}),
+        ("gru", nn.GRUCell, {"bias": "bias"}),
+        ("layernorm", nn.LayerNorm, {"affine": "elementwise_affine", "bias": "bias"}),
+        ("leaky_relu", nn.LeakyReLU, {"slope": "negative_slope"}),
+        ("linear", nn.Linear, {"bias": "bias"}),
+        ("lstm", nn.RNNBase, {"bias": "bias", "projected": "proj_size"}),
+        ("max_pool", nn.MaxPool2d, {"stride": "stride", "padding": "padding", "ceil_mode": "ceil_mode"}),
+        ("rmsnorm", nn.RMSNorm, {"affine": "elementwise_affine"}),
+        ("upsample", nn.Upsample, {"mode": "mode"}),
     ],
 )
-def test_defaults_are_those_of_torch(ours: str, theirs: type[nn.Module], field: str, argument: str) -> None:
-    """The value decides no cost, but what the roofline's kernels compute."""
-    kind = load_all()[ours]
-    assert kind.__dataclass_fields__[field].default == inspect.signature(theirs).parameters[argument].default
+def test_defaults_are_those_of_torch(ours: str, theirs: type[nn.Module], fields: dict[str, str]) -> None:
+    """Some values decide no cost, but what the roofline's kernels compute."""
+    parameters = {name: one for c in reversed(theirs.__mro__) for name, one in inspect.signature(c).parameters.items()}
+    said = {field: load_all()[ours].__dataclass_fields__[field].default for field in fields}
+    assert said == {field: parameters[argument].default for field, argument in fields.items()}

@@ -31,7 +31,7 @@ from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_transformer import disentangled, mixed
 from tests.oracle.test_translator import Translator
 from tests.oracle.test_vision_transformer import ViT
-from tests.oracle.tracker import Most, training_step
+from tests.oracle.tracker import Most, Tracker, training_step
 from tests.oracle.vision import vision_model
 
 pytestmark = pytest.mark.oracle
@@ -169,6 +169,28 @@ def test_an_mlp(name: str, batch: int) -> None:
     with torch.device("meta"):
         module = models.MLP(spec, "gpu")
     step_of(spec, module, meta(batch, spec.sizes[0]), meta(batch, dtype=torch.int64))
+
+
+class Within(nn.Module):
+    """A part whose caller still holds what it handed over when the part no longer needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(60, 8), nn.Linear(8, 60)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.down(x))
+
+
+@pytest.mark.parametrize("part", [Within, lambda: nn.Sequential(nn.Linear(60, 8), nn.Linear(8, 60))])
+def test_a_caller_holds_what_it_handed_over(part: Any) -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(4, 60), part(), nn.Linear(60, 3))
+    x = meta(50, 4)
+    with torch.no_grad(), Tracker([x, *module.parameters()]) as tracker:
+        module(x)
+    p = cm.predict(cm.from_torch(module, x, dynamic={}), mode="inference")
+    assert p.memory.peak == tracker.most["forward"].alive
 
 
 @differential

@@ -88,6 +88,8 @@ class Tracker(TorchDispatchMode):
             # A gather's backward adds in place, but where a mode looks on (areAnyTensorSubclassLike).
             func = torch.ops.aten.scatter_add_.default
         result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.native_batch_norm_backward.default and not args[-1][0]:
+            result = (None, *result[1:])  # the meta device makes the input's gradient all the same
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)

@@ -140,7 +140,7 @@ def grid_sample(op: OpCall) -> Tensor:
 @rule("affine_grid_generator")
 def affine_grid(op: OpCall) -> Tensor:
     """A product with the places of a plain grid."""
-    return op.layer(AffineGrid(op.shape, op.value("align_corners", False)), op.tensor("theta"))
+    return op.layer(AffineGrid(op.shape, op.value("align_corners")), op.tensor("theta"))
 
 
 @rule("_trilinear")

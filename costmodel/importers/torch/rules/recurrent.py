@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Tensor, transposed
+from costmodel.graph.tensor import Tensor, dense_strides, transposed
 from costmodel.importers.torch.op_call import OpCall, rule, strides_of
 from costmodel.importers.torch.program import TENSOR
 from costmodel.layers.activation import Relu, Sigmoid, Tanh
@@ -110,10 +110,10 @@ def cell(op: OpCall) -> Tensor | list[Tensor]:
 
 @rule("gru_cell")
 def gru_cell(op: OpCall) -> Tensor:
-    """A sequence of one step."""
+    """A sequence of one step; its result is in the order of the state before, which the new one is taken from."""
     x, h = op.tensor("input"), op.tensor("hx")
     names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
     tied = {name: op.weight(given) for name, given in names.items() if op.has(given)}
     one = x.view((1, *x.shape), (x.shape[0] * x.shape[1], *strides_of(x)))
     y = op.layer(_kind(op, h.shape[-1], "bias_ih" in tied), one, h, tied=tied)
-    return y.view(op.shape, None)
+    return y.view(op.shape, dense_strides(h.shape, h.strides))
