@@ -85,8 +85,8 @@ def test_a_transposed_convolution_is_a_convolutions_gradient(groups: int) -> Non
 def _products_of_the_last(prediction: cm.Prediction) -> tuple[object, object]:
     """The implicit products of the output and of the input's gradient."""
     call = list(prediction.run.root.calls())[-1]
-    (forward,) = call.kind.forward_kernels(call)
-    gradient, _ = call.kind.backward_kernels(call)
+    (forward,) = call.layer.forward_kernels(call)
+    gradient, _ = call.layer.backward_kernels(call)
     return forward.sizes, gradient.sizes
 
 
@@ -108,7 +108,7 @@ def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> Non
     (call,) = [call for call in p.run.root.calls() if call.name == "block.mlp.up"]
     products = [
         k
-        for k in (*call.kind.forward_kernels(call), *call.kind.backward_kernels(call))
+        for k in (*call.layer.forward_kernels(call), *call.layer.backward_kernels(call))
         if k.sizes is not None and call.stored["weight"].dtype == p.run.precision.quantised
     ]
     assert [k.sizes for k in products] == [(1, 32, 3072, 768), (1, 32, 768, 3072)]
@@ -119,8 +119,8 @@ def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> Non
 
 def test_only_products_with_weights_unpack_them() -> None:
     p = cm.predict("gpt2-small", seq=8, mode="inference", precision="int8")
-    calls = [call for call in p.run.root.calls() if call.kind.kind in ("linear", "matmul")]
-    found = {(call.kind.kind, k.stored) for call in calls for k in call.kind.forward_kernels(call) if k.sizes}
+    calls = [call for call in p.run.root.calls() if call.layer.kind in ("linear", "matmul")]
+    found = {(call.layer.kind, k.stored) for call in calls for k in call.layer.forward_kernels(call) if k.sizes}
     assert ("linear", "int8") in found
     assert ("matmul", "int8") not in found
 
@@ -171,7 +171,7 @@ def test_a_scan_launches_for_each_token(tokens: int) -> None:
     a, u = (run.tensor((2, 5, tokens, 4), "activation", origin="input") for _ in range(2))
     run.record(SelectiveScan(), [a, u, run.tensor((2, tokens, 4), "activation", origin="input")], None, None)
     call: Any = run.root.entries[-1]
-    assert sum(k.launches for k in call.kind.forward_kernels(call)) == 3 * tokens
+    assert sum(k.launches for k in call.layer.forward_kernels(call)) == 3 * tokens
 
 
 def test_a_scan_begins_from_a_state_of_its_own_shape() -> None:

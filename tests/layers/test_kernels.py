@@ -62,7 +62,7 @@ def on_arrays(case: Case, call: Call, seed: int, input_needs_gradient: bool = Tr
     buffers = {name: Array(1 + random.random(b.shape), tally) for name, b in call.buffers.items()}
     weights = {
         # Constants as buffers are: those of choices must not meet the numbers of inputs halfway.
-        name: Array(1 + random.random(w.shape) if call.kind.fixed else values_of(Operand(w.shape), random), tally)
+        name: Array(1 + random.random(w.shape) if call.layer.fixed else values_of(Operand(w.shape), random), tally)
         for name, w in call.weights.items()
     }
     return Pass(case.kind, inputs, weights, buffers, call.run.training, tally, case.visible, input_needs_gradient, call)

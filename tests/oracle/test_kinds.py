@@ -658,7 +658,7 @@ def test_kernels_do_the_work_of_the_layer(name: str, data: st.DataObject, traini
     if name == "expert_linear":
         return  # whose rows in even shares are rounded up
     for call in run.root.calls():
-        for k in (*call.kind.forward_kernels(call), *(call.kind.backward_kernels(call) if training else ())):
+        for k in (*call.layer.forward_kernels(call), *(call.layer.backward_kernels(call) if training else ())):
             if k.sort == "product" and k.sizes is not None:
                 outer, m, n, terms = k.sizes
                 assert k.read + k.written >= k.launches * 4 * outer * (m * terms + terms * n + m * n), k
