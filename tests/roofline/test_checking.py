@@ -13,8 +13,9 @@ import costmodel as cm
 from costmodel.display.table import Page, written_for
 from costmodel.errors import CostModelError
 from costmodel.roofline.calibration import ceilings_of
-from costmodel.roofline.checking import Check, Gain, check, parts_of
+from costmodel.roofline.checking import check
 from costmodel.roofline.classification import BOUNDS, Verdict
+from costmodel.roofline.findings import Check, Gain, parts_of
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program
@@ -304,7 +305,7 @@ def test_a_name_is_no_markup(tmp_path) -> None:
 
 
 def test_more_layers_than_have_lines_are_summed_up(monkeypatch, mlp: Check) -> None:
-    monkeypatch.setattr("costmodel.roofline.checking.MOST_ROWS", 2)
+    monkeypatch.setattr("costmodel.roofline.findings.MOST_ROWS", 2)
     text = str(mlp)
     assert "3 others" in text
     assert sum(layer.name in text for layer in mlp.layers) < len(mlp.layers)
