@@ -20,9 +20,10 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED
-from costmodel.roofline.program import Op, Program, Span, reuse_distances
+from costmodel.roofline.program import Op, Program, Span
 from costmodel.roofline.rates import Rates, joined, regime_of
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -143,7 +144,7 @@ def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
     """Relative error of the sum: those of products add up, those of the rest too, the two independently."""
     products = rest = 0.0
     for op, terms in calls:
-        signature = signature_of(op)
+        signature = signature_of(op) if op.name == "matmul" else None
         if isinstance(signature, Product):
             products += terms.seconds * rates.fit(regime_of(signature), signature.dtype).doubt
         else:

@@ -30,8 +30,9 @@ from costmodel.roofline.probes import (
     placed,
     probes,
 )
-from costmodel.roofline.program import Op, reuse_distances
+from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances
 from costmodel.roofline.signature import Product, signature_of
 
 if TYPE_CHECKING:
