@@ -31,8 +31,8 @@ from costmodel.training.settings import GivenSettings, takes_settings
 
 PROTOCOL = Protocol(item_seconds=1.0, budget=15.0)
 """Of the measurement of layers alone."""
-BUDGET = 8.0
-"""How long a model is run, if that is enough for as many passes as are needed [s]."""
+BUDGET, PASSES = 8.0, 4
+"""How long a model is run if nobody says [s], or so many passes of one that takes longer."""
 MOST_ROUNDS = 1000
 
 
@@ -44,7 +44,7 @@ def check(
     rounds: int | None = None,
     classes: bool = True,
     reuse: int | str = IN_PLACE,
-    budget: float = BUDGET,
+    budget: float | None = None,
     calibration: Calibration | None = None,
     progress: bool | Progress = False,
     say: Say | None = None,
@@ -59,7 +59,9 @@ def check(
         classes: whether to measure also what bounds each layer, which takes as long again.
         reuse: "in place" for layers as the model runs; "warm" for each alone, again and again; or cold, so many bytes
             (or a size such as "64 MiB") being touched between two runs, as copies of its memory take turns.
-        budget: how long to go on for layers that are unresolved [s].
+        budget: how long to go on for layers that are unresolved [s], exceeded only by what it takes to run each call
+            once; eight seconds, or four passes of a model that takes longer, if not given. What bounds each layer may
+            take as long again.
         calibration: of this machine; the stored one unless given, and a quick one is made if there is none.
         progress: a bar on stderr, or a function that is told the share done.
         say: is told how long it will take, and what there is to know of the calibration, as that it had to be made;
@@ -74,7 +76,8 @@ def check(
     if level not in LEVELS or isinstance(level, bool):
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     prediction, protocol = asked(model, settings), with_rounds(PROTOCOL, rounds)
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= LONGEST:
+    number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if budget is not None and not (number and 0 < budget <= LONGEST):
         raise SettingError(
             f"budget {shown(budget)} is no time up to {LONGEST:,.0f} seconds: use one such as {BUDGET:g}"
         )
@@ -91,6 +94,7 @@ def check(
     calibration = calibration or calibrated(progress=progress, say=say)
     if whole is not None:
         host = predict_seconds(whole, calibration, level=level)
+        budget = budget or max(BUDGET, PASSES * host.seconds)
         if say is not None:
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: {_expected(host.seconds, budget, classes)}")
         sentinels = Sentinels()
@@ -98,13 +102,13 @@ def check(
             passage = measure_in_place(whole, budget=budget, passes=rounds, sentinels=sentinels, progress=told)
         found = _placed(passage, busy, prediction, calibration, host)
     else:
-        sentinels, passage = Sentinels(), None
+        sentinels, passage, budget = Sentinels(), None, budget or BUDGET
         protocol = replace(protocol, budget=budget)
         with bar(progress, "measuring") as told:
             found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinels, told)
     parts = parts_of({each.name: each.kind for each in passes})
     found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
-    layers = _classified(found, calibration, sentinels) if classes and not reuse_bytes else found
+    layers = _classified(found, calibration, sentinels, budget) if classes and not reuse_bytes else found
     idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
     warnings = _warnings(calibration, layers)
     return Check(prediction, calibration, level, tuple(layers), idle, warnings, reuse_bytes, passage)
@@ -180,11 +184,12 @@ def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
     return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
 
 
-def _classified(found: Sequence[Finding], calibration: Calibration, sentinels: Sentinels) -> list[Finding]:
-    """With what bounds each, by measurement."""
-    bounds = classify(
-        [each.work for each in found], [each.timing.seconds for each in found], calibration.machine, sentinels
-    )
+def _classified(
+    found: Sequence[Finding], calibration: Calibration, sentinels: Sentinels, budget: float
+) -> list[Finding]:
+    """With what bounds each, by measurement, as far as the budget [s] lasts."""
+    programs, seconds = [each.work for each in found], [each.timing.seconds for each in found]
+    bounds = classify(programs, seconds, calibration.machine, sentinels, budget=budget)
     return [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
 
 

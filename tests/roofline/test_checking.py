@@ -18,7 +18,8 @@ from costmodel.roofline.classification import BOUNDS, Verdict
 from costmodel.roofline.findings import Check, Gain, parts_of
 from costmodel.roofline.hosttime import predict_seconds
 from costmodel.roofline.program import Layout, Op, Program, lay_out
-from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.reference import Buffer
 from costmodel.roofline.sentinels import Sentinels
 from costmodel.roofline.timing import Timing
@@ -155,6 +156,22 @@ def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch
     (told,) = said
     assert told.startswith("a pass is predicted to take ")
     assert "measuring takes up to" in told
+
+
+@pytest.mark.parametrize("slower", [1.0, 5.0])
+def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
+    """However busy the machine is: each call was made once, and what it takes is known."""
+    clockwork = Clockwork(monkeypatch, lambda op: 20 * took(op))
+    clockwork.slower = slower
+    program = network_of(cm.predict(GPT, seq=5, mode="inference")).program
+    each = [20e9 * slower * took(op) for op in program]
+    for passes in (0.5, 1.4, 2.7):
+        sentinels, began = Sentinels(clockwork.sentinel), clockwork.now
+        found = measure_in_place(program, budget=passes * sum(each) * 1e-9, sentinels=sentinels)
+        over = clockwork.now - began - max(passes, 1.0) * sum(each)
+        assert over <= max(each) + 800 * 12_000 * slower, "400 readings of a sentinel come before"
+        assert found.seconds == pytest.approx(sum(each) * 1e-9, rel=1e-3)
+        assert len(found.whole) == max(int(passes) - 1, 1)
 
 
 def test_the_optimizer_s_step_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,19 @@ def test_a_long_item_leaves_time_for_the_others(neighbour: Neighbour) -> None:
     assert all(timing.resolved for timing in found[1:])
 
 
+@pytest.mark.parametrize("budget", [0.05, 0.5, 2.0])
+def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, budget: float) -> None:
+    """Beyond what it takes to warm up each item once, and to have one sample of it."""
+    longest = 20_000_000
+    calls = [neighbour.work(longest), *(neighbour.work(1_000_000) for _ in range(10))]
+    sentinels = neighbour.sentinels()
+    began = neighbour.now
+    found = time_calls(calls, Protocol(budget=budget, item_seconds=9.0), sentinels=sentinels)
+    least = 2 * 1.8 * (longest + 10 * 1_000_000)
+    assert neighbour.now - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
+    assert all(timing.count for timing in found)
+
+
 def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: Neighbour) -> None:
     """What disturbs memory has no two states, and no sentinel."""
     calls = [neighbour.work(50_000)] * 2
