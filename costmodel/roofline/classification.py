@@ -58,7 +58,7 @@ def alone(op: Op) -> Program:
 
 
 def _loop_tile(op: Op, most: int) -> Op:
-    if op.name.endswith(".at") or not op.operands:
+    if op.name.endswith(".at") or op.name == "searchsorted" or not op.operands:
         return op
     whole = op.operands[0] if op.name.endswith(".reduce") else op.output
     depth = len(whole.shape)

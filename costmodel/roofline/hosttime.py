@@ -19,12 +19,12 @@ from math import hypot
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
-from costmodel.roofline.probes import MIXED
+from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, Span
 from costmodel.roofline.rates import Rates, joined, regime_of
 from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.reuse import reuse_distances
-from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
+from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
     1: "two ceilings, compulsory bytes",
@@ -232,9 +232,9 @@ def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
 
 
 def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: float) -> Terms:
-    if g.name == "random":
-        compute = g.rows * rates.rate("random", g.dtype, False)
-        return Terms(compute, 0.0, rates.call("random", g.dtype))
+    if g.name in ELEMENTWISE:
+        compute = g.rows * rates.rate(g.name, g.dtype, False)
+        return Terms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
     moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(distances[0]) + rates.far(distances[-1]))
@@ -246,11 +246,13 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     if loop.reduced:
         return _reduction(loop, rates)
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
-    if name == "copyto" and read[-1:] == [1]:
+    if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
+        name = WIDENED
+    elif name == "copyto" and read[-1:] == [1]:
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
-    if written > 1 and 1 in read:
+    if written > 1 and 1 in read and name != WIDENED:
         name = MIXED
     scalars = loop.scalars if name != "fill" else 0
     ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]

@@ -113,6 +113,10 @@ BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysi
 COMPARING = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_not")
 MIXED = "multiply by truths"
+WIDENED = "copyto of bytes"
+"""A copy of codes of a byte each as indices."""
+ENDS = 255
+"""Between so many numbers are those searched for that a byte stands for."""
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
@@ -206,11 +210,31 @@ def masked(size: int, dtype: str) -> Op:
     return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
 
 
+def widened(size: int) -> Op:
+    """Bytes, cast to indices."""
+    n = size // 9
+    return Op("copyto", (array(n, dtype="uint8"),), array(n, dtype="int64"))
+
+
+def searched(size: int, dtype: str) -> Op:
+    """The code of each number."""
+    n = size // ((8 if dtype == "float64" else 4) + 1)
+    ends = Ref((ENDS,), Buffer(ENDS, dtype, "constant", value=_between))
+    return Op("searchsorted", (ends, array(n, dtype=dtype)), array(n, dtype="uint8"))
+
+
+def _between() -> Any:
+    """Sorted numbers, of which those that arenas hold are in the middle."""
+    return [(number + 1) / (ENDS + 1) for number in range(ENDS)]
+
+
 def _overheads(dtype: str) -> Iterator[Probe]:
     tiny = 96
     for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
         yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
     yield Probe(f"call {MIXED} {dtype}", masked(tiny, dtype))
+    yield Probe(f"call {WIDENED} {dtype}", widened(tiny))
+    yield Probe(f"call searchsorted {dtype}", searched(tiny, dtype))
     for name in ("multiply", "maximum", "greater"):
         yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
     pair = array(2, 4, dtype=dtype)
@@ -236,6 +260,8 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
         for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
             yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
         yield Probe(f"rate {MIXED} {size} {dtype}", masked(size, dtype))
+        yield Probe(f"rate {WIDENED} {size} {dtype}", widened(size))
+        yield Probe(f"rate searchsorted {size} {dtype}", searched(size, dtype))
         for name in STEADY:
             yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
         for name in ("maximum", "multiply", "add", "subtract"):
@@ -382,7 +408,7 @@ class Workbench:
 
     def __init__(self, size: int, rows: int) -> None:
         self.arenas: dict[tuple[str, bool], Any] = {}
-        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("int64", 64)):
+        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("uint8", 8), ("int64", 2)):
             for written in (False, True):
                 arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
                 fill(arena, rows)

@@ -23,8 +23,8 @@ ARITHMETIC = frozenset(
 )
 """Elementwise functions, of which each element counts as one operation."""
 
-FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random"])
-"""Functions that count as no arithmetic: data movement, random numbers, logic."""
+FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random", "searchsorted"])
+"""Functions that count as no arithmetic: data movement, random numbers, logic, searches."""
 
 Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -34,7 +34,8 @@ class Op:
     """One call: `name` of the NumPy function, its `inputs` (arrays and numbers), and the array that it writes.
 
     Its output is in place if it shares an input's memory. Names are NumPy's own, ``add.reduce`` and ``add.at`` for the
-    methods; "random" is ``Generator.random``. layer and phase: whose work it is in a program of many layers.
+    methods; "random" is ``Generator.random``; "searchsorted" writes where each number belongs among sorted ones, by
+    ``np.searchsorted``, which returns what is copied. layer and phase: whose work it is in a program of many layers.
     """
 
     name: str
@@ -135,6 +136,8 @@ class Op:
             return memory.random.random, (), {"out": memory.array(self.output), "dtype": self.output.dtype}
         arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
         out = memory.array(self.output)
+        if self.name == "searchsorted":
+            return _search, (out, *arrays), {}
         if self.name == "copyto":
             return _function("copyto"), (out, arrays[0]), {"where": arrays[1]} if len(arrays) > 1 else {}
         if self.name.endswith(".at"):
@@ -159,6 +162,11 @@ def _indexed(arrays: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, ...]
     """Index and values of ``ufunc.at``: the index may be of the last axis."""
     index, values = arrays
     return ((..., index) if params.get("axis") == -1 else index), values
+
+
+def _search(out: Any, ends: Any, values: Any) -> None:
+    """Write how many of the sorted `ends` are less than each value."""
+    out[...] = _function("searchsorted")(ends, values)
 
 
 @cache

@@ -17,8 +17,8 @@ from costmodel.roofline.checking import check
 from costmodel.roofline.classification import BOUNDS, Verdict
 from costmodel.roofline.findings import Check, Gain, parts_of
 from costmodel.roofline.hosttime import predict_seconds
-from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.reference import Buffer
 from costmodel.roofline.sentinels import Sentinels
@@ -174,11 +174,13 @@ def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower
         assert len(found.whole) == max(int(passes) - 1, 1)
 
 
-def test_the_optimizer_s_step_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "adam-8bit"])
+def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Clockwork(monkeypatch, took)
-    found = check(MLP, batch=3, mode="train", optimizer="adamw", **in_place(3))
+    wide = cm.MLP(sizes=[70, 90, 5], activation="relu")
+    found = check(wide, batch=3, mode="train", optimizer=optimizer, **in_place(3))
     (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
-    assert (step.name, step.kind) == ("optimizer's step", "adamw")
+    assert (step.name, step.kind) == ("optimizer's step", optimizer)
     assert found.passage is not None
     ops = [op for op in found.passage.program if op.phase == "optimizer"]
     assert step.calls == len(ops)
