@@ -4,7 +4,7 @@ Six models, each adding to the one before:
 
 1. two ceilings: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth
 2. NumPy's own passes: the same for each call, with all that it reads and writes
-3. reuse: bandwidth by the reuse distance of what a call touches
+3. reuse: bandwidth by the reuse distance of what a call touches, to which others on the same caches add with time
 4. functions: the throughput of each elementwise function
 5. products: matrix products by their shape
 6. overheads: what a call costs, and what starting each inner loop costs
@@ -20,10 +20,10 @@ from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED, WIDENED
-from costmodel.roofline.program import Op, Program, Span
+from costmodel.roofline.program import Op, Program, lines_of
 from costmodel.roofline.rates import Rates, joined, regime_of
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import reuse_distances
+from costmodel.roofline.reuse import Gap, gaps, reuses, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -123,17 +123,19 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    codes = {name: -number for number, name in enumerate(dict.fromkeys(op.name for op in program), 1)}
-    touched = [
-        (*spans, Span(codes[op.name] - 1, codes[op.name], 0))
-        for op, spans in zip(program, program.touched, strict=True)
-    ]
-    distances = reuse_distances(touched, between)
-    calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
+    uses = reuses(touched_by(program), between)
+    calls = _calls(program, rates, level, gaps(uses, [0.0] * len(program)))
+    if level > 2:
+        repetitions = 1 + between / max(program.touched_bytes, 1)
+        calls = _calls(program, rates, level, gaps(uses, [terms.seconds for _, terms in calls], repetitions))
     found = _summed(calls, level, 1.0)
     if level < 6:
         return found
     return replace(found, terms=found.terms + Terms(overhead=rates.step), error=_error(calls, rates))
+
+
+def _calls(program: Program, rates: Rates, level: int, found: Sequence[Sequence[Gap]]) -> tuple[tuple[Op, Terms], ...]:
+    return tuple((op, _call(op, rates, level, far)) for op, far in zip(program, found, strict=True))
 
 
 def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> HostTime:
@@ -177,67 +179,67 @@ def _roof(compute: float, memory: float) -> Terms:
     return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
-def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
-    """Of one call; distances: of its operands, then of the function's own code."""
-    signature, (*distances, code) = signature_of(op), distances
+def _call(op: Op, rates: Rates, level: int, found: Sequence[Gap]) -> Terms:
+    """Of one call; found: gaps of its operands, then of the function's own code."""
+    signature, (*operands, code) = signature_of(op), found
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
-        return _roof(compute, _moving(op, rates, level, distances))
-    terms = _terms(signature, op, rates, distances)
+        return _roof(compute, _moving(op, rates, level, operands))
+    terms = _terms(signature, op, rates, operands)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code))
+        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code.bytes))
     return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
+def _moving(op: Op, rates: Rates, level: int, operands: Sequence[Gap]) -> float:
     if level == 2:
         return op.traffic_bytes / rates.memory_bandwidth
     refs = op.accesses
-    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, distances, strict=True))
+    return sum(ref.bytes / rates.bandwidth(gap.bytes) for ref, gap in zip(refs, operands, strict=True))
 
 
-def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float]) -> Terms:
+def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[Gap]) -> Terms:
     if isinstance(signature, Product):
-        return _product(signature, rates, distances)
-    reach = max(distances, default=0.0)
+        return _product(signature, rates, operands)
+    reach = max(map(rates.reach, operands), default=0.0)
     if isinstance(signature, Gather):
-        return _gather(signature, op, rates, distances, reach)
+        return _gather(signature, op, rates, operands, reach)
     compute, rows, overhead = _loop(signature, rates)
-    moved = _far(op, signature, rates, distances)
-    if rows and signature.name == "copyto":  # short rows wait for what they copy, one after another
-        return Terms(compute, moved, overhead, rows, reach)
+    moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
     return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach)
 
 
-def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
+def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[Gap]) -> float:
     """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
-    used = list(zip(op.accesses, loop.strands, distances, strict=True))
+    used = list(zip(op.accesses, loop.strands, operands, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
     way = "two" if len(seen) > 2 and not loop.in_place else "one"
     total = 0.0
     for ref, strand, far in seen.values():
-        lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
-        if 1 < strand.step < LINE // strand.itemsize:
-            total += lines * rates.windowed(far)
+        lines = ref.bytes * lines_of(ref)
+        if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
+            total += lines * rates.windowed(far, ref.bytes)
             continue
-        total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
+        written = loop.in_place and ref.buffer is op.output.buffer
+        total += lines * rates.far(far, "in place" if written else way, ref.bytes)
     return total
 
 
-def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
-    seconds, memory = rates.fit(regime_of(p), p.dtype).seconds(p, rates.operand_times(p, distances))
+def _product(p: Product, rates: Rates, operands: Sequence[Gap]) -> Terms:
+    seconds, memory = rates.fit(regime_of(p), p.dtype).seconds(p, rates.operand_times(p, operands))
     call = rates.call("matmul", p.dtype)
-    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(distances))
+    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(map(rates.reach, operands)))
 
 
-def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: float) -> Terms:
+def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[Gap], reach: float) -> Terms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return Terms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(distances[0]) + rates.far(distances[-1]))
+    size = g.rows * g.width * ITEM_BYTES[g.dtype]
+    moved = size * (rates.far(operands[0], "two", size) + rates.far(operands[-1], "two", size))
     return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
 
 

@@ -101,6 +101,10 @@ def batched_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, 
         yield (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
 
 
+DEPTHWISE = ((26, 870, 9), (88, 210, 9), (50, 2900, 9), (210, 70, 25), (44, 420, 25), (310, 40, 9))
+"""(batch, pixels, taps) of convolutions channel by channel, each a vector times a small matrix."""
+
+
 def _rounded(size: int, grid: int) -> int:
     return -(-size // grid) * grid if size > 4 * grid else size
 
@@ -117,6 +121,8 @@ WIDENED = "copyto of bytes"
 """A copy of codes of a byte each as indices."""
 ENDS = 255
 """Between so many numbers are those searched for that a byte stands for."""
+SCALED = ("maximum", "minimum", "multiply", "add", "subtract", "divide")
+"""Functions of an array and a number, which take other code than those of two arrays."""
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
@@ -235,7 +241,7 @@ def _overheads(dtype: str) -> Iterator[Probe]:
     yield Probe(f"call {MIXED} {dtype}", masked(tiny, dtype))
     yield Probe(f"call {WIDENED} {dtype}", widened(tiny))
     yield Probe(f"call searchsorted {dtype}", searched(tiny, dtype))
-    for name in ("multiply", "maximum", "greater"):
+    for name in ("multiply", "maximum", "minimum", "divide", "greater"):
         yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
     pair = array(2, 4, dtype=dtype)
     yield Probe(f"call repeated {dtype}", Op("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype)))
@@ -257,14 +263,14 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
     for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
-        for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
+        for name in (*SCALED, "greater", "greater_equal", "less", "equal"):
             yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
         yield Probe(f"rate {MIXED} {size} {dtype}", masked(size, dtype))
         yield Probe(f"rate {WIDENED} {size} {dtype}", widened(size))
         yield Probe(f"rate searchsorted {size} {dtype}", searched(size, dtype))
         for name in STEADY:
             yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
-        for name in ("maximum", "multiply", "add", "subtract"):
+        for name in SCALED:
             in_place = elementwise(name, size, dtype, in_place=True, scalar=True)
             yield Probe(f"rate {name} scalar in place {size} {dtype}", in_place)
         n = size // (8 if dtype == "float64" else 4)
@@ -341,6 +347,10 @@ def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> Op:
 def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
     for m, n, k, layout in product_shapes(dtype, thorough):
         yield Probe(f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout))
+    for batch, n, k in DEPTHWISE:
+        given = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
+        op = Op("matmul", given, array(batch, 1, n, dtype=dtype))
+        yield Probe(f"products {batch} 1 {n} {k} plain {dtype}", op)
     for batch, m, n, k, layout in batched_shapes(dtype, thorough):
         op = heads(batch, m, n, k, dtype, layout)
         yield Probe(f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op)
@@ -361,6 +371,10 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
 
 COLD_BYTES = (200 * KIB, 1200 * KIB, 8 * MIB)
 """What is touched between two calls of a function, whose code and arrays are then no longer near [bytes]."""
+LEFT_BYTES = (90 * KIB, 600 * KIB, 4000 * KIB)
+LEFT_ELEMENTS = (200_000, 800_000, 3_000_000, 10_000_000, 30_000_000)
+"""Arrays that are left alone [bytes] while so many elements of the first cache are added up, which takes up to some
+milliseconds: what others do meanwhile to the caches that they share makes the next use slower."""
 COLD = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
 COLD_REDUCED = ("add.reduce", "maximum.reduce")
 COLD_BOXES = (
@@ -370,33 +384,51 @@ COLD_BOXES = (
     Box(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
-EVICTING = "evicting"
+COLD_FIRST = (
+    Box(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    Box(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
+)
+"""The same whose first operand is the weights: convolutions of few pixels."""
+BETWEEN = "between "
+"""What the layers of calls begin with that come between those that are measured."""
 
 
 def placed() -> Program:
-    """Calls that are measured in place, each once in a pass: tiny ones after a large one, and products whose weights
-    were last touched a pass ago, since together they are larger than caches; their other operands are shared.
+    """Calls that are measured in place, each once in a pass: on arrays that were left alone for some time, tiny ones
+    after a large one, and products whose weights were last touched a pass ago, since together they are larger than
+    caches; their other operands are shared.
 
     Each is of a layer that has the probe's name.
     """
     ops: list[Op] = []
     few = array(8)
+    near = Buffer(2000, "float32", "input")
+    for size in LEFT_BYTES:
+        x = array(size // 4)
+        for count in LEFT_ELEMENTS:
+            repeated = Ref((count // near.elements, near.elements), near, (0, 1))
+            params = {"axis": (0, 1), "keepdims": True}
+            ops.append(Op("multiply", (x, 1.0), x, layer=f"{BETWEEN}touching {size}"))
+            ops.append(Op("add.reduce", (repeated,), array(1, 1), params, layer=f"{BETWEEN}idling {count}"))
+            ops.append(Op("multiply", (x, 1.0), x, layer=f"left {size} {count}"))
     for size in COLD_BYTES:
-        evicting = replace(elementwise("copyto", size, "float32"), layer=EVICTING)
-        for name in COLD:
-            inputs = (few, few) if name in BINARY else (few,)
-            ops += [evicting, Op(name, inputs, array(8), layer=f"cold {name} {size}")]
-        for name in COLD_REDUCED:
-            params = {"axis": -1}
-            tiny = Op(name, (few.reshape(2, 4),), array(2), params, layer=f"cold {name} {size}")
-            ops += [evicting, tiny]
+        evicting = replace(elementwise("copyto", size, "float32"), layer=f"{BETWEEN}evicting {size}")
+        for name in (*COLD, *COLD_REDUCED):
+            inputs = (few.reshape(2, 4),) if name in COLD_REDUCED else (few, few) if name in BINARY else (few,)
+            params = {"axis": -1} if name in COLD_REDUCED else {}
+            tiny = Op(name, inputs, array(2 if name in COLD_REDUCED else 8), params, layer=f"cold {name} {size}")
+            ops += [replace(tiny, layer=f"{BETWEEN}warming {name}"), evicting, tiny]
     shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
-    read = Buffer(max(m * k for m, _, k, _ in shapes), "float32", "input")
-    written = Buffer(max(m * n for m, n, _, _ in shapes), "float32", "input")
+    first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
+    read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
+    written = Buffer(max(m * n for m, n, *_ in (*shapes, *first)), "float32", "input")
     for m, n, k, layout in shapes:
         weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
         name = f"cold product {m} {n} {k} {layout or 'plain'}"
         ops.append(Op("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+    for m, n, k in first:
+        name = f"cold product {m} {n} {k} first"
+        ops.append(Op("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
     return program_of(ops, [op.output for op in ops], name="placed")
 
 

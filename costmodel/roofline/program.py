@@ -331,7 +331,7 @@ class Program:
         item = ITEM_BYTES[ref.dtype]
         start = self.layout.starts[ref.buffer] + ref.offset * item
         extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
-        touched = ref.bytes * _lines(ref)
+        touched = ref.bytes * lines_of(ref)
         if op.name == "take" and ref is op.inputs[0]:
             touched = op.output.bytes
         elif op.name.endswith(".at") and ref is op.output:
@@ -365,7 +365,7 @@ class Program:
         return thunks
 
 
-def _lines(ref: Ref) -> int:
+def lines_of(ref: Ref) -> int:
     """How many times its own bytes the cache lines have that an array touches, of which a stride leaves parts out."""
     steps = [abs(step) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step]
     return min(max(min(steps, default=1), 1), LINE // ITEM_BYTES[ref.dtype])

@@ -15,13 +15,15 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import exp, gcd, log
+from math import exp, gcd, inf, log
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.probes import (
     COLD_BYTES,
     CURVE_BYTES,
     GATHERED_WIDTHS,
+    LEFT_BYTES,
+    LEFT_ELEMENTS,
     RATE_BYTES,
     REDUCED_LENGTHS,
     RESIDENT_BYTES,
@@ -32,7 +34,7 @@ from costmodel.roofline.probes import (
 )
 from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import reuse_distances
+from costmodel.roofline.reuse import Gap, gaps, reuses, touched_by
 from costmodel.roofline.signature import Product, signature_of
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
 }
 """The parts of each regime that do not depend on the layout."""
 OWN: Mapping[str, tuple[str, ...]] = {
-    "vector": ("call", "k", "a far", "b far"),
+    "vector": ("call", "one", "n", "k", "a far", "b far"),
     "small": ("call", "one", "n", "c", "m ends", "n ends"),
     "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond"),
     "packed": ("call", "one", "m", "n", "a", "b", "m ends", "n ends", "b beyond", *FAR[3:]),
@@ -211,6 +213,9 @@ division on operands from memory."""
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
 
+ALWAYS = 1e-6
+"""After so short a time nothing that was near is gone [s]."""
+
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
 
@@ -258,6 +263,7 @@ class Rates:
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
         self.fit = cache(self._fit)
+        self._cold = cache(self._code)
 
     # Calls
 
@@ -302,12 +308,43 @@ class Rates:
             extra.append(so_far / per_element)
         return Table(CURVE_BYTES, extra)
 
-    def far(self, distance: float, way: str = "two") -> float:
-        """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
+    def far(self, gap: Gap, way: str = "two", size: float = float("inf")) -> float:
+        """Time per byte, beyond that in cache, of an operand of `size` bytes after a gap [s/B].
 
         way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
         """
-        return self._streams[way](distance)
+        stream, place = self._streams[way], self._streams["in place"]
+        return max(stream(gap.bytes), self._left(gap.seconds, size) * stream(inf) / place(inf))
+
+    def reach(self, gap: Gap) -> float:
+        """The reuse distance at which an operand takes as long as after a gap [bytes]."""
+        place, took = self._streams["in place"], self.far(gap, "in place")
+        if took <= place(gap.bytes):
+            return gap.bytes
+        return next((size for size in CURVE_BYTES if size > gap.bytes and place(size) >= took), inf)
+
+    def _left(self, seconds: float, size: float) -> float:
+        """Time per byte, beyond that in cache, of an array that was left alone so long, and used in place [s/B]."""
+        small, large = max((s for s in LEFT_BYTES if s <= size), default=LEFT_BYTES[0]), LEFT_BYTES[-1]
+        large = min((s for s in LEFT_BYTES if s >= size), default=large)
+        first, last = self._alone[small](seconds), self._alone[large](seconds)
+        share = log(size / small) / log(large / small) if small < size < large else 0.0
+        return first ** (1 - share) * last**share
+
+    @cached_property
+    def _alone(self) -> dict[int, Table]:
+        """By size of the array, and then by time [s/B]."""
+        call, rate = self.call("multiply", "float32", 1), self.rate("multiply", "float32", True, True)
+        found = {}
+        for size in LEFT_BYTES:
+            ages, extra, so_far = [ALWAYS], [0.0], 0.0
+            for count in LEFT_ELEMENTS:
+                op, (gap, *_) = self.placed[f"left {size} {count}"]
+                so_far = max(so_far, parted(max(self.seconds[op.layer] - call, 0.0), op.output.size * rate))
+                ages.append(gap.seconds)
+                extra.append(so_far / op.output.bytes)
+            found[size] = Table(ages, extra)
+        return found
 
     @cached_property
     def _windows(self) -> Table:
@@ -317,30 +354,34 @@ class Rates:
         near /= self.ops[f"windows {WINDOW_BYTES[0]} float32"].output.size
         for size in WINDOW_BYTES:
             op = self.ops[f"windows {size} float32"]
-            beyond = self.seconds[f"windows {size} float32"] - call - near * op.output.size
+            beyond = parted(self.seconds[f"windows {size} float32"] - call, near * op.output.size)
             lines = 2 * op.operands[0].bytes
-            so_far = max(so_far, (beyond - op.output.bytes * self.far(size, "one")) / lines)
+            so_far = max(so_far, (beyond - op.output.bytes * self._streams["one"](size)) / lines)
             extra.append(so_far)
         return Table(WINDOW_BYTES, extra)
 
-    def windowed(self, distance: float) -> float:
+    def windowed(self, gap: Gap, size: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
-        return max(self._windows(distance), self.far(distance, "one"))
+        return max(self._windows(gap.bytes), self.far(gap, "one", size))
 
     @cached_property
-    def placed(self) -> dict[str, tuple[Op, list[float]]]:
-        """Calls that were measured in place, by name, and the reuse distances of their operands [bytes]."""
+    def placed(self) -> dict[str, tuple[Op, list[Gap]]]:
+        """Calls that were measured in place, by name, and the gaps of their operands and code."""
         program = placed()
-        distances = reuse_distances(program.touched)
-        return {op.layer: (op, far) for op, far in zip(program, distances, strict=True) if op.layer in self.seconds}
+        found = gaps(reuses(touched_by(program)), [self.seconds.get(op.layer, 0.0) for op in program])
+        return {op.layer: (op, gap) for op, gap in zip(program, found, strict=True) if op.layer in self.seconds}
 
     def cold(self, name: str, distance: float) -> float:
         """What a call takes longer if so much was touched since the function's last call [s]."""
         if f"cold {name} {COLD_BYTES[0]}" not in self.seconds:
             name = "add.reduce" if name.endswith(".reduce") else "add"
-        call = self.call(name, "float32")
-        extra = [max(self.seconds[f"cold {name} {size}"] - call, 0.0) for size in COLD_BYTES]
-        return Table((NEAR_BYTES, *COLD_BYTES), (0.0, *extra))(distance)
+        return self._cold(name)(distance)
+
+    def _code(self, name: str) -> Table:
+        """The same, by what was touched."""
+        probes = [f"cold {name} {size}" for size in COLD_BYTES]
+        extra = [max(self.seconds[probe] - self.call(name, "float32"), 0.0) for probe in probes]
+        return Table((NEAR_BYTES, *(self.placed[probe][1][-1].bytes for probe in probes)), (0.0, *extra))
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -443,26 +484,29 @@ class Rates:
             and regime_of(self._product(name)) == regime
         ]
         found = [self._product(name) for name in names]
-        far = [self.operand_times(p) for p in found]
+        far = [self.operand_times(p, seconds=self.seconds[name]) for name, p in zip(names, found, strict=True)]
         call = self._call("matmul", dtype)
-        for name, (op, distances) in self.placed.items() if dtype == "float32" else ():
+        for name, (op, operands) in self.placed.items() if dtype == "float32" else ():
             p = signature_of(op)
             if isinstance(p, Product) and regime_of(p) == regime:
                 names.append(name)
                 found.append(p)
-                far.append(self.operand_times(p, distances))
+                far.append(self.operand_times(p, operands[:-1]))
         times = [
             max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
             for name, p in zip(names, found, strict=True)
         ]
         return fit(found, far, times, [call / p.batch for p in found])
 
-    def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
-        """Time to load each operand of one product of a batch, beyond that from cache [s]."""
+    def operand_times(self, p: Product, operands: Sequence[Gap] = (), seconds: float = 0.0) -> list[float]:
+        """Time to load each operand of one product of a batch, beyond that from cache [s].
+
+        Without gaps they are those of the product run over and over, each taking so many seconds.
+        """
         item = ITEM_BYTES[p.dtype]
         sizes = [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
-        distances = distances or [p.batch * sum(sizes)] * 3
-        return [size * self.far(distance) for size, distance in zip(sizes, distances, strict=True)]
+        operands = operands or [Gap(p.batch * sum(sizes), seconds)] * 3
+        return [size * self.far(gap, "two", p.batch * size) for size, gap in zip(sizes, operands, strict=True)]
 
 
 def joined(compute: float, memory: float) -> float:

@@ -253,6 +253,18 @@ def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clock) 
     assert sentinels.core.rests(sentinels.core.read())
 
 
+def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Clock) -> None:
+    """One reading of three thousand is a seventh faster, and the others no less at rest for it."""
+    readings = count()
+
+    def work() -> None:
+        clock.now += 85 if next(readings) % 6000 in (4000, 4001) else 100
+
+    sentinels = Sentinels(work)
+    rests = [sentinels.core.rests(sentinels.core.read()) for _ in range(60_000)]
+    assert all(rests)
+
+
 def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clock) -> None:
     took = iter([100] * 800 + [100, 1] * 3 + [100, 105, 100, 115])
 
