@@ -18,10 +18,11 @@ from math import hypot
 
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import LINE
 from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, lines_of
-from costmodel.roofline.rates import Rates, joined, regime_of
+from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
 from costmodel.roofline.reuse import Gap, gaps, reuses, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
@@ -227,7 +228,7 @@ def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[Gap]) -> float:
 
 
 def _product(p: Product, rates: Rates, operands: Sequence[Gap]) -> Terms:
-    seconds, memory = rates.fit(regime_of(p), p.dtype).seconds(p, rates.operand_times(p, operands))
+    seconds, memory = rates.product(p, operands)
     call = rates.call("matmul", p.dtype)
     return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(map(rates.reach, operands)))
 

@@ -92,13 +92,16 @@ def product_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, 
 def batched_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, int, str]]:
     """(batch, m, n, k, layout) of attention's scores, whose second operand is transposed, and of what it mixes."""
     most = (32 if dtype == "float32" else 8) * (2 if thorough else 1)
-    for step in range(1, most + 1):
-        u = [(0.5 + step * r) % 1.0 for r in STEPS]
-        ranges = (BATCHES, TOKENS[step // 2 % 2], HEAD)
-        batch, tokens, head = (round(a * (b / a) ** x) for (a, b), x in zip(ranges, u, strict=True))
-        tokens, head = _rounded(tokens, GRIDS[step % 4]), _rounded(head, GRIDS[step // 4 % 3])
-        batch = max(min(batch, int(MOST_ATTENTION / (tokens * tokens * head))), 3)
-        yield (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
+    yield from map(_attention, range(1, most + 1))
+
+
+def _attention(step: int) -> tuple[int, int, int, int, str]:
+    u = [(0.5 + step * r) % 1.0 for r in STEPS]
+    ranges = (BATCHES, TOKENS[step // 2 % 2], HEAD)
+    batch, tokens, head = (round(a * (b / a) ** x) for (a, b), x in zip(ranges, u, strict=True))
+    tokens, head = _rounded(tokens, GRIDS[step % 4]), _rounded(head, GRIDS[step // 4 % 3])
+    batch = max(min(batch, int(MOST_ATTENTION / (tokens * tokens * head))), 3)
+    return (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
 
 
 DEPTHWISE = ((26, 870, 9), (88, 210, 9), (50, 2900, 9), (210, 70, 25), (44, 420, 25), (310, 40, 9))
@@ -389,6 +392,8 @@ COLD_FIRST = (
     Box(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
 )
 """The same whose first operand is the weights: convolutions of few pixels."""
+COLD_HEADS = range(65, 77)
+"""Products of attention, by their place in the sequence of which those run over and over are the first."""
 BETWEEN = "between "
 """What the layers of calls begin with that come between those that are measured."""
 
@@ -429,6 +434,10 @@ def placed() -> Program:
     for m, n, k in first:
         name = f"cold product {m} {n} {k} first"
         ops.append(Op("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
+    for step in COLD_HEADS:
+        batch, m, n, k, layout = _attention(step)
+        op = heads(batch, m, n, k, "float32", layout)
+        ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
     return program_of(ops, [op.output for op in ops], name="placed")
 
 
