@@ -135,6 +135,9 @@ CURVE_BYTES = tuple(
 )
 """Working sets of the reference curve, from the first cache to memory [bytes]."""
 
+READ_LENGTH = 1008
+"""Rows of the matrices that are read once, for a vector [elements]."""
+
 RESIDENT_BYTES = 400 * KIB
 """A working set that the caches of one core hold [bytes]."""
 
@@ -263,6 +266,8 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
         yield Probe(f"curve add {size} {dtype}", elementwise("add", size, dtype))
         yield Probe(f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype))
         yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
+        read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
+        yield Probe(f"curve matmul {size} {dtype}", read)
     for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))

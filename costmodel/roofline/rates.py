@@ -136,9 +136,28 @@ class Rates:
         return max(stream(gap.bytes), self._left(gap.seconds, size) * stream(inf) / place(inf))
 
     def waiting(self, gap: Gap, size: float) -> float:
-        """Time per byte that a stream of additions takes longer after a gap than in cache [s/B]."""
-        near = self.rate("add", "float32", False) / (3 * ITEM_BYTES["float32"])
-        return joined(near, self.far(gap, "two", size)) - near
+        """Time per byte that reading an operand of `size` bytes takes longer after a gap than in cache [s/B]."""
+        near = self.rate("multiply", "float32", True, True) / ITEM_BYTES["float32"]
+
+        def longer(memory: float) -> float:
+            return joined(near, memory) - near
+
+        whole = longer(self._streams["in place"](inf))
+        left = longer(self._left(gap.seconds, size)) / whole if whole else 0.0
+        return max(self._read(gap.bytes), left * self._read(inf))
+
+    @cached_property
+    def _read(self) -> Table:
+        """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
+        rates = []
+        for size in CURVE_BYTES:
+            probe = f"curve matmul {size} float32"
+            matrix = self.ops[probe].operands[1].bytes
+            rates.append(max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix)
+        pairs = [*zip(CURVE_BYTES, rates, strict=True)]
+        floor = next(rate for size, rate in reversed(pairs) if size <= RESIDENT_BYTES)
+        extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in pairs]
+        return Table(CURVE_BYTES, rising(extra))
 
     def reach(self, gap: Gap) -> float:
         """The reuse distance at which an operand takes as long as after a gap [bytes]."""

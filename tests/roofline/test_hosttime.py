@@ -69,7 +69,7 @@ def slow_memory() -> Calibration:
     seconds = dict(calibration().seconds)
     for size in CURVE_BYTES:
         if size > RESIDENT_BYTES:
-            for name in ("add", "copyto", "multiply in place"):
+            for name in ("add", "copyto", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
                 seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
     return calibration(seconds=seconds)
