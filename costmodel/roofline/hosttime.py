@@ -4,7 +4,7 @@ Six models, each adding to the one before:
 
 1. two ceilings: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth
 2. NumPy's own passes: the same for each call, with all that it reads and writes
-3. reuse: bandwidth by the reuse distance of what a call touches, to which others on the same caches add with time
+3. reuse: bandwidth by the reuse distance of what a call touches
 4. functions: the throughput of each elementwise function
 5. products: matrix products by their shape
 6. overheads: what a call costs, and what starting each inner loop costs
@@ -24,7 +24,7 @@ from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, lines_of
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Gap, gaps, reuses, touched_by
+from costmodel.roofline.reuse import reuse_distances, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -124,19 +124,12 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    uses = reuses(touched_by(program), between)
-    calls = _calls(program, rates, level, gaps(uses, [0.0] * len(program)))
-    if level > 2:
-        repetitions = 1 + between / max(program.touched_bytes, 1)
-        calls = _calls(program, rates, level, gaps(uses, [terms.seconds for _, terms in calls], repetitions))
+    distances = reuse_distances(touched_by(program), between)
+    calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
         return found
     return replace(found, terms=found.terms + Terms(overhead=rates.step), error=_error(calls, rates))
-
-
-def _calls(program: Program, rates: Rates, level: int, found: Sequence[Sequence[Gap]]) -> tuple[tuple[Op, Terms], ...]:
-    return tuple((op, _call(op, rates, level, far)) for op, far in zip(program, found, strict=True))
 
 
 def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> HostTime:
@@ -180,29 +173,29 @@ def _roof(compute: float, memory: float) -> Terms:
     return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
-def _call(op: Op, rates: Rates, level: int, found: Sequence[Gap]) -> Terms:
-    """Of one call; found: gaps of its operands, then of the function's own code."""
-    signature, (*operands, code) = signature_of(op), found
+def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
+    """Of one call; distances: of its operands, then of the function's own code."""
+    signature, (*operands, code) = signature_of(op), distances
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
         return _roof(compute, _moving(op, rates, level, operands))
     terms = _terms(signature, op, rates, operands)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code.bytes))
+        return replace(terms, overhead=terms.overhead + rates.cold(code))
     return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _moving(op: Op, rates: Rates, level: int, operands: Sequence[Gap]) -> float:
+def _moving(op: Op, rates: Rates, level: int, operands: Sequence[float]) -> float:
     if level == 2:
         return op.traffic_bytes / rates.memory_bandwidth
     refs = op.accesses
-    return sum(ref.bytes / rates.bandwidth(gap.bytes) for ref, gap in zip(refs, operands, strict=True))
+    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, operands, strict=True))
 
 
-def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[Gap]) -> Terms:
+def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
     if isinstance(signature, Product):
-        return _product(signature, rates, operands)
-    reach = max(map(rates.reach, operands), default=0.0)
+        return _product(signature, op, rates, operands)
+    reach = max(operands, default=0.0)
     if isinstance(signature, Gather):
         return _gather(signature, op, rates, operands, reach)
     compute, rows, overhead = _loop(signature, rates)
@@ -211,7 +204,7 @@ def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[Gap]) 
     return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach)
 
 
-def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[Gap]) -> float:
+def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
     """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
     used = list(zip(op.accesses, loop.strands, operands, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
@@ -220,27 +213,25 @@ def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[Gap]) -> float:
     for ref, strand, far in seen.values():
         lines = ref.bytes * lines_of(ref)
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
-            total += lines * rates.windowed(far, ref.bytes)
+            total += lines * rates.windowed(far)
             continue
-        written = loop.in_place and ref.buffer is op.output.buffer
-        total += lines * rates.far(far, "in place" if written else way, ref.bytes)
+        total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
     return total
 
 
-def _product(p: Product, rates: Rates, operands: Sequence[Gap]) -> Terms:
-    seconds, memory = rates.product(p, operands)
+def _product(p: Product, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
+    seconds, memory = rates.product(p, operands, [ref.bytes for ref in op.accesses])
     call = rates.call("matmul", p.dtype)
-    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(map(rates.reach, operands)))
+    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(operands))
 
 
-def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[Gap], reach: float) -> Terms:
+def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float], reach: float) -> Terms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return Terms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    size = g.rows * g.width * ITEM_BYTES[g.dtype]
-    moved = size * (rates.far(operands[0], "two", size) + rates.far(operands[-1], "two", size))
+    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(operands[0]) + rates.far(operands[-1]))
     return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
 
 

@@ -379,10 +379,6 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
 
 COLD_BYTES = (200 * KIB, 1200 * KIB, 8 * MIB)
 """What is touched between two calls of a function, whose code and arrays are then no longer near [bytes]."""
-LEFT_BYTES = (90 * KIB, 600 * KIB, 4000 * KIB)
-LEFT_ELEMENTS = (200_000, 800_000, 3_000_000, 10_000_000, 30_000_000)
-"""Arrays that are left alone [bytes] while so many elements of the first cache are added up, which takes up to some
-milliseconds: what others do meanwhile to the caches that they share makes the next use slower."""
 COLD = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
 COLD_REDUCED = ("add.reduce", "maximum.reduce")
 COLD_BOXES = (
@@ -404,23 +400,13 @@ BETWEEN = "between "
 
 
 def placed() -> Program:
-    """Calls that are measured in place, each once in a pass: on arrays that were left alone for some time, tiny ones
-    after a large one, and products whose weights were last touched a pass ago, since together they are larger than
-    caches; their other operands are shared.
+    """Calls that are measured in place, each once in a pass: tiny ones after a large one, and products whose weights
+    were last touched a pass ago, since together they are larger than caches; their other operands are shared.
 
     Each is of a layer that has the probe's name.
     """
     ops: list[Op] = []
     few = array(8)
-    near = Buffer(2000, "float32", "input")
-    for size in LEFT_BYTES:
-        x = array(size // 4)
-        for count in LEFT_ELEMENTS:
-            repeated = Ref((count // near.elements, near.elements), near, (0, 1))
-            params = {"axis": (0, 1), "keepdims": True}
-            ops.append(Op("multiply", (x, 1.0), x, layer=f"{BETWEEN}touching {size}"))
-            ops.append(Op("add.reduce", (repeated,), array(1, 1), params, layer=f"{BETWEEN}idling {count}"))
-            ops.append(Op("multiply", (x, 1.0), x, layer=f"left {size} {count}"))
     for size in COLD_BYTES:
         evicting = replace(elementwise("copyto", size, "float32"), layer=f"{BETWEEN}evicting {size}")
         for name in (*COLD, *COLD_REDUCED):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from math import exp, inf, log
+from math import exp, log
+from statistics import median
 
 from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
 from costmodel.roofline.probes import (
+    COLD,
     COLD_BYTES,
+    COLD_REDUCED,
     CURVE_BYTES,
     GATHERED_WIDTHS,
-    LEFT_BYTES,
-    LEFT_ELEMENTS,
     RATE_BYTES,
     REDUCED_LENGTHS,
     RESIDENT_BYTES,
@@ -24,7 +25,7 @@ from costmodel.roofline.probes import (
 )
 from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Gap, gaps, reuses, touched_by
+from costmodel.roofline.reuse import reuse_distances, touched_by
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 2.4
@@ -33,9 +34,6 @@ division on operands from memory."""
 
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
-
-ALWAYS = 1e-6
-"""After so short a time nothing that was near is gone [s]."""
 
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
@@ -84,7 +82,6 @@ class Rates:
         self.reduced = cache(self._reduced)
         self.gathered = cache(self._gathered)
         self.fit = cache(self._fit)
-        self._cold = cache(self._code)
 
     # Calls
 
@@ -127,24 +124,12 @@ class Rates:
         extra = [0.0 if size <= RESIDENT_BYTES else parted(rate, floor) / per_element for size, rate in pairs]
         return Table(CURVE_BYTES, rising(extra))
 
-    def far(self, gap: Gap, way: str = "two", size: float = float("inf")) -> float:
-        """Time per byte, beyond that in cache, of an operand of `size` bytes after a gap [s/B].
+    def far(self, distance: float, way: str = "two") -> float:
+        """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
         way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
         """
-        stream, place = self._streams[way], self._streams["in place"]
-        return max(stream(gap.bytes), self._left(gap.seconds, size) * stream(inf) / place(inf))
-
-    def waiting(self, gap: Gap, size: float) -> float:
-        """Time per byte that reading an operand of `size` bytes takes longer after a gap than in cache [s/B]."""
-        near = self.rate("multiply", "float32", True, True) / ITEM_BYTES["float32"]
-
-        def longer(memory: float) -> float:
-            return joined(near, memory) - near
-
-        whole = longer(self._streams["in place"](inf))
-        left = longer(self._left(gap.seconds, size)) / whole if whole else 0.0
-        return max(self._read(gap.bytes), left * self._read(inf))
+        return self._streams[way](distance)
 
     @cached_property
     def _read(self) -> Table:
@@ -158,36 +143,6 @@ class Rates:
         floor = next(rate for size, rate in reversed(pairs) if size <= RESIDENT_BYTES)
         extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in pairs]
         return Table(CURVE_BYTES, rising(extra))
-
-    def reach(self, gap: Gap) -> float:
-        """The reuse distance at which an operand takes as long as after a gap [bytes]."""
-        place, took = self._streams["in place"], self.far(gap, "in place")
-        if took <= place(gap.bytes):
-            return gap.bytes
-        return next((size for size in CURVE_BYTES if size > gap.bytes and place(size) >= took), inf)
-
-    def _left(self, seconds: float, size: float) -> float:
-        """Time per byte, beyond that in cache, of an array that was left alone so long, and used in place [s/B]."""
-        small, large = max((s for s in LEFT_BYTES if s <= size), default=LEFT_BYTES[0]), LEFT_BYTES[-1]
-        large = min((s for s in LEFT_BYTES if s >= size), default=large)
-        first, last = self._alone[small](seconds), self._alone[large](seconds)
-        share = log(size / small) / log(large / small) if small < size < large else 0.0
-        return first ** (1 - share) * last**share
-
-    @cached_property
-    def _alone(self) -> dict[int, Table]:
-        """By size of the array, and then by time [s/B]."""
-        call, rate = self.call("multiply", "float32", 1), self.rate("multiply", "float32", True, True)
-        found = {}
-        for size in LEFT_BYTES:
-            ages, extra = [ALWAYS], [0.0]
-            for count in LEFT_ELEMENTS:
-                op, (gap, *_) = self.placed[f"left {size} {count}"]
-                beyond = parted(max(self.seconds[op.layer] - call, 0.0), op.output.size * rate)
-                ages.append(gap.seconds)
-                extra.append(beyond / op.output.bytes)
-            found[size] = Table(ages, rising(extra))
-        return found
 
     @cached_property
     def _windows(self) -> Table:
@@ -203,28 +158,32 @@ class Rates:
             extra.append(so_far)
         return Table(WINDOW_BYTES, extra)
 
-    def windowed(self, gap: Gap, size: float) -> float:
+    def windowed(self, distance: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
-        return max(self._windows(gap.bytes), self.far(gap, "one", size))
+        return max(self._windows(distance), self.far(distance, "one"))
 
     @cached_property
-    def placed(self) -> dict[str, tuple[Op, list[Gap]]]:
-        """Calls that were measured in place, by name, and the gaps of their operands and code."""
+    def placed(self) -> dict[str, tuple[Op, list[float]]]:
+        """Calls that were measured in place, by name, and the reuse distances of their operands and code [bytes]."""
         program = placed()
-        found = gaps(reuses(touched_by(program)), [self.seconds.get(op.layer, 0.0) for op in program])
-        return {op.layer: (op, gap) for op, gap in zip(program, found, strict=True) if op.layer in self.seconds}
+        distances = reuse_distances(touched_by(program))
+        return {op.layer: (op, far) for op, far in zip(program, distances, strict=True) if op.layer in self.seconds}
 
-    def cold(self, name: str, distance: float) -> float:
-        """What a call takes longer if so much was touched since the function's last call [s]."""
-        if f"cold {name} {COLD_BYTES[0]}" not in self.seconds:
-            name = "add.reduce" if name.endswith(".reduce") else "add"
-        return self._cold(name)(distance)
+    def cold(self, distance: float) -> float:
+        """What a call takes longer if so much was touched since its function's last call [s]."""
+        return self._cold(distance)
 
-    def _code(self, name: str) -> Table:
-        """The same, by what was touched."""
-        probes = [f"cold {name} {size}" for size in COLD_BYTES]
-        extra = [max(self.seconds[probe] - self.call(name, "float32"), 0.0) for probe in probes]
-        return Table((NEAR_BYTES, *(self.placed[probe][1][-1].bytes for probe in probes)), (0.0, *extra))
+    @cached_property
+    def _cold(self) -> Table:
+        """The same for the median function, by what was touched: single ones are measured too rarely to be told apart."""
+        extra, distances = [0.0], [float(NEAR_BYTES)]
+        for size in COLD_BYTES:
+            names = [f"cold {name} {size}" for name in (*COLD, *COLD_REDUCED)]
+            calls = [self.call(name, "float32") for name in (*COLD, *COLD_REDUCED)]
+            longer = [max(self.seconds[name] - call, 0.0) for name, call in zip(names, calls, strict=True)]
+            extra.append(median(longer))
+            distances.append(median(self.placed[name][1][-1] for name in names))
+        return Table(distances, rising(extra))
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -327,40 +286,45 @@ class Rates:
         def one(name: str, p: Product) -> float:
             return max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
 
-        far = [self.operand_times(p, seconds=self.seconds[name]) for name, p in found.items()]
+        far = [self.operand_times(p) for p in found.values()]
         times = [one(name, p) for name, p in found.items()]
         fitted = fit([*found.values()], far, times, [call / p.batch for p in found.values()])
         if dtype != "float32":
             return fitted
         more, took, near = [], [], []
-        for name, (op, operands) in self.placed.items():
+        for name, (op, distances) in self.placed.items():
             p = signature_of(op)
             if isinstance(p, Product) and regime_of(p) == regime:
-                home = self._home(fitted, p)
-                more.append(further(home, self.operand_times(p, operands[:-1])))
+                home = self.operand_times(p)
+                more.append(further(home, self.operand_times(p, distances[:-1])))
                 took.append(one(name, p))
                 near.append(fitted.seconds(p, home)[0])
         return exposing(fitted, more, took, near)
 
-    def product(self, p: Product, operands: Sequence[Gap]) -> tuple[float, float]:
-        """Time of one product of a batch after gaps of its operands, and how much of it is memory [s]."""
-        fitted = self.fit(regime_of(p), p.dtype)
-        return fitted.placed(p, self._home(fitted, p), self.operand_times(p, operands))
+    def product(self, p: Product, distances: Sequence[float], held: Sequence[int]) -> tuple[float, float]:
+        """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
 
-    def _home(self, fitted: Fit, p: Product) -> list[float]:
-        """Time to load each operand of a product that is run over and over [s]."""
-        took = p.batch * fitted.seconds(p, self.operand_times(p))[0]
-        return self.operand_times(p, seconds=took)
+        held: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
+        """
+        home, away = self.operand_times(p), self.operand_times(p, distances)
+        shares = [min(size / (p.batch * one), 1.0) for size, one in zip(held, _sizes(p), strict=True)]
+        away = [near + share * (far - near) for near, far, share in zip(home, away, shares, strict=True)]
+        return self.fit(regime_of(p), p.dtype).placed(p, home, away)
 
-    def operand_times(self, p: Product, operands: Sequence[Gap] = (), seconds: float = 0.0) -> list[float]:
+    def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
         """Time to load each operand of one product of a batch, beyond that from cache [s].
 
-        Without gaps they are those of the product run over and over, each taking so many seconds.
+        Without distances they are those of the product run over and over.
         """
-        item = ITEM_BYTES[p.dtype]
-        sizes = [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
-        operands = operands or [Gap(p.batch * sum(sizes), seconds)] * 3
-        return [size * self.waiting(gap, p.batch * size) for size, gap in zip(sizes, operands, strict=True)]
+        sizes = _sizes(p)
+        distances = distances or [p.batch * sum(sizes)] * 3
+        return [size * self._read(distance) for size, distance in zip(sizes, distances, strict=True)]
+
+
+def _sizes(p: Product) -> list[int]:
+    """Of both operands of one product of a batch, and of its result [bytes]."""
+    item = ITEM_BYTES[p.dtype]
+    return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
 
 
 def rising(values: Sequence[float]) -> list[float]:

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import NamedTuple
 
 from costmodel.roofline.program import Program, Span, distinct_bytes
 
 Place = tuple[int, int]
 """Where a span begins and ends [bytes]."""
-
-
-class Reuse(NamedTuple):
-    """How far back the last use of an operand is: bytes touched since (infinitely many if it never was), the number of
-    the call that used it, and whether that was in the repetition before."""
-
-    bytes: float
-    call: int = 0
-    before: bool = False
-
-
-def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
-    """The bytes of `reuses`."""
-    return [[reuse.bytes for reuse in call] for call in reuses(touched, between)]
 
 
 def touched_by(program: Program) -> list[tuple[Span, ...]]:
@@ -34,28 +18,8 @@ def touched_by(program: Program) -> list[tuple[Span, ...]]:
     return [(*spans, Span(codes[op.name] - 1, codes[op.name], 0)) for op, spans in pairs]
 
 
-class Gap(NamedTuple):
-    """What lies between two uses of an operand: bytes touched, and time [s], in which others use the same caches."""
-
-    bytes: float
-    seconds: float = 0.0
-
-
-def gaps(found: Sequence[Sequence[Reuse]], seconds: Sequence[float], repetitions: float = 1.0) -> list[list[Gap]]:
-    """From the middle of one call to the middle of another, if each takes so many seconds.
-
-    repetitions: how long it is to the repetition before, in those of this program.
-    """
-    middles = [end - took / 2 for end, took in zip(accumulate(seconds), seconds, strict=True)]
-    whole = sum(seconds) * repetitions
-    return [
-        [Gap(reuse.bytes, now - middles[reuse.call] + whole * reuse.before) for reuse in call]
-        for call, now in zip(found, middles, strict=True)
-    ]
-
-
-def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
-    """Of each operand of each call, when the calls are repeated over and over.
+def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
+    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
 
     Half of the call that touched it last and half of this one count, since both stream through what they touch.
     between: bytes that other work touches between two repetitions.
@@ -66,18 +30,17 @@ def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reu
         for span in spans:
             recent.touch(span, time)
 
-    def reuse(span: Span, number: int) -> Reuse:
+    def distance(span: Span, number: int) -> float:
         last = recent.last(span)
         if last < 0:
-            return Reuse(float("inf"))
-        before = last < len(touched)
+            return float("inf")
+        others = between if last < len(touched) else 0
         halves = (own[last % len(touched)] + own[number]) / 2
-        distance = recent.bytes_since(last) + (between if before else 0) + halves
-        return Reuse(max(distance, span.bytes), last % len(touched), before)
+        return max(recent.bytes_since(last) + others + halves, span.bytes)
 
     found = []
     for number, spans in enumerate(touched):
-        found.append([reuse(span, number) for span in spans])
+        found.append([distance(span, number) for span in spans])
         for span in spans:
             recent.touch(span, len(touched) + number)
     return found

@@ -12,7 +12,16 @@ from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels.kernel import Tape
-from costmodel.roofline.probes import COLD_BYTES, CURVE_BYTES, RESIDENT_BYTES, WINDOW_BYTES, placed, probes
+from costmodel.roofline.probes import (
+    COLD,
+    COLD_BYTES,
+    COLD_REDUCED,
+    CURVE_BYTES,
+    RESIDENT_BYTES,
+    WINDOW_BYTES,
+    placed,
+    probes,
+)
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import Table, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
@@ -132,7 +141,7 @@ def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
 
 def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     """Its code was evicted by what was touched since its last call, whichever arrays that were."""
-    slow = {f"cold sqrt {size}": CALL + 5e-6 for size in COLD_BYTES}
+    slow = {f"cold {name} {size}": CALL + 5e-6 for size in COLD_BYTES for name in (*COLD, *COLD_REDUCED)}
     by = calibration(seconds=calibration().seconds | slow)
 
     def sqrt_overhead(elements: int) -> float:
