@@ -175,7 +175,7 @@ class Rates:
 
     @cached_property
     def _cold(self) -> Table:
-        """The same for the median function, by what was touched: single ones are measured too rarely to be told apart."""
+        """The same for the median function, by what was touched: one alone is measured too rarely to be told apart."""
         extra, distances = [0.0], [float(NEAR_BYTES)]
         for size in COLD_BYTES:
             names = [f"cold {name} {size}" for name in (*COLD, *COLD_REDUCED)]
