@@ -13,6 +13,8 @@ products of numbers, without a scan (``selective_state_update``).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
@@ -111,24 +113,25 @@ def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     steps = Linear(inner, bias=False)(steps, name="step")
     steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
     with x.run.part("core"):
-        y = (_select if states.steps(t) else _scan_selected)(spec, states, y, gate, rates, steps, writes, reads)
+        asked = Selected(y, gate, rates, steps, writes, reads)
+        y = (_select if states.steps(t) else _scan_selected)(spec, states, asked)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
 
 
-def _scan_selected(
-    spec: StateSpace,
-    states: States,
-    y: Tensor,
-    gate: Tensor,
-    rates: Tensor,
-    steps: Tensor,
-    writes: Tensor,
-    reads: Tensor,
-) -> Tensor:
-    """Of values, gates and time steps (b, width, T), rates (width, n), and what writes and reads states (b, T, n).
+class Selected(NamedTuple):
+    """Values, gates and time steps (b, width, T), rates (width, n), and what writes and reads states (b, T, n)."""
 
-    Returns (b, T, width).
-    """
+    values: Tensor
+    gate: Tensor
+    rates: Tensor
+    steps: Tensor
+    writes: Tensor
+    reads: Tensor
+
+
+def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
+    """(b, T, width)."""
+    y, gate, rates, steps, writes, reads = asked
     (b, inner, t), n, run = y.shape, spec.state, y.run
     shape = (b, inner, n)
     first = states.earlier(run, shape, "state", STATE)
@@ -151,17 +154,9 @@ def _scan_selected(
     return TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
 
 
-def _select(
-    spec: StateSpace,
-    states: States,
-    y: Tensor,
-    gate: Tensor,
-    rates: Tensor,
-    steps: Tensor,
-    writes: Tensor,
-    reads: Tensor,
-) -> Tensor:
+def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     """As `_scan_selected`, of one token after others."""
+    y, gate, rates, steps, writes, reads = asked
     (b, inner, _), n, run = y.shape, spec.state, y.run
     y, gate, steps = (x.view((b, inner), _without(x, 2)) for x in (y, gate, steps))
     writes, reads = (x.view((b, n), _without(x, 1)) for x in (writes, reads))

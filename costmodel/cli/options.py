@@ -149,7 +149,7 @@ def axes(settings: Mapping[str, Any], over: Sequence[str]) -> dict[str, Any]:
     return asked
 
 
-_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+_WORDS: dict[str, Any] = {"true": True, "false": False}
 
 
 def read_values(name: str, text: str) -> Sequence[Any]:

@@ -104,6 +104,14 @@ class Description(BaseModel):
         return cls.parts()[first].field_named(rest) if rest else cls.model_fields[first]
 
     @classmethod
+    def has_word(cls, name: str, word: str) -> bool:
+        """Whether a field can be a word, among others. Raises KeyError."""
+        kinds = [cls.field_named(name).annotation]
+        for kind in kinds:
+            kinds.extend(get_args(kind))
+        return word in kinds
+
+    @classmethod
     def spelt(cls, name: str) -> str:
         """The field that a name stands for: a part's first for the part's."""
         part = cls.parts().get(name)

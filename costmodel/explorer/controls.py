@@ -13,7 +13,7 @@ from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import applicable, batch_shape
 from costmodel.cost.prediction import predict
-from costmodel.errors import CostModelError, SettingError
+from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import Size
 from costmodel.importers.files import settings_of
 from costmodel.training.settings import MEANINGS, SETTING_NAMES
@@ -132,9 +132,20 @@ def _choices(model: Architecture, axes: Sequence[Axis], settings: Mapping[str, A
     if "width" in model.DERIVED and isinstance(model, CNN) and "width" not in own:
         own["width"] = _widths(model)
     for name, values in own.items():
+        _check_values(model, name, values)
         said = model.field_named(name).description if name in model.field_names() else f"{name} of the first layer"
         if len(values) > 1:
             yield _choice(said or name, name, values)
+
+
+def _check_values(model: Architecture, name: str, values: tuple[Any, ...]) -> None:
+    """Raise SpecError for a value that the field takes in no model; others may fit with other sizes."""
+    for value in values:
+        try:
+            model.vary(name, value)
+        except SpecError as error:
+            if error.path:
+                raise
 
 
 def _taken(model: Architecture, settings: Mapping[str, Any]) -> bool:

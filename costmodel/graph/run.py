@@ -129,9 +129,9 @@ class Run:
             raise ShapeError(f"a tensor of {show_shape(shape)} is larger than any machine could hold")
         return Tensor(self, shape, storage, requires_grad, strides)
 
-    def input(self, shape: Shape, role: Role = "activation", name: str = "input") -> Tensor:
+    def input(self, shape: Shape, role: Role = "activation", name: str = "input", dtype: Dtype | None = None) -> Tensor:
         """A tensor that the user feeds in: on the line `memory.inputs`, never an activation."""
-        dtype = self.precision.dtype_of(role, self.precision.weight)
+        dtype = dtype or self.precision.dtype_of(role, self.precision.weight)
         tensor = self.tensor(shape, role, origin="input", name=name, dtype=dtype)
         self.inputs[tensor.storage] = None
         return tensor
@@ -151,9 +151,9 @@ class Run:
             self.trained[tensor.storage] = shape
         return tensor
 
-    def buffer(self, shape: Shape, role: Role, name: str) -> Tensor:
+    def buffer(self, shape: Shape, role: Role, name: str, dtype: Dtype | None = None) -> Tensor:
         """A constant that lives beside the weights, such as a mask or a running mean."""
-        dtype = self.precision.dtype_of(role, self.precision.weight)
+        dtype = dtype or self.precision.dtype_of(role, self.precision.weight)
         tensor = self.tensor(shape, role, origin="buffer", name=name, dtype=dtype)
         self.buffers[tensor.storage] = None
         return tensor

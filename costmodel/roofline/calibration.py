@@ -37,7 +37,7 @@ from costmodel.roofline.probes import (
     probes,
 )
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
 FORMAT = 5
@@ -156,7 +156,7 @@ def measure_probes(
     threads: int = 1,
     progress: Progress | None = None,
     budget: float | None = None,
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
 ) -> Calibration:
     """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
     began = perf_counter()
@@ -174,15 +174,15 @@ def measure_probes(
         budget=(1 - PLACED_SHARE) * seconds,
         threads=threads,
     )
-    sentinels, tell = sentinels or Sentinels(), progress or (lambda share: None)
-    timings = time_calls(calls, protocol, far=far, sentinels=sentinels, progress=lambda share: tell(0.8 * share))
+    sentinel, tell = sentinel or Sentinel(), progress or (lambda share: None)
+    timings = time_calls(calls, protocol, far=far, sentinel=sentinel, progress=lambda share: tell(0.8 * share))
     names = [*(probe.name for probe in chosen), EMPTY]
     del calls, bench
     passage = measure_in_place(
         placed(),
         threads=threads,
         budget=PLACED_SHARE * seconds,
-        sentinels=sentinels,
+        sentinel=sentinel,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )
     timings += [passage.timing([part], sum(len(g.calls) for g in groups)) for part, groups in passage.parts.items()]

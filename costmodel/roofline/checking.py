@@ -25,7 +25,7 @@ from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_
 from costmodel.roofline.program import Op, Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
 from costmodel.roofline.reference import Buffer, Ref
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -97,18 +97,18 @@ def check(
         budget = budget or max(BUDGET, PASSES * host.seconds)
         if say is not None:
             say(f"a pass is predicted to take {show_seconds(host.seconds)}: {_expected(host.seconds, budget, classes)}")
-        sentinels = Sentinels()
+        sentinel = Sentinel()
         with bar(progress, "measuring") as told:
-            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinels=sentinels, progress=told)
+            passage = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=told)
         found = _placed(passage, busy, prediction, calibration, host)
     else:
-        sentinels, passage, budget = Sentinels(), None, budget or BUDGET
+        sentinel, passage, budget = Sentinel(), None, budget or BUDGET
         protocol = replace(protocol, budget=budget)
         with bar(progress, "measuring") as told:
-            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinels, told)
+            found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinel, told)
     parts = parts_of({each.name: each.kind for each in passes})
     found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
-    layers = _classified(found, calibration, sentinels, budget) if classes and not reuse_bytes else found
+    layers = _classified(found, calibration, sentinel, budget) if classes and not reuse_bytes else found
     idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
     warnings = _warnings(calibration, layers)
     return Check(prediction, calibration, level, tuple(layers), idle, warnings, reuse_bytes, passage)
@@ -126,14 +126,14 @@ def _alone(
     level: int,
     reuse_bytes: int,
     protocol: Protocol,
-    sentinels: Sentinels,
+    sentinel: Sentinel,
     told: Progress | None,
 ) -> list[Finding]:
     """Each layer by itself; those that run the same program are measured once."""
     numbers = _numbered(busy)
     distinct = {number: each.program for number, each in zip(numbers, busy, strict=True)}
     timings = measure(
-        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinels=sentinels, progress=told
+        [*distinct.values()], reuse_bytes=reuse_bytes, protocol=protocol, sentinel=sentinel, progress=told
     )
     known = dict(zip(distinct, timings, strict=True))
     found = []
@@ -184,12 +184,10 @@ def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
     return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
 
 
-def _classified(
-    found: Sequence[Finding], calibration: Calibration, sentinels: Sentinels, budget: float
-) -> list[Finding]:
+def _classified(found: Sequence[Finding], calibration: Calibration, sentinel: Sentinel, budget: float) -> list[Finding]:
     """With what bounds each, by measurement, as far as the budget [s] lasts."""
     programs, seconds = [each.work for each in found], [each.timing.seconds for each in found]
-    bounds = classify(programs, seconds, calibration.machine, sentinels, budget=budget)
+    bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
     return [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
 
 

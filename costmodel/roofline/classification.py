@@ -26,7 +26,7 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.hosttime import HostTime
 from costmodel.roofline.program import Op, Program, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -281,7 +281,7 @@ def classify(
     programs: Sequence[Program],
     seconds: Sequence[float],
     machine: Host,
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
     *,
     budget: float = float("inf"),
 ) -> list[Verdict | None]:
@@ -289,9 +289,9 @@ def classify(
 
     None where memory binds and the budget [s] ended before its level was measured.
     """
-    sentinels = sentinels or Sentinels()
+    sentinel = sentinel or Sentinel()
     ends = perf_counter() + budget
-    effects = _effects([op for program in programs for op in program], machine, sentinels, TILES_SHARE * budget)
+    effects = _effects([op for program in programs for op in program], machine, sentinel, TILES_SHARE * budget)
     levels: dict[Signature, str] = {}
     found: list[Verdict | None] = []
     for program, took in zip(programs, seconds, strict=True):
@@ -309,20 +309,20 @@ def classify(
                 found.append(None)
                 continue
             if key not in levels:
-                levels[key] = _level(largest, took / whole.resident, machine, sentinels)
+                levels[key] = _level(largest, took / whole.resident, machine, sentinel)
             level = levels[key]
         found.append(verdict(took, whole, level))
     return found
 
 
-def _effects(ops: Sequence[Op], machine: Host, sentinels: Sentinels, budget: float) -> dict[Signature, Spent]:
+def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel, budget: float) -> dict[Signature, Spent]:
     """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
     changed = [smallest(op) for op in distinct.values()], [part for part, _ in tiles.values()], [*asked.values()]
     programs = [alone(op) for some in changed for op in some]
-    timings = measure(programs, protocol=replace(QUICK, budget=budget), sentinels=sentinels)
+    timings = measure(programs, protocol=replace(QUICK, budget=budget), sentinel=sentinel)
     least, parts, copies = (
         iter(timings[: len(distinct)]),
         iter(timings[len(distinct) :]),
@@ -348,11 +348,11 @@ def copied(op: Op) -> Op:
     return Op("copyto", (x,), Ref(x.shape, Buffer(prod(x.shape), x.dtype)))
 
 
-def _level(op: Op, slower: float, machine: Host, sentinels: Sentinels) -> str:
+def _level(op: Op, slower: float, machine: Host, sentinel: Sentinel) -> str:
     """The level that slows a tile of a call, against cache, most nearly as much as the program is slowed."""
     part, _ = tile(op)
     took = {
-        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinels=sentinels)[0].seconds
+        level: measure([alone(part)], reuse_bytes=distance, protocol=FLEETING, sentinel=sentinel)[0].seconds
         for level, distance in {"cache": 0, **distances_of(machine)}.items()
     }
     near = took.pop("cache")

@@ -282,8 +282,10 @@ def read(path: str | os.PathLike[str]) -> Baseline:
 
 
 def is_saved(path: str) -> bool:
-    """Whether a file looks like one that `save` wrote."""
+    """Whether a regular file looks like one that `save` wrote; reading another might never end."""
     try:
+        if not Path(path).is_file():
+            return False
         with open(path, encoding="utf-8") as file:
             start = file.read(100)
     except (OSError, ValueError):

@@ -19,11 +19,11 @@ from typing import NamedTuple
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.probes import RESIDENT_BYTES
 from costmodel.roofline.program import Phase, Program, Thunk
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000
-"""Time between two sentinels, if no call is longer [ns]."""
+"""Time between two readings of the sentinel, if no call is longer [ns]."""
 ENOUGH = 5
 """Undisturbed samples that settle a group of calls that are alike."""
 KEPT = 5
@@ -163,7 +163,7 @@ def measure_in_place(
     budget: float = 8.0,
     passes: int | None = None,
     threads: int = 1,
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Passage:
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
@@ -182,14 +182,14 @@ def measure_in_place(
     runs: list[list[int]] = []
     spread = LEAST_SECONDS if program.touched_bytes > RESIDENT_BYTES else 0.0
     with at_rest(threads):
-        sentinels = sentinels or Sentinels()
+        sentinel = sentinel or Sentinel()
         began = time.perf_counter_ns()
         ends = float("inf") if passes else began + 1e9 * budget
         thunks = program.bind()
-        first, own, _ = _passed(thunks, sentinels, threads)
+        first, own, _ = _passed(thunks, sentinel, threads)
         seen = 0
         while True:
-            walls, times, undisturbed = _passed(thunks, sentinels, threads, ends)
+            walls, times, undisturbed = _passed(thunks, sentinel, threads, ends)
             for likeness, number, took, rests in zip(likenesses, count(), times, undisturbed, strict=False):
                 groups[likeness].add(number, took, rests)
             seen = max(seen, len(walls))
@@ -225,11 +225,11 @@ def _by_part(
 
 
 def _passed(
-    thunks: Sequence[Thunk], sentinels: Sentinels, threads: int, ends: float = float("inf")
+    thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
 ) -> tuple[list[int], list[int], list[bool]]:
     """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
     [ns], and whether it is undisturbed."""
-    clock, processor, core = time.perf_counter_ns, time.thread_time_ns, sentinels.core
+    clock, processor = time.perf_counter_ns, time.thread_time_ns
     times: list[tuple[int, int]] = []
     pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock()
@@ -238,26 +238,26 @@ def _passed(
         if now > ends:
             break
         if now - since > EVERY or not pieces:
-            pieces.append((core.read(), len(times)))
+            pieces.append((sentinel.read(), len(times)))
             since = clock()
         cpu = processor()
         wall = clock()
         function(*arguments, **options)
         wall = clock() - wall
         times.append((wall, processor() - cpu))
-    pieces.append((core.read(), len(times)))
+    pieces.append((sentinel.read(), len(times)))
     beside = _clock_cost()
     walls = [max(wall - beside, 1) for wall, _ in times]
     agree = [threads > 1 or abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
     own = [
         wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
     ]
-    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinels), agree, strict=True)]
+    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinel), agree, strict=True)]
 
 
-def _rested(pieces: Sequence[tuple[int, int]], sentinels: Sentinels) -> Iterator[bool]:
+def _rested(pieces: Sequence[tuple[int, int]], sentinel: Sentinel) -> Iterator[bool]:
     for (before, start), (after, end) in pairwise(pieces):
-        rests = sentinels.core.rests(before) and sentinels.core.rests(after)
+        rests = sentinel.rests(before) and sentinel.rests(after)
         yield from (rests for _ in range(end - start))
 
 

@@ -1,7 +1,7 @@
 """How time is measured: the one protocol behind every number in seconds.
 
 A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
-former, and known to be (`costmodel.roofline.sentinels`):
+former, and known to be (`costmodel.roofline.sentinel`):
 
 - Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
 - At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
@@ -36,7 +36,7 @@ from costmodel.roofline.host import require
 from costmodel.roofline.memory import aligned, check_fits
 from costmodel.roofline.probes import RESIDENT_BYTES
 from costmodel.roofline.program import Program, Thunk
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 
 if TYPE_CHECKING:
     import numpy
@@ -236,10 +236,10 @@ class _Item:
     cpu: int = 0
     spent: int = 0
 
-    def undisturbed(self, sentinels: Sentinels) -> list[float]:
-        """Samples of undisturbed moments, by what is known of the sentinels' best now, the fastest first."""
+    def undisturbed(self, sentinel: Sentinel) -> list[float]:
+        """Samples of undisturbed moments, by what is known of the sentinel's best now, the fastest first."""
         return sorted(
-            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinels.core.rests, s.readings))
+            s.seconds for s in self.samples if s.agree and s.readings and all(map(sentinel.rests, s.readings))
         )
 
     def believed(self) -> list[float]:
@@ -251,9 +251,9 @@ class _Item:
         middle = median(s.seconds for s in self.samples)
         return [s.seconds for s in self.samples if s.agree or s.seconds > LIE * middle]
 
-    def settled(self, protocol: Protocol, sentinels: Sentinels) -> bool:
+    def settled(self, protocol: Protocol, sentinel: Sentinel) -> bool:
         """Whether there are enough undisturbed samples, and the fastest agree."""
-        return _settled(self.undisturbed(sentinels), self.enough(protocol))
+        return _settled(self.undisturbed(sentinel), self.enough(protocol))
 
     def enough(self, protocol: Protocol) -> int:
         """Undisturbed samples that it takes."""
@@ -265,13 +265,13 @@ class _Item:
             self.turns >= protocol.rounds or self.spent > 1e9 * protocol.item_seconds
         )
 
-    def timing(self, protocol: Protocol, sentinels: Sentinels | None, statistic: Statistic) -> Timing:
+    def timing(self, protocol: Protocol, sentinel: Sentinel | None, statistic: Statistic) -> Timing:
         """What was found."""
         ratio = self.wall / self.cpu if self.cpu else 0.0
         all_samples = tuple(self.believed()) or (max(self.wall, 1) / self.inner / self.turns * 1e-9,)
-        if sentinels is None:
+        if sentinel is None:
             return Timing(all_samples, self.inner, ratio, statistic)
-        known = tuple(self.undisturbed(sentinels))
+        known = tuple(self.undisturbed(sentinel))
         return Timing(all_samples, self.inner, ratio, statistic, known, _settled(known, self.enough(protocol)))
 
 
@@ -286,16 +286,16 @@ def time_calls(
     *,
     statistic: Statistic = "minimum",
     far: Sequence[bool] = (),
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
     """Time each callable by the protocol, turns interleaved. `progress` is told the share done, 0 to 1.
 
-    far: which of them work on more than the caches of a core hold. sentinels: of this run, if there are any yet.
+    far: which of them work on more than the caches of a core hold. sentinel: of this run, if there are any yet.
     """
     protocol, tell = protocol or Protocol(), progress or (lambda share: None)
     with at_rest(protocol.threads):
-        watch = (sentinels or Sentinels()) if protocol.enough else None
+        watch = (sentinel or Sentinel()) if protocol.enough else None
         distant = far or [False] * len(calls)
         began, done = time.perf_counter_ns(), 0
         ends = began + 1e9 * protocol.budget
@@ -317,10 +317,10 @@ def time_calls(
     return [item.timing(protocol, watch, statistic) for item in items]
 
 
-def _finished(item: _Item, protocol: Protocol, sentinels: Sentinels | None) -> bool:
+def _finished(item: _Item, protocol: Protocol, sentinel: Sentinel | None) -> bool:
     if item.over(protocol):
         return True
-    return sentinels is not None and item.turns >= protocol.least_rounds and item.settled(protocol, sentinels)
+    return sentinel is not None and item.turns >= protocol.least_rounds and item.settled(protocol, sentinel)
 
 
 @contextmanager
@@ -361,41 +361,41 @@ def _warm(call: Callable[[], Any], passes: int, ends: float) -> int:
     return max(best, 1)
 
 
-def _turn(item: _Item, protocol: Protocol, sentinels: Sentinels | None, ends: float) -> None:
+def _turn(item: _Item, protocol: Protocol, sentinel: Sentinel | None, ends: float) -> None:
     """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts. Once the budget has ended
     just a sample."""
     began = time.perf_counter_ns()
     best = _warm(item.call, item.warm_passes, ends) if began < ends else LONG
     before = -1
-    if sentinels is not None:
+    if sentinel is not None:
         started = time.perf_counter_ns()
         if started < ends:
-            sentinels.wait()
+            sentinel.wait()
         began += time.perf_counter_ns() - started
         if best < SHORT:
             item.call()
-        before = sentinels.core.read()
+        before = sentinel.read()
     for _ in range(BURST):
-        before = _sampled(item, protocol, sentinels, before)
-        if sentinels is None or not sentinels.core.rests(before) or time.perf_counter_ns() >= ends:
+        before = _sampled(item, protocol, sentinel, before)
+        if sentinel is None or not sentinel.rests(before) or time.perf_counter_ns() >= ends:
             break
     item.turns += 1
     item.spent += time.perf_counter_ns() - began
 
 
-def _sampled(item: _Item, protocol: Protocol, sentinels: Sentinels | None, before: int) -> int:
+def _sampled(item: _Item, protocol: Protocol, sentinel: Sentinel | None, before: int) -> int:
     """Take a sample, before which the sentinel read so much; returns what it reads after it [ns]."""
     wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
     for _ in repeat(None, item.inner):
         item.call()
     cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
-    after = sentinels.core.read() if sentinels is not None else -1
+    after = sentinel.read() if sentinel is not None else -1
     item.wall += wall
     item.cpu += cpu
-    agree = protocol.threads > 1 or sentinels is None or abs(wall - cpu) <= AGREE * wall + GRAIN
-    took = wall if protocol.threads > 1 or (agree and sentinels is not None) else cpu
+    agree = protocol.threads > 1 or sentinel is None or abs(wall - cpu) <= AGREE * wall + GRAIN
+    took = wall if protocol.threads > 1 or (agree and sentinel is not None) else cpu
     if took > 0:
-        readings = () if sentinels is None else (before, after)
+        readings = () if sentinel is None else (before, after)
         item.samples.append(_Sample(took / item.inner * 1e-9, readings, agree))
     return after
 
@@ -420,7 +420,7 @@ def measure(
     reuse_bytes: int = 0,
     protocol: Protocol | None = None,
     statistic: Statistic = "minimum",
-    sentinels: Sentinels | None = None,
+    sentinel: Sentinel | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing]:
     """Time programs, turns interleaved over all of them.
@@ -438,7 +438,7 @@ def measure(
         parts = [arena[i * size :][:size] for i in range(number)]
         calls.append(runner([thunk for part in parts for thunk in program.bind(part)]))
     far = [number * each.touched_bytes > RESIDENT_BYTES for each, number in zip(programs, copies, strict=True)]
-    timings = time_calls(calls, protocol, statistic=statistic, far=far, sentinels=sentinels, progress=progress)
+    timings = time_calls(calls, protocol, statistic=statistic, far=far, sentinel=sentinel, progress=progress)
     return [timing.shared_by(number) for timing, number in zip(timings, copies, strict=True)]
 
 

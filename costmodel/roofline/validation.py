@@ -29,7 +29,7 @@ from costmodel.roofline.passage import Passage, measure_in_place
 from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -397,22 +397,22 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     tell = progress or (lambda share: None)
     layers = layers_of()
     programs = [layer.program for layer in layers]
-    sentinels = Sentinels()
+    sentinel = Sentinel()
 
     def part(start: float, end: float) -> Callable[[float], None]:
         return lambda share: tell(start + (end - start) * share)
 
-    before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_SHARE * budget, sentinels=sentinels)
-    first = measure(programs, protocol=protocol, sentinels=sentinels, progress=part(0.1, 0.3))
+    before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
+    first = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.1, 0.3))
     times = [timing.seconds for timing in first]
-    bounds = classify(programs, times, before.machine, sentinels, budget=CLASSES_SHARE * budget)
+    bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
     whole = []
     for number, (model, settings) in enumerate(WHOLE):
         tell(0.35 + 0.3 * number / len(WHOLE))
         program = network_of(predict(model, **settings)).program
-        whole.append(measure_in_place(program, budget=WHOLE_SHARE * budget / len(WHOLE), sentinels=sentinels))
-    second = measure(programs, protocol=protocol, sentinels=sentinels, progress=part(0.65, 0.9))
-    after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinels=sentinels)
+        whole.append(measure_in_place(program, budget=WHOLE_SHARE * budget / len(WHOLE), sentinel=sentinel))
+    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.65, 0.9))
+    after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
     forecasts = [predict_seconds(program, both) for program in programs]
     hosts = [predict_seconds(passage.program, both) for passage in whole]

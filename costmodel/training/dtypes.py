@@ -10,8 +10,10 @@ Shape = tuple[int, ...]
 Role = Literal["weight", "activation", "logits", "statistic", "mask", "index", "random"]
 """What a tensor holds; the precision policy turns it into bytes an element."""
 
-Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "bool", "int64"]
-BITS: dict[Dtype, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "bool": 8, "int64": 64}
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "bool", "int4", "int8", "int16", "int32", "int64"]
+BITS: dict[Dtype, int] = {
+    "fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "bool": 8, "int4": 4, "int8": 8, "int16": 16, "int32": 32, "int64": 64
+}  # fmt: skip
 FLOATS: frozenset[Dtype] = frozenset({"fp32", "bf16", "fp16", "fp8"})
 
 

@@ -19,7 +19,7 @@ import costmodel as cm
 from costmodel.analysis.vary import turned
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.importers.files import build
-from tests.command import error_of
+from tests.command import error_of, here
 from tests.oracle.drawn_networks import networks
 from tests.profiles import examples
 from tests.strategies import questions
@@ -205,6 +205,19 @@ def test_width_and_layers_of_what_has_no_field_for_them_are_axes() -> None:
     assert "between 1" in error_of(lambda: cm.sweep("mlp-mnist", width=0, batch=[1, 2], quantities="params"))
     said = error_of(lambda: cm.sweep("mlp-mnist", zzz=[1]))
     assert [name for name in ("seq", "image", "attention") if name in said] == []
+
+
+def test_none_is_a_word_where_a_field_has_it_and_nothing_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, scaled = (cm.predict(cm.load("mlp-mnist").with_fields({"norm": norm})) for norm in ("none", "layernorm"))
+    rows = json.loads(here(capsys, "sweep", "mlp-mnist", "--over", "norm=none,layernorm", "--json").out)
+    assert [row["params"] for row in rows] == [plain.params, scaled.params]
+    whole = here(capsys, "sweep", "gpt2-small", "--over", "window=none,1024", "--json")
+    assert [row["params"] for row in json.loads(whole.out)] == [cm.predict("gpt2-small").params] * 2
+
+
+def test_a_label_is_text_that_can_be_stored() -> None:
+    found = cm.sweep("mlp-mnist", checkpoint=["none", "\udcff"], quantities=["params"])
+    assert list(found.checkpoint.values) == ["none", r"'\udcff'"]
 
 
 def test_numpy_arrays_are_axes() -> None:

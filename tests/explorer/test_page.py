@@ -204,6 +204,8 @@ def test_the_shell_writes_a_page_and_says_what_it_holds(tmp_path: Path, capsys: 
         (("mlp-mnist", "--optimizer", "adamq"), "optimizer"),
         (("mlp-mnist", "--seq", "5"), "seq"),
         (("mlp-mnist", "--attention", "flash"), "attention"),
+        (("mlp-mnist", "--over", "sizes=1,2"), "sizes: 1 is not a list"),
+        (("gpt2-small", "--over", "positions=rotary,round"), "not 'round'"),
         (("mlp-mnist", "--out", "/no/such/folder/x.html"), "cannot write"),
     ],
 )

@@ -94,9 +94,12 @@ class Mamba(nn.Module):
         y = self.act(self.conv(y))
         made = self.selection(y.transpose(1, 2)).split(self.parts, -1)
         step, writes, reads = (norm(part) for norm, part in zip(self.norms, made, strict=True))
-        y = mamba_selective_scan(
+        return self.outward(self.scanned(y, self.step @ step.transpose(1, 2), writes, reads, gate).transpose(1, 2))
+
+    def scanned(self, y: Tensor, step: Tensor, writes: Tensor, reads: Tensor, gate: Tensor, **asked: Any) -> Any:
+        return mamba_selective_scan(
             y,
-            self.step @ step.transpose(1, 2),
+            step,
             -torch.exp(self.decay),
             writes.transpose(1, 2),
             reads.transpose(1, 2),
@@ -104,8 +107,8 @@ class Mamba(nn.Module):
             z=gate,
             delta_bias=self.step_bias,
             delta_softplus=True,
+            **asked,
         )
-        return self.outward(y.transpose(1, 2))
 
 
 class GatedDelta(nn.Module):

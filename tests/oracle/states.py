@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.models.mamba.modeling_mamba import mamba_selective_scan, mamba_selective_state_update
+from transformers.models.mamba.modeling_mamba import mamba_selective_state_update
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan, mamba2_selective_state_update
 from transformers.models.qwen3_next.modeling_qwen3_next import (
     torch_chunk_gated_delta_rule,
@@ -122,32 +122,14 @@ class Mamba(Mixing, mixers.Mamba):
         super().__init__(spec, device)
         self.state, self.sizes = State(), (self.own.width, self.own.state)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y, gate = self.inward(x).transpose(1, 2).chunk(2, 1)
-        y = self.act(self.conv(y))
-        made = self.selection(y.transpose(1, 2)).split(self.parts, -1)
-        step, writes, reads = (norm(part) for norm, part in zip(self.norms, made, strict=True))
-        return self.outward(self.scanned(y, self.step @ step.transpose(1, 2), writes, reads, gate).transpose(1, 2))
-
-    def scanned(self, y: Tensor, step: Tensor, writes: Tensor, reads: Tensor, gate: Tensor) -> Tensor:
-        rate = -torch.exp(self.decay)
+    def scanned(self, y: Tensor, step: Tensor, writes: Tensor, reads: Tensor, gate: Tensor, **asked: Any) -> Any:
         if self.state.kept is not None and y.shape[-1] == 1:
+            rate = -torch.exp(self.decay)
             parts = (y[..., 0], step[..., 0], rate, writes[:, 0], reads[:, 0], self.skip)
             return mamba_selective_state_update(
                 self.state.kept, *parts, dt_bias=self.step_bias, dt_softplus=True, z=gate[..., 0]
             ).unsqueeze(-1)
-        y, last = mamba_selective_scan(
-            y,
-            step,
-            rate,
-            writes.transpose(1, 2),
-            reads.transpose(1, 2),
-            D=self.skip,
-            z=gate,
-            delta_bias=self.step_bias,
-            delta_softplus=True,
-            return_last_state=True,
-        )
+        y, last = super().scanned(y, step, writes, reads, gate, return_last_state=True)
         self.state.leave(last)
         return y
 

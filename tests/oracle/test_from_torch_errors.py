@@ -95,6 +95,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: cm.from_torch(nn.Linear(2, 2, dtype=torch.complex128), X.to(torch.complex128)),
         r"Linear: weight weight is of complex numbers \(complex128\)",
     ),
+    "a weight of 8 bits": (
+        lambda: cm.from_torch(nn.Linear(2, 2).to(torch.float8_e4m3fn), X),
+        r"Linear: weight weight is of float8 numbers \(float8_e4m3fn\), for which there are no rules: import",
+    ),
+    "8 bits, once made": (
+        lambda: cm.from_torch(Calls(lambda x, _: x.to(torch.float8_e5m2).to(torch.float32)), X),
+        r"1 operator has no rule: to ×2 \(it makes float8 numbers\)",
+    ),
     "a complex buffer": (lambda: cm.from_torch(Rotated(), X), r"Rotated: buffer turn is of complex numbers"),
     "a loss over all alignments": (
         lambda: cm.from_torch(Calls(lambda x, _: aligned(x)), X),

@@ -226,8 +226,26 @@ class Masked(nn.Module):
         return self.encoder(x, mask=mask)
 
 
-def whole(*shape: int) -> Tensor:
-    return meta(*shape, dtype=torch.int64)
+class Pixels(nn.Module):
+    """Reads bytes, counts in 32 bits and levels of 16, as loaders of images and quantisers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.rows = nn.Conv2d(3, 4, 3), nn.Embedding(16, 6)
+        self.register_buffer("order", torch.arange(16, dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x.float() / 255)
+        rows = self.rows((self.order[:4] + 1) * 2)
+        y = y + rows[:, None]
+        levels = (y.detach() * 7).to(torch.int16)
+        kept = torch.cat([levels, levels.clamp(max=3)], 1).to(torch.uint8)
+        places = levels.to(torch.int32).cumsum(-1) % 6
+        return torch.gather(y, 3, places.long()) * kept[:, 4:]
+
+
+def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return meta(*shape, dtype=dtype)
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
@@ -242,6 +260,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "adversary": (Adversary, (meta(5, 4), meta(5, 12))),
     "contrast": (Contrast, (whole(4, 6), meta(4, 10))),
     "routed": (Routed, (meta(4, 6),)),
+    "pixels": (Pixels, (whole(2, 3, 8, 8, dtype=torch.uint8),)),
     "boxes": (Boxes, (meta(2, 3, 8, 8), meta(2, 2, 20), meta(2, 4, 20))),
 }
 
@@ -253,6 +272,12 @@ def test_a_module_costs_what_it_does(name: str) -> None:
     model = cm.from_torch(module, inputs, dynamic={})
     assert found(model) == measured(module, *inputs)
     check_kernels(cm.predict(model))
+
+
+def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:
+    x = whole(2, 3, 8, 8, dtype=torch.uint8)
+    memory = cm.predict(cm.from_torch(Pixels().to("meta"), x), batch=2, precision="bf16").memory
+    assert (memory.inputs, memory.buffers) == (x.numel(), 16 * 4)
 
 
 def test_a_recurrent_network_at_another_batch() -> None:

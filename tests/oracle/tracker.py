@@ -127,16 +127,19 @@ def training_step(
     """One step, with the optimizer's states in place and no gradient yet; under autocast until the loss is there."""
     weights = [weight for weight in weights_by_use(model, x) if weight.requires_grad]
     optimizer = update(weights)
-    for weight in weights:
-        weight.grad = torch.empty_like(weight)
+
+    def error() -> Tensor:
+        with nullcontext() if autocast is None else GpuAutocast(autocast):
+            return loss(model(x), target)
+
+    error().backward()  # A weight that nothing reads gets no gradient, and so no states.
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     states = [state for of_weight in optimizer.state.values() for state in of_weight.values()]
     with Tracker([x, target, *model.parameters(), *model.buffers(), *states]) as tracker:
-        with nullcontext() if autocast is None else GpuAutocast(autocast):
-            error = loss(model(x), target)
+        result = error()
         tracker.phase = "backward"
-        error.backward()
+        result.backward()
         tracker.phase = "optimizer"
         optimizer.step()
     return tracker

@@ -9,7 +9,7 @@ from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host
 from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Op
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Product, signature_of
 
 CALL = 1e-6
@@ -98,10 +98,10 @@ class Neighbour:
         """A call that takes so long."""
         return lambda: self.take(nanoseconds)
 
-    def sentinels(self) -> Sentinels:
+    def sentinel(self) -> Sentinel:
         """A sentinel that feels the neighbour, with what is known after three seconds."""
-        found = Sentinels(self.work(12_000))
+        found = Sentinel(self.work(12_000))
         end = self.now + 3e9
         while self.now < end:
-            found.core.read()
+            found.read()
         return found

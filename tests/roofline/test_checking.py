@@ -21,7 +21,7 @@ from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.reference import Buffer
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import MACHINE, calibration, took
@@ -122,7 +122,7 @@ class Clockwork:
         for name in ("perf_counter_ns", "thread_time_ns"):
             monkeypatch.setattr(f"costmodel.roofline.passage.time.{name}", lambda: round(self.now))
         monkeypatch.setattr(Program, "bind", lambda program: [(self.call, (op,), {}) for op in program])
-        monkeypatch.setattr("costmodel.roofline.checking.Sentinels", lambda: Sentinels(self.sentinel))
+        monkeypatch.setattr("costmodel.roofline.checking.Sentinel", lambda: Sentinel(self.sentinel))
 
     def call(self, op: Op) -> None:
         self.now += 1e9 * self.seconds(op) * self.slower
@@ -166,8 +166,8 @@ def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower
     program = network_of(cm.predict(GPT, seq=5, mode="inference")).program
     each = [20e9 * slower * took(op) for op in program]
     for passes in (0.5, 1.4, 2.7):
-        sentinels, began = Sentinels(clockwork.sentinel), clockwork.now
-        found = measure_in_place(program, budget=passes * sum(each) * 1e-9, sentinels=sentinels)
+        sentinel, began = Sentinel(clockwork.sentinel), clockwork.now
+        found = measure_in_place(program, budget=passes * sum(each) * 1e-9, sentinel=sentinel)
         over = clockwork.now - began - max(passes, 1.0) * sum(each)
         assert over <= max(each) + 800 * 12_000 * slower, "400 readings of a sentinel come before"
         assert found.seconds == pytest.approx(sum(each) * 1e-9, rel=1e-3)
@@ -189,7 +189,7 @@ def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.Monk
 
 
 def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven sentinels of ten find that all takes 1.7 times as long."""
+    """Seven readings of ten find that all takes 1.7 times as long."""
     clockwork, turns = Clockwork(monkeypatch, took), count()
     steady = clockwork.sentinel
 
@@ -209,7 +209,7 @@ def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pyt
 
 def test_layers_without_an_undisturbed_moment_are_shown_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     clockwork = Clockwork(monkeypatch, took)
-    monkeypatch.setattr("costmodel.roofline.sentinels.Sentinel.rests", lambda *_: False)
+    monkeypatch.setattr("costmodel.roofline.sentinel.Sentinel.rests", lambda *_: False)
     found = check(GPT, seq=5, **in_place(4))
     assert clockwork.now > 0
     assert found.resolved == 0

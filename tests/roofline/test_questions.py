@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,11 @@ def test_a_check_that_was_kept_is_drawn_again_without_measuring(capsys, monkeypa
 def test_a_baseline_of_a_profile_has_no_picture(capsys) -> None:
     assert here(capsys, "roofline", "profile", "tiny.yaml", *QUICK, "--save", "base.json").code == 0
     refused(here(capsys, "roofline", "plot", "base.json"), "base.json keeps no check")
+
+
+def test_a_pipe_is_not_waited_for(capsys) -> None:
+    os.mkfifo("pipe.json")
+    refused(here(capsys, "roofline", "plot", "pipe.json"), "pipe.json")
 
 
 @pytest.mark.parametrize("command", ["check", "plot", "profile", "compare"])

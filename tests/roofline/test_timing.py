@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from costmodel.roofline import timing
-from costmodel.roofline.sentinels import Sentinels
+from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, at_rest, time_calls
 from tests.roofline.synthetic import Neighbour
 
@@ -134,10 +134,10 @@ def test_a_turn_of_many_calls_is_shared_among_them() -> None:
 
 def test_what_a_neighbour_disturbed_does_not_count(neighbour: Neighbour) -> None:
     """The core is one's own in a tenth of the moments; the fastest of few turns is the neighbour's time."""
-    sentinels = neighbour.sentinels()
+    sentinel = neighbour.sentinel()
     for nanoseconds in (20_000, 400_000, 3_000_000):
         protocol = Protocol(item_seconds=3.0)
-        (found,) = time_calls([neighbour.work(nanoseconds)], protocol, sentinels=sentinels)
+        (found,) = time_calls([neighbour.work(nanoseconds)], protocol, sentinel=sentinel)
         assert found.resolved
         assert len(found.undisturbed) >= 5
         assert found.seconds == pytest.approx(nanoseconds * 1e-9, rel=0.03)
@@ -145,15 +145,15 @@ def test_what_a_neighbour_disturbed_does_not_count(neighbour: Neighbour) -> None
 
 
 def test_two_measurements_agree_better_than_those_of_as_many_turns_as_they_come(neighbour: Neighbour) -> None:
-    """Layers that take 10 µs to 10 ms, measured twice, against eight turns each without sentinels."""
+    """Layers that take 10 µs to 10 ms, measured twice, against eight turns each without a sentinel."""
     layers = [neighbour.work(round(10_000 * 10 ** (i / 7))) for i in range(22)]
-    sentinels = neighbour.sentinels()
+    sentinel = neighbour.sentinel()
 
     def differences(protocol: Protocol, pairs: int) -> list[float]:
         """The 50 % and 90 % quantile over so many pairs of measurements."""
         found = []
         for _ in range(pairs):
-            first, second = (time_calls(layers, protocol, sentinels=sentinels) for _ in range(2))
+            first, second = (time_calls(layers, protocol, sentinel=sentinel) for _ in range(2))
             found += [abs(a.seconds / b.seconds - 1) for a, b in zip(first, second, strict=True)]
         return [sorted(found)[len(found) * percent // 100] for percent in (50, 90)]
 
@@ -165,9 +165,9 @@ def test_two_measurements_agree_better_than_those_of_as_many_turns_as_they_come(
 
 
 def test_without_a_moment_s_rest_nothing_is_resolved_and_the_interval_says_so(neighbour: Neighbour) -> None:
-    sentinels = neighbour.sentinels()
+    sentinel = neighbour.sentinel()
     neighbour.always = True
-    (found,) = time_calls([neighbour.work(50_000)], Protocol(rounds=10), sentinels=sentinels)
+    (found,) = time_calls([neighbour.work(50_000)], Protocol(rounds=10), sentinel=sentinel)
     assert not found.resolved
     assert found.undisturbed == ()
     assert found.noise == f"unresolved: 0 of {found.count} samples are known to be undisturbed"
@@ -177,7 +177,7 @@ def test_without_a_moment_s_rest_nothing_is_resolved_and_the_interval_says_so(ne
 def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbour) -> None:
     """All readings of the first moments may be disturbed ones, and agree with each other."""
     neighbour.always = True
-    sentinels = neighbour.sentinels()
+    sentinel = neighbour.sentinel()
     turns = count()
 
     def later() -> None:
@@ -185,17 +185,17 @@ def test_a_best_that_is_seen_late_unsettles_what_was_settled(neighbour: Neighbou
             neighbour.leave()
         neighbour.take(50_000)
 
-    settled, _ = time_calls([neighbour.work(50_000), neighbour.work(50_000)], sentinels=sentinels)
+    settled, _ = time_calls([neighbour.work(50_000), neighbour.work(50_000)], sentinel=sentinel)
     assert settled.resolved, "nothing better was seen"
     assert settled.seconds > 80e-6
-    found = time_calls([neighbour.work(50_000), later], sentinels=sentinels)
+    found = time_calls([neighbour.work(50_000), later], sentinel=sentinel)
     assert [timing.seconds for timing in found] == pytest.approx([50e-6] * 2, rel=0.03)
 
 
 def test_samples_on_which_the_clocks_disagree_are_not_believed(neighbour: Neighbour) -> None:
     """The CPU clock says nothing at all in every third reading: the fastest is no time of zero."""
     neighbour.lies = 3
-    (found,) = time_calls([neighbour.work(200_000)], Protocol(), sentinels=neighbour.sentinels())
+    (found,) = time_calls([neighbour.work(200_000)], Protocol(), sentinel=neighbour.sentinel())
     assert min(found.samples) >= 0.99 * 200e-6
 
 
@@ -206,7 +206,7 @@ def test_what_is_always_interrupted_has_the_time_of_the_cpu_clock(neighbour: Nei
         neighbour.take(8_000_000)
         neighbour.sleep(4_000_000)
 
-    (found,) = time_calls([interrupted], Protocol(rounds=80), sentinels=neighbour.sentinels())
+    (found,) = time_calls([interrupted], Protocol(rounds=80), sentinel=neighbour.sentinel())
     assert not found.resolved
     assert 8e-3 <= found.seconds <= 1.8 * 8e-3
 
@@ -214,7 +214,7 @@ def test_what_is_always_interrupted_has_the_time_of_the_cpu_clock(neighbour: Nei
 def test_a_long_item_leaves_time_for_the_others(neighbour: Neighbour) -> None:
     """Within a budget, what takes 100 ms a turn does not keep what takes 0.1 ms from its samples."""
     calls = [neighbour.work(100_000_000), *(neighbour.work(100_000) for _ in range(10))]
-    found = time_calls(calls, Protocol(budget=10.0, rounds=500, item_seconds=9.0), sentinels=neighbour.sentinels())
+    found = time_calls(calls, Protocol(budget=10.0, rounds=500, item_seconds=9.0), sentinel=neighbour.sentinel())
     assert not found[0].resolved, "no moment is so long"
     assert all(timing.resolved for timing in found[1:])
 
@@ -224,9 +224,9 @@ def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, bud
     """Beyond what it takes to warm up each item once, and to have one sample of it."""
     longest = 20_000_000
     calls = [neighbour.work(longest), *(neighbour.work(1_000_000) for _ in range(10))]
-    sentinels = neighbour.sentinels()
+    sentinel = neighbour.sentinel()
     began = neighbour.now
-    found = time_calls(calls, Protocol(budget=budget, item_seconds=9.0), sentinels=sentinels)
+    found = time_calls(calls, Protocol(budget=budget, item_seconds=9.0), sentinel=sentinel)
     least = 2 * 1.8 * (longest + 10 * 1_000_000)
     assert neighbour.now - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
     assert all(timing.count for timing in found)
@@ -235,7 +235,7 @@ def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, bud
 def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: Neighbour) -> None:
     """What disturbs memory has no two states, and no sentinel."""
     calls = [neighbour.work(50_000)] * 2
-    near, far = time_calls(calls, Protocol(), far=[False, True], sentinels=neighbour.sentinels())
+    near, far = time_calls(calls, Protocol(), far=[False, True], sentinel=neighbour.sentinel())
     assert near.resolved
     assert far.resolved
     assert 5 <= len(near.undisturbed) < 15 <= len(far.undisturbed)
@@ -248,9 +248,9 @@ def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clock) 
     def work() -> None:
         clock.now += next(cold, 100)
 
-    sentinels = Sentinels(taking(clock, 100))
-    sentinels.core.work = work
-    assert sentinels.core.rests(sentinels.core.read())
+    sentinel = Sentinel(taking(clock, 100))
+    sentinel.work = work
+    assert sentinel.rests(sentinel.read())
 
 
 def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Clock) -> None:
@@ -260,8 +260,8 @@ def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Cloc
     def work() -> None:
         clock.now += 85 if next(readings) % 6000 in (4000, 4001) else 100
 
-    sentinels = Sentinels(work)
-    rests = [sentinels.core.rests(sentinels.core.read()) for _ in range(60_000)]
+    sentinel = Sentinel(work)
+    rests = [sentinel.rests(sentinel.read()) for _ in range(60_000)]
     assert all(rests)
 
 
@@ -271,9 +271,9 @@ def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Cl
     def work() -> None:
         clock.now += next(took, 100)
 
-    sentinels = Sentinels(work)
+    sentinel = Sentinel(work)
     for _ in range(3):
-        sentinels.core.read()
-    assert sentinels.core.best == 100, "three readings of 1 are not four"
-    assert sentinels.core.rests(sentinels.core.read())
-    assert not sentinels.core.rests(sentinels.core.read())
+        sentinel.read()
+    assert sentinel.best == 100, "three readings of 1 are not four"
+    assert sentinel.rests(sentinel.read())
+    assert not sentinel.rests(sentinel.read())

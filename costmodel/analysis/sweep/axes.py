@@ -49,9 +49,11 @@ class Axis:
 def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis], dict[str, Any], dict[str, Any]]:
     """What varies, the settings that do not, and the fields of the model that are others than its own.
 
-    Raises SettingError or UnknownNameError for an axis that cannot be.
+    A field that has no word "none" is without a value there. Raises SettingError or UnknownNameError for an axis that
+    cannot be.
     """
-    fields = [*(name for name in model.field_names() if name not in ("name", "notes")), *model.DERIVED]
+    of_spec = [name for name in model.field_names() if name not in ("name", "notes")]
+    fields = [*of_spec, *model.DERIVED]
     axes: list[Axis] = []
     settings: dict[str, Any] = {}
     changed: dict[str, Any] = {}
@@ -61,7 +63,10 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
         if not _varies(name, value):
             (settings if name in SETTING_NAMES else changed)[name] = value
             continue
-        axes.append(_axis(model, name, _listed(name, value)))
+        values = _listed(name, value)
+        if name in of_spec and "none" in values and not model.has_word(name, "none"):
+            values = [None if one == "none" else one for one in values]
+        axes.append(_axis(model, name, values))
     for axis in axes:
         _check_names(axis, settings)
     return axes, settings, changed
@@ -164,7 +169,7 @@ def label_of(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(shown(part) if isinstance(part, list | tuple) else label_of(part) for part in value)
     if isinstance(value, str):
-        return value
+        return value if value.isprintable() else shown(value)
     try:
         text = str(getattr(value, "name", "") or value)
     except Exception:  # of an object whose text cannot be made: errors show it as they can

@@ -75,11 +75,11 @@ class Capture:
                 shape = tuple(int(size) for size in value.shape)
                 self.weights.setdefault(self._names[node][TENSOR], Weight(target, shape, bool(parameter.requires_grad)))
             elif kind == "BUFFER":
-                self.buffers[node.name] = Given(target, self._shape(value), _dtype(value.dtype))
+                self.buffers[node.name] = Given(target, self._shape(value), dtype_name(value.dtype))
             elif kind == "USER_INPUT":
-                self.inputs[node.name] = Given(node.name, self._shape(value), _dtype(value.dtype))
+                self.inputs[node.name] = Given(node.name, self._shape(value), dtype_name(value.dtype))
             else:
-                made = Made(node.name, self._shape(value), _dtype(value.dtype))
+                made = Made(node.name, self._shape(value), dtype_name(value.dtype))
                 self.steps.append(Step("constant", (), node.name, {}, (made,), grad=False))
 
     def _walk(self, graph: Any, *, grad: bool) -> list[tuple[Any, str]]:
@@ -135,13 +135,13 @@ class Capture:
     def _makes(self, node: Any, value: Any) -> tuple[Made, ...]:
         if hasattr(value, "shape"):
             self._names[node] = {TENSOR: self._unique(node.name)}
-            return (Made(self._names[node][TENSOR], self._shape(value), _dtype(value.dtype)),)
+            return (Made(self._names[node][TENSOR], self._shape(value), dtype_name(value.dtype)),)
         if not isinstance(value, list | tuple):
             return ()
         unique = self._unique(node.name)
         self._names[node] = [{TENSOR: f"{unique}.{n}"} for n in range(len(value))]
         found = [(f"{unique}.{n}", one) for n, one in enumerate(value) if hasattr(one, "shape")]
-        return tuple(Made(name, self._shape(one), _dtype(one.dtype)) for name, one in found)
+        return tuple(Made(name, self._shape(one), dtype_name(one.dtype)) for name, one in found)
 
     def _unique(self, name: str) -> str:
         """A name that no tensor has: nested graphs name theirs anew."""
@@ -292,7 +292,8 @@ def _is_composed(target: Any) -> bool:
     return target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
 
-def _dtype(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
+    """A data type of PyTorch as its name, such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -24,9 +24,9 @@ from costmodel.architectures.trace import trace
 from costmodel.errors import CostModelError, SettingError, SpecError, UnknownNameError, shown
 from costmodel.importers.torch.assumptions import assumed
 from costmodel.importers.torch.axes import NO_GRAPH, Dynamic, Example, examples_of, module_on_meta
-from costmodel.importers.torch.capture import Capture
+from costmodel.importers.torch.capture import Capture, dtype_name
 from costmodel.importers.torch.model import Imported
-from costmodel.importers.torch.op_call import NoRuleError
+from costmodel.importers.torch.op_call import FLOATS, NUMBERS, NoRuleError
 from costmodel.importers.torch.program import Program
 from costmodel.importers.torch.rules import load_rules
 from costmodel.training.settings import Settings
@@ -127,18 +127,18 @@ def from_torch(
     title = name or type(module).__name__
     program = captured()
     model = Imported(name=title, program=program, example=example.sizes, limits=example.limits)
-    _refuse_complex(title, program, module)
+    _refuse_numbers(title, program, module)
     missing = _without_rule(model)
     if any(missing.values()):  # of what a rule does not know, perhaps what it is composed of is known
         other = captured(frozenset(missing))
         tried = Imported(name=title, program=other, example=example.sizes, limits=example.limits)
         if other != program and not (still := _without_rule(tried)):
             program, model, missing = other, tried, still
-    missing |= dict.fromkeys(_making_complex(program), "it makes complex numbers")
+    missing |= _without_numbers(program)
     if missing and unknown == "error":
         raise SpecError(f"{title}: {_listed(missing, program)}; unknown='lower_bound' leaves them out")
     left_out = f"lower bound: {_listed(missing, program)}, so FLOPs and bytes are at least what is stated"
-    types = sorted({str(weight.dtype).removeprefix("torch.") for weight in module.parameters()} - {"float32"})
+    types = sorted({dtype_name(weight.dtype) for weight in module.parameters()} - {"float32"})
     stored = (
         [f"weights are {' and '.join(types)}: the setting precision says what they are counted as"] if types else []
     )
@@ -308,22 +308,29 @@ def _without_rule(model: Imported) -> dict[str, str]:
             return missing
 
 
-def _refuse_complex(title: str, program: Program, module: Any) -> None:
-    """Raise SpecError if a weight, a buffer or an input is of complex numbers, whose bytes and FLOPs are others."""
-    given = {f"weight {name}": str(weight.dtype) for name, weight in module.named_parameters()}
-    given |= {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
+def _refuse_numbers(title: str, program: Program, module: Any) -> None:
+    """Raise SpecError if a weight, a buffer or an input is of numbers whose bytes and FLOPs are others."""
+    weights = {f"weight {name}": dtype_name(weight.dtype) for name, weight in module.named_parameters()}
+    given = {f"buffer {buffer.path}": buffer.dtype for buffer in program.buffers.values()}
     given |= {f"input {each.path}": each.dtype for each in program.inputs.values()}
-    for what, dtype in given.items():
-        if "complex" in dtype:
-            raise SpecError(
-                f"{title}: {what} is of complex numbers ({dtype.removeprefix('torch.')}), for which there are no "
-                "rules: make it of real ones, such as by torch.view_as_real"
+    for what, dtype in (weights | given).items():
+        if dtype not in (FLOATS if what in weights else NUMBERS):
+            advice = (
+                "make it of real ones, such as by torch.view_as_real"
+                if "complex" in dtype
+                else "import the module as it is before, the setting precision says what it is counted as"
             )
+            raise SpecError(f"{title}: {what} is of {_kind(dtype)} ({dtype}), for which there are no rules: {advice}")
 
 
-def _making_complex(program: Program) -> set[str]:
-    """Operators that make complex numbers somewhere."""
-    return {step.op for step in program.steps if any("complex" in made.dtype for made in step.makes)}
+def _without_numbers(program: Program) -> dict[str, str]:
+    """Operators that somewhere make numbers for which there are no rules, with what they make."""
+    made = {step.op: made.dtype for step in program.steps for made in step.makes if made.dtype not in NUMBERS}
+    return {op: f"it makes {_kind(dtype)}" for op, dtype in made.items()}
+
+
+def _kind(dtype: str) -> str:
+    return next((f"{kind} numbers" for kind in ("complex", "float8", "float4", "int") if kind in dtype), "such numbers")
 
 
 def _listed(missing: dict[str, str], program: Program) -> str:

@@ -11,7 +11,7 @@ from costmodel.errors import CostModelError, SpecError, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
-from costmodel.importers.torch.op_call import OpCall, role_of
+from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
 from costmodel.importers.torch.program import Program, Step, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.importers.torch.trees import Tree, shape_of
@@ -50,7 +50,8 @@ class Interpreter:
     def __call__(self) -> list[Tensor]:
         """Run all steps; returns the outputs."""
         for name, given in self.program.inputs.items():
-            self._made[name] = self.run.input(self.shape(given.shape), role_of(given.dtype), given.path)
+            role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
+            self._made[name] = self.run.input(self.shape(given.shape), role, given.path, dtype)
         with ExitStack() as stack:
             stack.callback(self._enter, ())
             for item in self.items:
@@ -76,7 +77,8 @@ class Interpreter:
             raise SpecError(f"{name}: no rule makes this result of an operator that makes several")
         else:
             given = self.program.buffers[name]
-            made = self.run.buffer(self.shape(given.shape), role_of(given.dtype), given.path)
+            role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
+            made = self.run.buffer(self.shape(given.shape), role, given.path, dtype)
         self._made[name] = made
         return made
 
@@ -175,6 +177,8 @@ class Interpreter:
             raise op.fail(f"is called as its rule does not expect ({type(error).__name__}: {error})") from None
         for tensor, told in zip(made if isinstance(made, list) else [made], step.makes, strict=False):
             self._check(step, tensor, self.shape(told.shape))
+            if tensor.storage.role == "index":
+                tensor.storage.dtype = EXACT.get(told.dtype, tensor.storage.dtype)
             if tensor.requires_grad and not step.grad:
                 tensor = tensor.view(tensor.shape, tensor.strides)
                 tensor.requires_grad = False
@@ -187,7 +191,11 @@ class Interpreter:
     def _unknown(self, op: OpCall) -> list[Tensor]:
         step = op.step
         inputs = [self.tensor(name) for name in tensors_in(list(step.args.values()))]
-        return [op.layer(Unknown(step.op, self.shape(told.shape), role_of(told.dtype)), *inputs) for told in step.makes]
+        roles = [role_of(told.dtype) if told.dtype in NUMBERS else "index" for told in step.makes]
+        return [
+            op.layer(Unknown(step.op, self.shape(told.shape), role), *inputs)
+            for told, role in zip(step.makes, roles, strict=True)
+        ]
 
     def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
         """A rule makes what the operator made."""

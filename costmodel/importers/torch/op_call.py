@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, transposed, viewed_strides
 from costmodel.importers.torch.program import SIZE, TENSOR, Step
 from costmodel.importers.torch.program import Made as MadeTensor
@@ -15,6 +15,7 @@ from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
 from costmodel.symbolic.sizes import value_of
+from costmodel.training.dtypes import Dtype
 
 if TYPE_CHECKING:
     from costmodel.importers.torch.interpreter import Interpreter
@@ -102,7 +103,9 @@ class OpCall:
 
     @property
     def role(self) -> Role:
-        """What it holds."""
+        """What it holds. Raises NoRuleError."""
+        if self.makes.dtype not in NUMBERS:
+            raise self.fail(f"makes numbers of the data type {shown(self.makes.dtype)}")
         return role_of(self.makes.dtype)
 
     def layer(self, kind: Layer, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -138,15 +141,33 @@ def last(x: Tensor, axis: int) -> Tensor:
     return x if axis == len(x.shape) - 1 else transposed(x, axis, len(x.shape) - 1)
 
 
-ROLES: dict[str, Role] = {"bool": "mask"}
 FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
+EXACT: dict[str, Dtype] = {
+    "bool": "bool",
+    "int8": "int8",
+    "uint8": "int8",
+    "int16": "int16",
+    "uint16": "int16",
+    "int32": "int32",
+    "uint32": "int32",
+    "int64": "int64",
+    "uint64": "int64",
+}
+"""Data types of PyTorch that no precision changes."""
+NUMBERS = FLOATS | EXACT.keys()
+"""Those that rules know."""
 
 
 def role_of(dtype: str) -> Role:
-    """What a tensor of PyTorch's data type holds: activations in any floating type, truth values, or whole numbers."""
+    """What a tensor of PyTorch's data type holds: activations in any floating type, truth values, or whole numbers.
+
+    Raises SpecError if it holds none of these.
+    """
     if dtype in FLOATS:
         return "activation"
-    return ROLES.get(dtype, "index")
+    if dtype not in NUMBERS:
+        raise SpecError(f"there are no rules for numbers of the data type {shown(dtype)}")
+    return "mask" if dtype == "bool" else "index"
 
 
 def tied(op: OpCall) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor, is_contiguous, transposed
-from costmodel.importers.torch.op_call import OpCall, rule, strides_of
+from costmodel.importers.torch.op_call import EXACT, OpCall, rule, strides_of
 from costmodel.layers.indexing import Chosen, Made
 from costmodel.layers.shape import Copied, Joined
 from costmodel.layers.spatial import channels_last as is_channels_last
@@ -175,7 +175,8 @@ def repeat(op: OpCall) -> Tensor:
 def convert(op: OpCall) -> Tensor:
     """Itself, or a copy: floating types are the precision's. Whole numbers and truth values become numbers anew."""
     x = op.tensor("self")
-    if x.storage.role == op.role or (x.storage.role not in ("index", "mask") and op.role == "activation"):
+    same = x.storage.role == op.role and (op.role != "index" or EXACT[op.makes.dtype] == x.storage.dtype)
+    if same or (x.storage.role not in ("index", "mask") and op.role == "activation"):
         copied = op.step.op == "_to_copy" or op.value("copy", False)
         return op.layer(Copied(x.shape, ordered=True), x) if copied else x
     return op.layer(Made(x.shape, op.role), x)

@@ -18,8 +18,8 @@ from typing import Any
 SEEN, RARE = 4, 1000
 """A sentinel's best has been reached so many times, and by one of so many readings: a core that is now and then clocked
 faster for a moment gives readings that no rest repeats."""
-CORE_LIMIT = 1.1
-"""At rest the core's sentinel takes 1.00 to 1.03 times its best, disturbed 1.6 to 2."""
+LIMIT = 1.1
+"""At rest a sentinel takes 1.00 to 1.03 times its best, disturbed 1.6 to 2."""
 FIRST = 400
 """Readings before the first sample, so that a best is known."""
 PATIENCE, LEAST_PATIENCE = 20_000_000, 500_000
@@ -32,12 +32,15 @@ Work = Callable[[], Any]
 
 
 class Sentinel:
-    """One piece of work; `best` is what it has taken at its fastest [ns], kept as long as this lives."""
+    """The piece of work, or another. One serves a whole run, since a part of it may hold no undisturbed moment."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, work: Work | None = None) -> None:
+        self.work = work or _exponentials()
         self.count = 0
         self.fastest: list[int] = []
+        self.patience = PATIENCE
+        for _ in range(FIRST):
+            self.read()
 
     @property
     def best(self) -> int:
@@ -57,22 +60,12 @@ class Sentinel:
 
     def rests(self, reading: int) -> bool:
         """Whether a reading is of an undisturbed moment, by the best that is known now."""
-        return reading <= CORE_LIMIT * self.best
-
-
-class Sentinels:
-    """One object serves a whole run, since a short one may hold no undisturbed moment at all."""
-
-    def __init__(self, core: Work | None = None) -> None:
-        self.core = Sentinel(core or _exponentials())
-        self.patience = PATIENCE
-        for _ in range(FIRST):
-            self.core.read()
+        return reading <= LIMIT * self.best
 
     def wait(self) -> bool:
         """Wait until the core is undisturbed, but no longer than patience lasts: whether it is."""
         end = time.perf_counter_ns() + self.patience
-        while not self.core.rests(self.core.read()):
+        while not self.rests(self.read()):
             if time.perf_counter_ns() >= end:
                 self.patience = max(self.patience // 2, LEAST_PATIENCE)
                 return False
