@@ -58,14 +58,18 @@ def calibrate(thorough: bool, threads: int, budget: float | None, keep: bool) ->
     return Shown(json.loads(found.model_dump_json()), f"{found}\n\n{said}"), 0 if kept else 1
 
 
-@verb(examples=("roofline validate", "roofline validate --json"))
-def validate() -> Any:
+@verb(
+    option("--budget", metavar="SECONDS", type=float, help="How long all measurements may take (230)."),
+    examples=("roofline validate", "roofline validate --budget 600 --json"),
+)
+def validate(budget: float | None) -> Any:
     """How far predictions are off on this machine, for layers and programs that no calibration touched."""
     from costmodel.roofline.calibration import bar
+    from costmodel.roofline.validation import BUDGET
     from costmodel.roofline.validation import validate as validated
 
     with bar(_watched(), "validating") as told:
-        return validated(told)
+        return validated(told, budget=BUDGET if budget is None else budget)
 
 
 @verb(
@@ -78,7 +82,12 @@ def validate() -> Any:
         metavar="warm|SIZE",
         help="Each layer alone: warm, or cold, so much being touched between two runs (64MiB).",
     ),
-    option("--budget", metavar="SECONDS", type=float, default=8.0, help="How long to go on for what is unresolved."),
+    option(
+        "--budget",
+        metavar="SECONDS",
+        type=float,
+        help="How long to go on for what is unresolved (8, or four passes of a model that takes longer).",
+    ),
     option("--fail-over", metavar="SHARE", help="Exit 1 if the median error of the layers is more, such as 25%."),
     SAVE,
     AGAINST,
@@ -97,7 +106,7 @@ def check(
     rounds: int | None,
     no_classes: bool,
     reuse: str | None,
-    budget: float,
+    budget: float | None,
     fail_over: str | None,
     save: str | None,
     against: str | None,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.roofline.calibration import Calibration, calibrate, calibrated, machine
-    from costmodel.roofline.checking import Check, Finding, check
+    from costmodel.roofline.checking import check
     from costmodel.roofline.classification import Verdict, classify
     from costmodel.roofline.comparison import Comparison, compare
     from costmodel.roofline.execution import Execution, execute
+    from costmodel.roofline.findings import Check, Finding
     from costmodel.roofline.host import Host, this_machine
     from costmodel.roofline.hosttime import HostTime, predict_seconds
     from costmodel.roofline.pictures import plot
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("Calibration", "calibrate", "calibrated", "machine"), "calibration"),
-    **dict.fromkeys(("Check", "Finding", "check"), "checking"),
+    "check": "checking",
+    **dict.fromkeys(("Check", "Finding"), "findings"),
     **dict.fromkeys(("Verdict", "classify"), "classification"),
     **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(("Execution", "execute"), "execution"),

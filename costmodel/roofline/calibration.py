@@ -27,8 +27,8 @@ from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, this_machine
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
+    BETWEEN,
     CURVE_BYTES,
-    EVICTING,
     GATHERED_ROWS,
     LARGEST_BYTES,
     RESIDENT_BYTES,
@@ -40,7 +40,7 @@ from costmodel.roofline.rates import Rates
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
-FORMAT = 4
+FORMAT = 5
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -185,9 +185,9 @@ def measure_probes(
         sentinel=sentinel,
         progress=lambda share: tell(0.8 + 0.2 * share),
     )
-    parts = [part for part in passage.parts if part[0] != EVICTING]
-    timings += [passage.timing([part]) for part in parts]
-    names += [layer for layer, _ in parts]
+    timings += [passage.timing([part], sum(len(g.calls) for g in groups)) for part, groups in passage.parts.items()]
+    names += [layer for layer, _ in passage.parts]
+    judged = [timing for name, timing in zip(names, timings, strict=True) if not name.startswith(BETWEEN)]
     busy = conditions()
     try:
         return Calibration(
@@ -195,9 +195,9 @@ def measure_probes(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             thorough=thorough,
             took_seconds=perf_counter() - began,
-            unresolved=sum(not timing.resolved for timing in timings) / len(timings),
-            doubt=sum(min(timing.interval[1] / timing.seconds - 1, 1) for timing in timings if timing.seconds)
-            / len(timings),
+            unresolved=sum(not timing.resolved for timing in judged) / len(judged),
+            doubt=sum(min(timing.interval[1] / timing.seconds - 1, 1) for timing in judged if timing.seconds)
+            / len(judged),
             load=busy["load"],
             steal=busy["steal"],
             seconds={name: timing.seconds for name, timing in zip(names, timings, strict=True)},
@@ -278,7 +278,7 @@ def read(path: Path, machine: Host) -> Calibration:
     if found.machine != machine:
         changes = "; ".join(machine.changes_from(found.machine))
         raise CalibrationError(f"{path} is of another machine: {changes}")
-    expected = {probe.name for probe in probes(found.thorough)} | {op.layer for op in placed()} - {EVICTING}
+    expected = {probe.name for probe in probes(found.thorough)} | {op.layer for op in placed()}
     if missing := sorted(expected - found.seconds.keys()):
         raise CalibrationError(f"{path} lacks {len(missing)} of this version's probes, such as {missing[0]!r}")
     return found

@@ -16,8 +16,9 @@ The prediction applies the same thresholds to the model's own terms. Near a thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, prod
+from time import perf_counter
 from typing import Literal
 
 from costmodel.roofline.calibration import Calibration
@@ -57,7 +58,7 @@ def alone(op: Op) -> Program:
 
 
 def _loop_tile(op: Op, most: int) -> Op:
-    if op.name.endswith(".at") or not op.operands:
+    if op.name.endswith(".at") or op.name == "searchsorted" or not op.operands:
         return op
     whole = op.operands[0] if op.name.endswith(".reduce") else op.output
     depth = len(whole.shape)
@@ -175,6 +176,8 @@ BAND = 0.1
 
 QUICK = Protocol(rounds=12, least_rounds=2, enough=2, item_seconds=0.02, sample_seconds=5e-5)
 
+TILES_SHARE = 0.7
+"""Of the budget, what small shapes and tiles may take before levels are told apart."""
 FLEETING = Protocol(rounds=3, least_rounds=1, enough=1, warm_passes=2, sample_seconds=1e-5)
 """For rings of many copies, whose runs are long."""
 
@@ -275,13 +278,22 @@ def distances_of(machine: Host) -> dict[str, int]:
 
 
 def classify(
-    programs: Sequence[Program], seconds: Sequence[float], machine: Host, sentinel: Sentinel | None = None
-) -> list[Verdict]:
-    """What bounds each program, which takes so long [s], by ablation of its calls."""
+    programs: Sequence[Program],
+    seconds: Sequence[float],
+    machine: Host,
+    sentinel: Sentinel | None = None,
+    *,
+    budget: float = float("inf"),
+) -> list[Verdict | None]:
+    """What bounds each program, which takes so long [s], by ablation of its calls.
+
+    None where memory binds and the budget [s] ended before its level was measured.
+    """
     sentinel = sentinel or Sentinel()
-    effects = _effects([op for program in programs for op in program], machine, sentinel)
+    ends = perf_counter() + budget
+    effects = _effects([op for program in programs for op in program], machine, sentinel, TILES_SHARE * budget)
     levels: dict[Signature, str] = {}
-    found = []
+    found: list[Verdict | None] = []
     for program, took in zip(programs, seconds, strict=True):
         calls = [effects[signature_of(op)] for op in program]
         by: dict[tuple[Bound, str], float] = {}
@@ -293,6 +305,9 @@ def classify(
         if whole.overhead <= OVERHEAD_SHARE * took and whole.resident < RESIDENT_SHARE * took:
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
+            if key not in levels and perf_counter() >= ends:
+                found.append(None)
+                continue
             if key not in levels:
                 levels[key] = _level(largest, took / whole.resident, machine, sentinel)
             level = levels[key]
@@ -300,14 +315,14 @@ def classify(
     return found
 
 
-def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel) -> dict[Signature, Spent]:
+def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel, budget: float) -> dict[Signature, Spent]:
     """Of each distinct call: its time on smallest shapes, on tiles, and on tiles that are copied instead."""
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
     changed = [smallest(op) for op in distinct.values()], [part for part, _ in tiles.values()], [*asked.values()]
     programs = [alone(op) for some in changed for op in some]
-    timings = measure(programs, protocol=QUICK, sentinel=sentinel)
+    timings = measure(programs, protocol=replace(QUICK, budget=budget), sentinel=sentinel)
     least, parts, copies = (
         iter(timings[: len(distinct)]),
         iter(timings[len(distinct) :]),

@@ -22,7 +22,8 @@ from costmodel.display.table import Table, printable
 from costmodel.display.units import show_seconds
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.roofline.calibration import NotStored, Progress, bar, read_stored
-from costmodel.roofline.checking import MOST_ROUNDS, Check, with_rounds
+from costmodel.roofline.checking import MOST_ROUNDS, with_rounds
+from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
 from costmodel.roofline.pictures import Drawn, chart_of
 from costmodel.roofline.profiling import PROTOCOL, Profile

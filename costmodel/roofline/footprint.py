@@ -40,10 +40,12 @@ class Operand(NamedTuple):
 
 
 def buffer_bytes(op: Op) -> int:
-    """Bytes that the iterator of a call allocates for buffers, and gives back at its end."""
+    """Bytes that a call allocates beside its output and gives back: its iterator's buffers, or what a search finds."""
     function, _, method = op.name.partition(".")
     if method == "at":
         return INDEXING_BYTES
+    if function == "searchsorted":
+        return ITEM_BYTES["int64"] * op.output.size
     if function in DIRECT:
         return 0
     shape, steps = op.loop

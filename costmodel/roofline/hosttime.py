@@ -18,12 +18,14 @@ from math import hypot
 
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.gemm import regime_of
 from costmodel.roofline.memory import LINE
-from costmodel.roofline.probes import MIXED
-from costmodel.roofline.program import Op, Program, Span, reuse_distances
-from costmodel.roofline.rates import Rates, joined, regime_of
+from costmodel.roofline.probes import MIXED, WIDENED
+from costmodel.roofline.program import Op, Program, lines_of
+from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.signature import Gather, Loop, Product, Signature, signature_of
+from costmodel.roofline.reuse import reuse_distances, touched_by
+from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
     1: "two ceilings, compulsory bytes",
@@ -122,12 +124,7 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    codes = {name: -number for number, name in enumerate(dict.fromkeys(op.name for op in program), 1)}
-    touched = [
-        (*spans, Span(codes[op.name] - 1, codes[op.name], 0))
-        for op, spans in zip(program, program.touched, strict=True)
-    ]
-    distances = reuse_distances(touched, between)
+    distances = reuse_distances(touched_by(program), between)
     calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
     found = _summed(calls, level, 1.0)
     if level < 6:
@@ -143,7 +140,7 @@ def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
     """Relative error of the sum: those of products add up, those of the rest too, the two independently."""
     products = rest = 0.0
     for op, terms in calls:
-        signature = signature_of(op)
+        signature = signature_of(op) if op.name == "matmul" else None
         if isinstance(signature, Product):
             products += terms.seconds * rates.fit(regime_of(signature), signature.dtype).doubt
         else:
@@ -178,65 +175,63 @@ def _roof(compute: float, memory: float) -> Terms:
 
 def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
     """Of one call; distances: of its operands, then of the function's own code."""
-    signature, (*distances, code) = signature_of(op), distances
+    signature, (*operands, code) = signature_of(op), distances
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
-        return _roof(compute, _moving(op, rates, level, distances))
-    terms = _terms(signature, op, rates, distances)
+        return _roof(compute, _moving(op, rates, level, operands))
+    terms = _terms(signature, op, rates, operands)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(op.name, code))
+        return replace(terms, overhead=terms.overhead + rates.cold(code))
     return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _moving(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> float:
+def _moving(op: Op, rates: Rates, level: int, operands: Sequence[float]) -> float:
     if level == 2:
         return op.traffic_bytes / rates.memory_bandwidth
     refs = op.accesses
-    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, distances, strict=True))
+    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, operands, strict=True))
 
 
-def _terms(signature: Signature, op: Op, rates: Rates, distances: Sequence[float]) -> Terms:
+def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
     if isinstance(signature, Product):
-        return _product(signature, rates, distances)
-    reach = max(distances, default=0.0)
+        return _product(signature, op, rates, operands)
+    reach = max(operands, default=0.0)
     if isinstance(signature, Gather):
-        return _gather(signature, op, rates, distances, reach)
+        return _gather(signature, op, rates, operands, reach)
     compute, rows, overhead = _loop(signature, rates)
-    moved = _far(op, signature, rates, distances)
-    if rows and signature.name == "copyto":  # short rows wait for what they copy, one after another
-        return Terms(compute, moved, overhead, rows, reach)
+    moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
     return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach)
 
 
-def _far(op: Op, loop: Loop, rates: Rates, distances: Sequence[float]) -> float:
+def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
     """Time to load each cache line once: a stride of two touches as many lines as one of one [s]."""
-    used = list(zip(op.accesses, loop.strands, distances, strict=True))
+    used = list(zip(op.accesses, loop.strands, operands, strict=True))
     seen = {ref: (ref, strand, far) for ref, strand, far in (used[:-1] if loop.in_place else used)}
     way = "two" if len(seen) > 2 and not loop.in_place else "one"
     total = 0.0
     for ref, strand, far in seen.values():
-        lines = ref.bytes * min(max(strand.step, 1), LINE // strand.itemsize)
-        if 1 < strand.step < LINE // strand.itemsize:
+        lines = ref.bytes * lines_of(ref)
+        if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
             total += lines * rates.windowed(far)
             continue
         total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
     return total
 
 
-def _product(p: Product, rates: Rates, distances: Sequence[float]) -> Terms:
-    seconds, memory = rates.fit(regime_of(p), p.dtype).seconds(p, rates.operand_times(p, distances))
+def _product(p: Product, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
+    seconds, memory = rates.product(p, operands, [ref.bytes for ref in op.accesses])
     call = rates.call("matmul", p.dtype)
-    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(distances))
+    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(operands))
 
 
-def _gather(g: Gather, op: Op, rates: Rates, distances: Sequence[float], reach: float) -> Terms:
-    if g.name == "random":
-        compute = g.rows * rates.rate("random", g.dtype, False)
-        return Terms(compute, 0.0, rates.call("random", g.dtype))
+def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float], reach: float) -> Terms:
+    if g.name in ELEMENTWISE:
+        compute = g.rows * rates.rate(g.name, g.dtype, False)
+        return Terms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(distances[0]) + rates.far(distances[-1]))
+    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(operands[0]) + rates.far(operands[-1]))
     return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
 
 
@@ -245,11 +240,13 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     if loop.reduced:
         return _reduction(loop, rates)
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
-    if name == "copyto" and read[-1:] == [1]:
+    if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
+        name = WIDENED
+    elif name == "copyto" and read[-1:] == [1]:
         return _masked(loop, rates)
     if name == "copyto" and loop.scalars:
         name = "fill"
-    if written > 1 and 1 in read:
+    if written > 1 and 1 in read and name != WIDENED:
         name = MIXED
     scalars = loop.scalars if name != "fill" else 0
     ragged = [number for number, strand in enumerate(loop.strands) if not strand.flat or strand.step != 1]

@@ -81,7 +81,8 @@ def aligned(size: int) -> numpy.ndarray:
 
 
 def fill(array: numpy.ndarray, below: int = 2, centre: float = 0.5) -> None:
-    """Fill floats uniformly within a quarter of `centre`, bools as a causal mask, indices spread over 0 to `below`."""
+    """Fill floats uniformly within a quarter of `centre`, bools as a causal mask, codes with those of large numbers,
+    indices spread over 0 to `below`."""
     import numpy as np
 
     flat = array.reshape(-1)
@@ -95,6 +96,8 @@ def fill(array: numpy.ndarray, below: int = 2, centre: float = 0.5) -> None:
         square = np.tri(side, dtype=bool).reshape(-1)
         flat[: square.size] = square
         flat[square.size :] = True
+    elif array.dtype.kind == "u":
+        flat[...] = 192 + np.arange(flat.size) % 64
     else:
         flat[...] = np.arange(flat.size) * 2_654_435_761 % max(below, 1)
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 from typing import NamedTuple
 
 from costmodel.roofline.memory import check_fits
+from costmodel.roofline.probes import RESIDENT_BYTES
 from costmodel.roofline.program import Phase, Program, Thunk
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
@@ -28,7 +29,10 @@ ENOUGH = 5
 KEPT = 5
 """Of the undisturbed samples, how many of the fastest are told apart."""
 LEAST, MOST = 3, 2_000
-"""Passes: at least, whatever they take, and at most."""
+"""Passes before a program is settled, and at most."""
+LEAST_SECONDS = 0.5
+"""A program that works on more than a core's caches hold is not settled sooner: what others do to memory outlasts a
+pass of a short one, however many samples agree [s]."""
 UNSETTLED = 0.1
 """A part of a program is resolved if no more of its time than this is of calls that are not."""
 TRIES = 50
@@ -150,7 +154,7 @@ class Passage:
 
 def expected_seconds(one_pass: float, budget: float) -> float:
     """How long `measure_in_place` takes at most, if one pass takes so long [s]."""
-    return one_pass * (LEAST + 1) if one_pass * (LEAST + 1) > budget else min(budget, one_pass * (MOST + 1))
+    return max(one_pass, min(budget, one_pass * (MOST + 1)))
 
 
 def measure_in_place(
@@ -164,7 +168,9 @@ def measure_in_place(
 ) -> Passage:
     """Run a program over and over until its calls are settled, or the budget [s] ends; `passes` times if that is given.
 
-    threads: how many BLAS may use; the CPU clock is that of one, and is not asked if there are more.
+    The budget ends between two calls, but not before each was made once: the first pass warms up, and counts only for
+    calls that were not made again. threads: how many BLAS may use; the CPU clock is that of one, and is not asked if
+    there are more.
 
     Raises CostModelError if the memory is not there.
     """
@@ -173,45 +179,65 @@ def measure_in_place(
     groups: dict[Likeness, Group] = {}
     for number, likeness in enumerate(likenesses):
         groups.setdefault(likeness, Group()).calls.append(number)
-    whole: list[float] = []
-    by_part: dict[Part, list[float]] = {likeness.part: [] for likeness in groups}
+    runs: list[list[int]] = []
+    spread = LEAST_SECONDS if program.touched_bytes > RESIDENT_BYTES else 0.0
     with at_rest(threads):
         sentinel = sentinel or Sentinel()
-        thunks = program.bind()
-        _passed(thunks, sentinel, threads)
         began = time.perf_counter_ns()
+        ends = float("inf") if passes else began + 1e9 * budget
+        thunks = program.bind()
+        first, own, _ = _passed(thunks, sentinel, threads)
+        seen = 0
         while True:
-            walls, own, undisturbed = _passed(thunks, sentinel, threads)
-            whole.append(sum(walls) * 1e-9)
-            spent = dict.fromkeys(by_part, 0)
-            for number, likeness in enumerate(likenesses):
-                groups[likeness].add(number, own[number], undisturbed[number])
-                spent[likeness.part] += walls[number]
-            for part, nanoseconds in spent.items():
-                by_part[part].append(nanoseconds * 1e-9)
-            share = max((time.perf_counter_ns() - began) * 1e-9 / budget, len(whole) / (passes or MOST))
+            walls, times, undisturbed = _passed(thunks, sentinel, threads, ends)
+            for likeness, number, took, rests in zip(likenesses, count(), times, undisturbed, strict=False):
+                groups[likeness].add(number, took, rests)
+            seen = max(seen, len(walls))
+            if len(walls) == len(likenesses):
+                runs.append(walls)
+            spent = (time.perf_counter_ns() - began) * 1e-9
+            share = max(spent / budget, len(runs) / (passes or MOST))
             if progress is not None:
                 progress(min(share, 1.0))
-            if len(whole) >= passes if passes else _over(len(whole), share, groups):
+            if len(runs) >= passes if passes else share >= 1 or _settled(len(runs), spent >= spread, groups):
                 break
+        for number in range(seen, len(likenesses)):
+            groups[likenesses[number]].add(number, own[number], False)
     if progress is not None:
         progress(1.0)
-    return Passage(program, groups, tuple(whole), {part: tuple(times) for part, times in by_part.items()})
+    whole, by_part = _by_part(runs or [first], likenesses)
+    return Passage(program, groups, whole, by_part)
 
 
-def _over(done: int, share: float, groups: dict[Likeness, Group]) -> bool:
-    return done >= LEAST and (share >= 1 or all(group.settled for group in groups.values()))
+def _settled(done: int, spread: bool, groups: dict[Likeness, Group]) -> bool:
+    return done >= LEAST and spread and all(group.settled for group in groups.values())
 
 
-def _passed(thunks: Sequence[Thunk], sentinel: Sentinel, threads: int) -> tuple[list[int], list[int], list[bool]]:
-    """One pass, call by call: its time as it came, its time without what others had the core for [ns], and whether it
-    is undisturbed."""
+def _by_part(
+    runs: Sequence[Sequence[int]], likenesses: Sequence[Likeness]
+) -> tuple[tuple[float, ...], dict[Part, tuple[float, ...]]]:
+    """Time of each whole pass, and of each part in it [s]."""
+    by_part: dict[Part, list[float]] = {likeness.part: [0.0] * len(runs) for likeness in likenesses}
+    for place, walls in enumerate(runs):
+        for likeness, took in zip(likenesses, walls, strict=True):
+            by_part[likeness.part][place] += took * 1e-9
+    return tuple(sum(walls) * 1e-9 for walls in runs), {part: tuple(times) for part, times in by_part.items()}
+
+
+def _passed(
+    thunks: Sequence[Thunk], sentinel: Sentinel, threads: int, ends: float = float("inf")
+) -> tuple[list[int], list[int], list[bool]]:
+    """One pass, call by call, up to a moment [ns]: its time as it came, its time without what others had the core for
+    [ns], and whether it is undisturbed."""
     clock, processor = time.perf_counter_ns, time.thread_time_ns
     times: list[tuple[int, int]] = []
     pieces: list[tuple[int, int]] = []  # what the sentinel read, and how many calls were made before
     since = clock()
     for function, arguments, options in thunks:
-        if clock() - since > EVERY or not pieces:
+        now = clock()
+        if now > ends:
+            break
+        if now - since > EVERY or not pieces:
             pieces.append((sentinel.read(), len(times)))
             since = clock()
         cpu = processor()

@@ -17,8 +17,8 @@ from costmodel.display.rooflines import Chart, Dot, picture
 from costmodel.display.table import printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_rate, show_seconds
 from costmodel.errors import CostModelError, unknown
-from costmodel.roofline.checking import Check, Finding
 from costmodel.roofline.checking import check as checked
+from costmodel.roofline.findings import Check, Finding
 
 Layer = Literal["roofline", "scatter", "bars"]
 KINDS: tuple[Layer, ...] = get_args(Layer)

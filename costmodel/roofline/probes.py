@@ -92,13 +92,20 @@ def product_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, 
 def batched_shapes(dtype: str, thorough: bool) -> Iterator[tuple[int, int, int, int, str]]:
     """(batch, m, n, k, layout) of attention's scores, whose second operand is transposed, and of what it mixes."""
     most = (32 if dtype == "float32" else 8) * (2 if thorough else 1)
-    for step in range(1, most + 1):
-        u = [(0.5 + step * r) % 1.0 for r in STEPS]
-        ranges = (BATCHES, TOKENS[step // 2 % 2], HEAD)
-        batch, tokens, head = (round(a * (b / a) ** x) for (a, b), x in zip(ranges, u, strict=True))
-        tokens, head = _rounded(tokens, GRIDS[step % 4]), _rounded(head, GRIDS[step // 4 % 3])
-        batch = max(min(batch, int(MOST_ATTENTION / (tokens * tokens * head))), 3)
-        yield (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
+    yield from map(_attention, range(1, most + 1))
+
+
+def _attention(step: int) -> tuple[int, int, int, int, str]:
+    u = [(0.5 + step * r) % 1.0 for r in STEPS]
+    ranges = (BATCHES, TOKENS[step // 2 % 2], HEAD)
+    batch, tokens, head = (round(a * (b / a) ** x) for (a, b), x in zip(ranges, u, strict=True))
+    tokens, head = _rounded(tokens, GRIDS[step % 4]), _rounded(head, GRIDS[step // 4 % 3])
+    batch = max(min(batch, int(MOST_ATTENTION / (tokens * tokens * head))), 3)
+    return (batch, tokens, tokens, head, "b") if step % 2 else (batch, tokens, head, tokens, "")
+
+
+DEPTHWISE = ((26, 870, 9), (88, 210, 9), (50, 2900, 9), (210, 70, 25), (44, 420, 25), (310, 40, 9))
+"""(batch, pixels, taps) of convolutions channel by channel, each a vector times a small matrix."""
 
 
 def _rounded(size: int, grid: int) -> int:
@@ -113,6 +120,12 @@ BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "copysi
 COMPARING = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_not")
 MIXED = "multiply by truths"
+WIDENED = "copyto of bytes"
+"""A copy of codes of a byte each as indices."""
+ENDS = 255
+"""Between so many numbers are those searched for that a byte stands for."""
+SCALED = ("maximum", "minimum", "multiply", "add", "subtract", "divide")
+"""Functions of an array and a number, which take other code than those of two arrays."""
 STEADY = ("add", "subtract", "maximum", "minimum", "negative", "absolute", "tanh", "sqrt", "reciprocal")
 """Functions that can be done in place over and over: numbers stay finite and normal."""
 
@@ -121,6 +134,9 @@ CURVE_BYTES = tuple(
     for size in (6, 24, 64, 160, 400, 720, 1000, 1500, 2500, 5000, 10_000, 17_000, 28_000, 44_000, 70_000)
 )
 """Working sets of the reference curve, from the first cache to memory [bytes]."""
+
+READ_LENGTH = 1008
+"""Rows of the matrices that are read once, for a vector [elements]."""
 
 RESIDENT_BYTES = 400 * KIB
 """A working set that the caches of one core hold [bytes]."""
@@ -206,12 +222,32 @@ def masked(size: int, dtype: str) -> Op:
     return Op("multiply", (array(n, dtype=dtype), array(n, dtype="bool")), array(n, dtype=dtype))
 
 
+def widened(size: int) -> Op:
+    """Bytes, cast to indices."""
+    n = size // 9
+    return Op("copyto", (array(n, dtype="uint8"),), array(n, dtype="int64"))
+
+
+def searched(size: int, dtype: str) -> Op:
+    """The code of each number."""
+    n = size // ((8 if dtype == "float64" else 4) + 1)
+    ends = Ref((ENDS,), Buffer(ENDS, dtype, "constant", value=_between))
+    return Op("searchsorted", (ends, array(n, dtype=dtype)), array(n, dtype="uint8"))
+
+
+def _between() -> Any:
+    """Sorted numbers, of which those that arenas hold are in the middle."""
+    return [(number + 1) / (ENDS + 1) for number in range(ENDS)]
+
+
 def _overheads(dtype: str) -> Iterator[Probe]:
     tiny = 96
     for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
         yield Probe(f"call {name} {dtype}", elementwise(name, tiny, dtype))
     yield Probe(f"call {MIXED} {dtype}", masked(tiny, dtype))
-    for name in ("multiply", "maximum", "greater"):
+    yield Probe(f"call {WIDENED} {dtype}", widened(tiny))
+    yield Probe(f"call searchsorted {dtype}", searched(tiny, dtype))
+    for name in ("multiply", "maximum", "minimum", "divide", "greater"):
         yield Probe(f"call {name} scalar {dtype}", elementwise(name, tiny, dtype, scalar=True))
     pair = array(2, 4, dtype=dtype)
     yield Probe(f"call repeated {dtype}", Op("add", (pair, array(2, 1, dtype=dtype)), array(2, 4, dtype=dtype)))
@@ -230,15 +266,19 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
         yield Probe(f"curve add {size} {dtype}", elementwise("add", size, dtype))
         yield Probe(f"curve copyto {size} {dtype}", elementwise("copyto", size, dtype))
         yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
+        read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
+        yield Probe(f"curve matmul {size} {dtype}", read)
     for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
-        for name in ("maximum", "multiply", "add", "subtract", "greater", "greater_equal"):
+        for name in (*SCALED, "greater", "greater_equal", "less", "equal"):
             yield Probe(f"rate {name} scalar {size} {dtype}", elementwise(name, size, dtype, scalar=True))
         yield Probe(f"rate {MIXED} {size} {dtype}", masked(size, dtype))
+        yield Probe(f"rate {WIDENED} {size} {dtype}", widened(size))
+        yield Probe(f"rate searchsorted {size} {dtype}", searched(size, dtype))
         for name in STEADY:
             yield Probe(f"rate {name} in place {size} {dtype}", elementwise(name, size, dtype, in_place=True))
-        for name in ("maximum", "multiply", "add", "subtract"):
+        for name in SCALED:
             in_place = elementwise(name, size, dtype, in_place=True, scalar=True)
             yield Probe(f"rate {name} scalar in place {size} {dtype}", in_place)
         n = size // (8 if dtype == "float64" else 4)
@@ -315,6 +355,10 @@ def product(m: int, n: int, k: int, dtype: str, transposed: str = "") -> Op:
 def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
     for m, n, k, layout in product_shapes(dtype, thorough):
         yield Probe(f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout))
+    for batch, n, k in DEPTHWISE:
+        given = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
+        op = Op("matmul", given, array(batch, 1, n, dtype=dtype))
+        yield Probe(f"products {batch} 1 {n} {k} plain {dtype}", op)
     for batch, m, n, k, layout in batched_shapes(dtype, thorough):
         op = heads(batch, m, n, k, dtype, layout)
         yield Probe(f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op)
@@ -344,7 +388,15 @@ COLD_BOXES = (
     Box(7, (1, 400, 400), (1, 3500, 3500), 2e5, 2e7, layout="b"),
 )
 """Products whose weights come from DRAM."""
-EVICTING = "evicting"
+COLD_FIRST = (
+    Box(10, (60, 16, 60), (1500, 200, 4000), 1e6, 2e8, square=True),
+    Box(5, (100, 2, 200), (1200, 15, 4500), 1e6, 6e7),
+)
+"""The same whose first operand is the weights: convolutions of few pixels."""
+COLD_HEADS = range(65, 77)
+"""Products of attention, by their place in the sequence of which those run over and over are the first."""
+BETWEEN = "between "
+"""What the layers of calls begin with that come between those that are measured."""
 
 
 def placed() -> Program:
@@ -356,21 +408,27 @@ def placed() -> Program:
     ops: list[Op] = []
     few = array(8)
     for size in COLD_BYTES:
-        evicting = replace(elementwise("copyto", size, "float32"), layer=EVICTING)
-        for name in COLD:
-            inputs = (few, few) if name in BINARY else (few,)
-            ops += [evicting, Op(name, inputs, array(8), layer=f"cold {name} {size}")]
-        for name in COLD_REDUCED:
-            params = {"axis": -1}
-            tiny = Op(name, (few.reshape(2, 4),), array(2), params, layer=f"cold {name} {size}")
-            ops += [evicting, tiny]
+        evicting = replace(elementwise("copyto", size, "float32"), layer=f"{BETWEEN}evicting {size}")
+        for name in (*COLD, *COLD_REDUCED):
+            inputs = (few.reshape(2, 4),) if name in COLD_REDUCED else (few, few) if name in BINARY else (few,)
+            params = {"axis": -1} if name in COLD_REDUCED else {}
+            tiny = Op(name, inputs, array(2 if name in COLD_REDUCED else 8), params, layer=f"cold {name} {size}")
+            ops += [replace(tiny, layer=f"{BETWEEN}warming {name}"), evicting, tiny]
     shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
-    read = Buffer(max(m * k for m, _, k, _ in shapes), "float32", "input")
-    written = Buffer(max(m * n for m, n, _, _ in shapes), "float32", "input")
+    first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
+    read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
+    written = Buffer(max(m * n for m, n, *_ in (*shapes, *first)), "float32", "input")
     for m, n, k, layout in shapes:
         weight = array(n, k).swapaxes(0, 1) if layout == "b" else array(k, n)
         name = f"cold product {m} {n} {k} {layout or 'plain'}"
         ops.append(Op("matmul", (Ref((m, k), read), weight), Ref((m, n), written), layer=name))
+    for m, n, k in first:
+        name = f"cold product {m} {n} {k} first"
+        ops.append(Op("matmul", (array(m, k), Ref((k, n), read)), Ref((m, n), written), layer=name))
+    for step in COLD_HEADS:
+        batch, m, n, k, layout = _attention(step)
+        op = heads(batch, m, n, k, "float32", layout)
+        ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
     return program_of(ops, [op.output for op in ops], name="placed")
 
 
@@ -382,7 +440,7 @@ class Workbench:
 
     def __init__(self, size: int, rows: int) -> None:
         self.arenas: dict[tuple[str, bool], Any] = {}
-        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("int64", 64)):
+        for dtype, share in (("float32", 1), ("float64", 1), ("bool", 2), ("uint8", 8), ("int64", 2)):
             for written in (False, True):
                 arena = self.arenas[dtype, written] = aligned(size // share // PAGE * PAGE).view(dtype)
                 fill(arena, rows)

@@ -16,8 +16,9 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Cells, Table, printable
 from costmodel.display.units import show_bytes, show_change, show_count, show_flops, show_rate, show_seconds
 from costmodel.roofline.calibration import Calibration, Progress, Say, bar, calibrated
-from costmodel.roofline.checking import DTYPE, with_rounds
+from costmodel.roofline.checking import with_rounds
 from costmodel.roofline.classification import Verdict, predicted
+from costmodel.roofline.findings import DTYPE
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.hosttime import HostTime, predict_seconds
 from costmodel.roofline.program import Program

@@ -1,4 +1,4 @@
-"""Programs: NumPy calls in order, one description that is run, laid out in memory and counted; reuse distances."""
+"""Programs: NumPy calls in order, one description that is run, laid out in memory and counted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ARITHMETIC = frozenset(
 )
 """Elementwise functions, of which each element counts as one operation."""
 
-FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random"])
-"""Functions that count as no arithmetic: data movement, random numbers, logic."""
+FREE = frozenset(["logical_and", "logical_or", "logical_not", "copyto", "take", "random", "searchsorted"])
+"""Functions that count as no arithmetic: data movement, random numbers, logic, searches."""
 
 Thunk = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -34,7 +34,8 @@ class Op:
     """One call: `name` of the NumPy function, its `inputs` (arrays and numbers), and the array that it writes.
 
     Its output is in place if it shares an input's memory. Names are NumPy's own, ``add.reduce`` and ``add.at`` for the
-    methods; "random" is ``Generator.random``. layer and phase: whose work it is in a program of many layers.
+    methods; "random" is ``Generator.random``; "searchsorted" writes where each number belongs among sorted ones, by
+    ``np.searchsorted``, which returns what is copied. layer and phase: whose work it is in a program of many layers.
     """
 
     name: str
@@ -135,6 +136,8 @@ class Op:
             return memory.random.random, (), {"out": memory.array(self.output), "dtype": self.output.dtype}
         arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
         out = memory.array(self.output)
+        if self.name == "searchsorted":
+            return _search, (out, *arrays), {}
         if self.name == "copyto":
             return _function("copyto"), (out, arrays[0]), {"where": arrays[1]} if len(arrays) > 1 else {}
         if self.name.endswith(".at"):
@@ -159,6 +162,11 @@ def _indexed(arrays: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, ...]
     """Index and values of ``ufunc.at``: the index may be of the last axis."""
     index, values = arrays
     return ((..., index) if params.get("axis") == -1 else index), values
+
+
+def _search(out: Any, ends: Any, values: Any) -> None:
+    """Write how many of the sorted `ends` are less than each value."""
+    out[...] = _function("searchsorted")(ends, values)
 
 
 @cache
@@ -323,7 +331,7 @@ class Program:
         item = ITEM_BYTES[ref.dtype]
         start = self.layout.starts[ref.buffer] + ref.offset * item
         extent = item * (1 + sum((n - 1) * abs(step) for n, step in zip(ref.shape, ref.steps, strict=True)))
-        touched = ref.bytes * _lines(ref)
+        touched = ref.bytes * lines_of(ref)
         if op.name == "take" and ref is op.inputs[0]:
             touched = op.output.bytes
         elif op.name.endswith(".at") and ref is op.output:
@@ -357,7 +365,7 @@ class Program:
         return thunks
 
 
-def _lines(ref: Ref) -> int:
+def lines_of(ref: Ref) -> int:
     """How many times its own bytes the cache lines have that an array touches, of which a stride leaves parts out."""
     steps = [abs(step) for n, step in zip(ref.shape, ref.steps, strict=True) if n > 1 and step]
     return min(max(min(steps, default=1), 1), LINE // ITEM_BYTES[ref.dtype])
@@ -392,57 +400,3 @@ def bounds(ops: Any) -> dict[Any, int]:
                 rows = table.shape[axis] if table.dtype != "int64" else 2
                 found[ref.buffer] = min(found.get(ref.buffer, rows), rows)
     return found
-
-
-def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
-    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
-
-    Half of the call that touched it last and half of this one count, since both stream through what they touch.
-    between: bytes that other work touches between two repetitions.
-    """
-    recent: dict[tuple[int, int], tuple[Span, int]] = {}
-    found: list[list[float]] = []
-    for turn in range(2):
-        found = []
-        for number, spans in enumerate(touched):
-            own = distinct_bytes(spans)
-            found.append([_distance(span, recent, own, touched, between if turn else 0) for span in spans])
-            for span in spans:
-                _touch(span, turn * len(touched) + number, recent)
-    return found
-
-
-def _touch(span: Span, mark: int, recent: dict[tuple[int, int], tuple[Span, int]]) -> None:
-    """Move a span to the end of `recent`, ordered by last use; entries that it covers are removed."""
-    place = span.start, span.end
-    if recent.pop(place, None) is None:
-        for covered in [at for at, (entry, _) in recent.items() if _covers(span, entry)]:
-            del recent[covered]
-    recent[place] = span, mark
-
-
-def _distance(
-    span: Span,
-    recent: dict[tuple[int, int], tuple[Span, int]],
-    own: int,
-    touched: Sequence[Sequence[Span]],
-    others: int,
-) -> float:
-    between = at_once = 0
-    last = -1
-    for entry, mark in reversed(recent.values()):
-        if mark != last:
-            between, at_once, last = between + at_once, 0, mark
-        if _overlaps(entry, span):
-            between += others if mark < len(touched) else 0
-            return max(between + (distinct_bytes(touched[mark % len(touched)]) + own) / 2, span.bytes)
-        at_once += entry.bytes
-    return float("inf")
-
-
-def _overlaps(a: Span, b: Span) -> bool:
-    return a.start < b.end and b.start < a.end
-
-
-def _covers(a: Span, b: Span) -> bool:
-    return a.start <= b.start and b.end <= a.end

@@ -1,25 +1,18 @@
-"""Rates of this host, interpolated between a calibration's probes: calls, bandwidth, functions, rows and products.
-
-The time of a matrix product (GEMM) is a non-negative sum of physical features, fitted to a calibration's products.
-Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; what is left of a
-side beside whole tiles, which takes a pass of its own for each power of two in it; moving each operand and packing it;
-the result once for each block of k; what of an operand exceeds the caches of a core; rows that begin at one place in a
-cache; and each operand's way from where it is in memory, which the calibration's bandwidth curve prices. Which parts
-matter depends on the regime: a matrix with a vector, a product small enough for a kernel without packing, a narrow one,
-a large one. Packing depends on the layout, the arithmetic does not: products of all layouts are fitted together.
-"""
+"""Rates of this host, interpolated between a calibration's probes: calls, bandwidth, functions, rows and products."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
-from math import exp, gcd, log
-from typing import TYPE_CHECKING
+from math import exp, log
+from statistics import median
 
+from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
 from costmodel.roofline.probes import (
+    COLD,
     COLD_BYTES,
+    COLD_REDUCED,
     CURVE_BYTES,
     GATHERED_WIDTHS,
     RATE_BYTES,
@@ -30,178 +23,10 @@ from costmodel.roofline.probes import (
     placed,
     probes,
 )
-from costmodel.roofline.program import Op, reuse_distances
+from costmodel.roofline.program import Op
 from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.reuse import reuse_distances, touched_by
 from costmodel.roofline.signature import Product, signature_of
-
-if TYPE_CHECKING:
-    from numpy import ndarray as Array
-
-
-PAGE = 4096
-TILE = 64
-"""Bytes of a row of the result that BLAS computes at once, as wide as a vector register is at most."""
-BLOCK = 384
-"""Steps of k between two visits to the result (OpenBLAS, param.h: about so for all recent x86)."""
-CORE = 1 << 20
-"""What a core's caches keep of one operand [bytes]."""
-SMALL, SMALL_RESULT, SMALL_DEPTH = 1e6, 1200, 32
-"""Multiply-adds up to which there are kernels without packing; with the second operand transposed, if the result is no
-larger than so many elements and k no less than so many."""
-NARROW = 16
-FOLDS = 8
-"""Folds of the cross-validation."""
-FEWEST = 6
-"""Fewest products of a layout that get weights of their own."""
-
-FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
-"""Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
-MOST_FAR = 1.5
-"""Largest weight of a far operand, relative to streaming."""
-SHARED: Mapping[str, tuple[str, ...]] = {
-    "vector": ("multiply-adds", "pieces"),
-    "small": ("multiply-adds", "whole tiles", "a far", "b far"),
-    "narrow": ("whole tiles",),
-    "packed": ("multiply-adds", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
-}
-"""The parts of each regime that do not depend on the layout."""
-OWN: Mapping[str, tuple[str, ...]] = {
-    "vector": ("call", "k", "a far", "b far"),
-    "small": ("call", "one", "n", "c", "m ends", "n ends"),
-    "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond"),
-    "packed": ("call", "one", "m", "n", "a", "b", "m ends", "n ends", "b beyond", *FAR[3:]),
-}
-"""The parts of each regime that do."""
-
-
-def parts(p: Product, far: Sequence[float]) -> dict[str, float]:
-    """The parts of one product of a batch; far: how long each operand takes to come from where it is [s]."""
-    m, n, k = float(p.m), float(p.n), float(p.k)
-    item = ITEM_BYTES[p.dtype]
-    wide = TILE // item
-    blocks = -(-p.k // BLOCK)
-    pieces = (p.m // wide + _ends(p.m, wide)) * (p.n // wide + _ends(p.n, wide))
-    more = far if p.batch > 1 else (0.0, 0.0, 0.0)
-    return {
-        "call": 1.0 / p.batch,
-        "one": 1.0,
-        "m": m,
-        "n": n,
-        "k": k,
-        "a": m * k,
-        "b": n * k,
-        "c": m * n,
-        "multiply-adds": m * n * k,
-        "whole tiles": _up(p.n, wide) * _up(p.m, 24) * k,
-        "pieces": pieces,
-        "pieces by k": pieces * k,
-        "m ends": _ends(p.m, wide) * n * k,
-        "n ends": _ends(p.n, wide) * m * k,
-        "c by block": m * n * blocks,
-        "b beyond": max(item * n * k - CORE, 0.0),
-        "c beyond": max(item * m * n - CORE, 0.0),
-        "c clash": m * n * blocks * gcd(p.n * item, PAGE) / PAGE,
-        **dict(zip(FAR, (*far, *more), strict=True)),
-    }
-
-
-def _up(length: int, step: int) -> int:
-    return -(-length // step) * step
-
-
-def _ends(length: int, wide: int) -> int:
-    """The powers of two that make up what is left beside whole tiles."""
-    return (length % wide).bit_count()
-
-
-def regime_of(p: Product) -> str:
-    """Which code path of OpenBLAS a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
-    if p.m == 1 or p.n == 1:
-        return "vector"
-    if p.m * p.n * p.k <= SMALL and not (p.b_transposed and (p.m * p.n > SMALL_RESULT or p.k < SMALL_DEPTH)):
-        return "small"
-    return "narrow" if min(p.m, p.n) < NARROW else "packed"
-
-
-def layout_of(p: Product) -> str:
-    """Which operand's columns are contiguous, "a" or "b"; "" for neither."""
-    return "b" if p.b_transposed else "a" if p.a_transposed else ""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """One regime: the weight of each feature, by layout, and the cross-validated errors of log time."""
-
-    weights: Mapping[str, Mapping[str, float]]
-    errors: Array
-
-    @property
-    def doubt(self) -> float:
-        """90 % quantile of the relative cross-validated errors."""
-        import numpy as np
-
-        return float(np.expm1(np.quantile(np.abs(self.errors), 0.9)))
-
-    def seconds(self, p: Product, far: Sequence[float]) -> tuple[float, float]:
-        """Time of one product of a batch, and how much of it is memory beyond the cache [s]."""
-        given = parts(p, far)
-        weights = self.weights.get(layout_of(p), self.weights[""])
-        terms = {name: weight * given[name] for name, weight in weights.items()}
-        return sum(terms.values()), sum(terms[name] for name in FAR if name in terms)
-
-
-def fit(
-    products: Sequence[Product], far: Sequence[Sequence[float]], seconds: Sequence[float], call: Sequence[float]
-) -> Fit:
-    """Non-negative least squares on relative errors, for the regime that the products are of.
-
-    seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
-    """
-    import numpy as np
-
-    regime = regime_of(products[0])
-    given = [parts(p, f) for p, f in zip(products, far, strict=True)]
-    layouts = [layout_of(p) for p in products]
-    known = ["", *(layout for layout in ("b", "a") if layouts.count(layout) >= FEWEST)]
-    layouts = [layout if layout in known else "" for layout in layouts]
-    shared, own = SHARED[regime], OWN[regime]
-    rows = np.zeros((len(given), len(shared) + len(known) * len(own)))
-    for row, values, layout in zip(rows, given, layouts, strict=True):
-        start = len(shared) + known.index(layout) * len(own)
-        row[: len(shared)] = [values[name] for name in shared]
-        row[start : start + len(own)] = [values[name] for name in own]
-    times, beside = np.array(seconds), np.array(call)
-    weights = iter(_weights(rows, times, beside).tolist())
-    common = {name: _bounded(name, next(weights)) for name in shared}
-    by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
-    return Fit(by_layout, _left_out(rows, times, beside))
-
-
-def _bounded(name: str, weight: float) -> float:
-    """At most `MOST_FAR` for far operands, which products in cache do not determine."""
-    return min(weight, MOST_FAR) if name in FAR else weight
-
-
-def _left_out(rows: Array, times: Array, beside: Array) -> Array:
-    """Cross-validated error of each product's log time."""
-    import numpy as np
-
-    turn = np.arange(len(times)) % FOLDS
-    found = np.empty(len(times))
-    for fold in range(min(FOLDS, len(times))):
-        kept, left = turn != fold, turn == fold
-        found[left] = rows[left] @ _weights(rows[kept], times[kept], beside[kept])
-    return np.log((times + beside) / (found + beside))
-
-
-def _weights(rows: Array, times: Array, beside: Array) -> Array:
-    import numpy as np
-    from scipy.optimize import nnls
-
-    relative = rows / (times + beside)[:, None]
-    size = np.maximum(np.abs(relative).max(0), 1e-300)
-    return nnls(relative / size, times / (times + beside), maxiter=5000)[0] / size
-
 
 POWER = 2.4
 """Exponent p of how compute and memory time overlap, (compute^p + memory^p)^(1/p); fitted to exp, tanh, sqrt and
@@ -295,11 +120,9 @@ class Rates:
             rates.append(max(self.seconds[f"curve {name} {size} float32"] - call, 1e-12) / n)
         resident = [(size, rate) for size, rate in zip(CURVE_BYTES, rates, strict=True) if size <= RESIDENT_BYTES]
         floor = min(rate for _, rate in resident)
-        extra, so_far = [], 0.0
-        for size, rate in zip(CURVE_BYTES, rates, strict=True):
-            so_far = 0.0 if size <= RESIDENT_BYTES else max(so_far, parted(rate, floor))
-            extra.append(so_far / per_element)
-        return Table(CURVE_BYTES, extra)
+        pairs = zip(CURVE_BYTES, rates, strict=True)
+        extra = [0.0 if size <= RESIDENT_BYTES else parted(rate, floor) / per_element for size, rate in pairs]
+        return Table(CURVE_BYTES, rising(extra))
 
     def far(self, distance: float, way: str = "two") -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
@@ -309,6 +132,19 @@ class Rates:
         return self._streams[way](distance)
 
     @cached_property
+    def _read(self) -> Table:
+        """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
+        rates = []
+        for size in CURVE_BYTES:
+            probe = f"curve matmul {size} float32"
+            matrix = self.ops[probe].operands[1].bytes
+            rates.append(max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix)
+        pairs = [*zip(CURVE_BYTES, rates, strict=True)]
+        floor = next(rate for size, rate in reversed(pairs) if size <= RESIDENT_BYTES)
+        extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in pairs]
+        return Table(CURVE_BYTES, rising(extra))
+
+    @cached_property
     def _windows(self) -> Table:
         """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
         call, extra, so_far = self._call("copyto", "float32"), [], 0.0
@@ -316,9 +152,9 @@ class Rates:
         near /= self.ops[f"windows {WINDOW_BYTES[0]} float32"].output.size
         for size in WINDOW_BYTES:
             op = self.ops[f"windows {size} float32"]
-            beyond = self.seconds[f"windows {size} float32"] - call - near * op.output.size
+            beyond = parted(self.seconds[f"windows {size} float32"] - call, near * op.output.size)
             lines = 2 * op.operands[0].bytes
-            so_far = max(so_far, (beyond - op.output.bytes * self.far(size, "one")) / lines)
+            so_far = max(so_far, (beyond - op.output.bytes * self._streams["one"](size)) / lines)
             extra.append(so_far)
         return Table(WINDOW_BYTES, extra)
 
@@ -328,18 +164,26 @@ class Rates:
 
     @cached_property
     def placed(self) -> dict[str, tuple[Op, list[float]]]:
-        """Calls that were measured in place, by name, and the reuse distances of their operands [bytes]."""
+        """Calls that were measured in place, by name, and the reuse distances of their operands and code [bytes]."""
         program = placed()
-        distances = reuse_distances(program.touched)
+        distances = reuse_distances(touched_by(program))
         return {op.layer: (op, far) for op, far in zip(program, distances, strict=True) if op.layer in self.seconds}
 
-    def cold(self, name: str, distance: float) -> float:
-        """What a call takes longer if so much was touched since the function's last call [s]."""
-        if f"cold {name} {COLD_BYTES[0]}" not in self.seconds:
-            name = "add.reduce" if name.endswith(".reduce") else "add"
-        call = self.call(name, "float32")
-        extra = [max(self.seconds[f"cold {name} {size}"] - call, 0.0) for size in COLD_BYTES]
-        return Table((NEAR_BYTES, *COLD_BYTES), (0.0, *extra))(distance)
+    def cold(self, distance: float) -> float:
+        """What a call takes longer if so much was touched since its function's last call [s]."""
+        return self._cold(distance)
+
+    @cached_property
+    def _cold(self) -> Table:
+        """The same for the median function, by what was touched: one alone is measured too rarely to be told apart."""
+        extra, distances = [0.0], [float(NEAR_BYTES)]
+        for size in COLD_BYTES:
+            names = [f"cold {name} {size}" for name in (*COLD, *COLD_REDUCED)]
+            calls = [self.call(name, "float32") for name in (*COLD, *COLD_REDUCED)]
+            longer = [max(self.seconds[name] - call, 0.0) for name, call in zip(names, calls, strict=True)]
+            extra.append(median(longer))
+            distances.append(median(self.placed[name][1][-1] for name in names))
+        return Table(distances, rising(extra))
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -434,34 +278,65 @@ class Rates:
 
     def _fit(self, regime: str, dtype: str) -> Fit:
         """The fitted time of products of a regime."""
-        names = [
-            name
-            for name in self.seconds
-            if name.startswith(("product ", "products "))
-            and name.endswith(f" {dtype}")
-            and regime_of(self._product(name)) == regime
-        ]
-        found = [self._product(name) for name in names]
-        far = [self.operand_times(p) for p in found]
+        names = [name for name in self.seconds if name.startswith(("product ", "products "))]
+        found = {name: self._product(name) for name in names if name.endswith(f" {dtype}")}
+        found = {name: p for name, p in found.items() if regime_of(p) == regime}
         call = self._call("matmul", dtype)
-        for name, (op, distances) in self.placed.items() if dtype == "float32" else ():
+
+        def one(name: str, p: Product) -> float:
+            return max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
+
+        far = [self.operand_times(p) for p in found.values()]
+        times = [one(name, p) for name, p in found.items()]
+        fitted = fit([*found.values()], far, times, [call / p.batch for p in found.values()])
+        if dtype != "float32":
+            return fitted
+        more, took, near = [], [], []
+        for name, (op, distances) in self.placed.items():
             p = signature_of(op)
             if isinstance(p, Product) and regime_of(p) == regime:
-                names.append(name)
-                found.append(p)
-                far.append(self.operand_times(p, distances))
-        times = [
-            max(self.seconds[name] - call, 0.1 * self.seconds[name]) / p.batch
-            for name, p in zip(names, found, strict=True)
-        ]
-        return fit(found, far, times, [call / p.batch for p in found])
+                home = self.operand_times(p)
+                more.append(further(home, self.operand_times(p, distances[:-1])))
+                took.append(one(name, p))
+                near.append(fitted.seconds(p, home)[0])
+        return exposing(fitted, more, took, near)
+
+    def product(self, p: Product, distances: Sequence[float], held: Sequence[int]) -> tuple[float, float]:
+        """Time of one product of a batch, its operands at reuse distances, and how much of it is memory [s].
+
+        held: what each operand takes up [bytes]; what all products of a batch share comes from afar only once.
+        """
+        home, away = self.operand_times(p), self.operand_times(p, distances)
+        shares = [min(size / (p.batch * one), 1.0) for size, one in zip(held, _sizes(p), strict=True)]
+        away = [near + share * (far - near) for near, far, share in zip(home, away, shares, strict=True)]
+        return self.fit(regime_of(p), p.dtype).placed(p, home, away)
 
     def operand_times(self, p: Product, distances: Sequence[float] = ()) -> list[float]:
-        """Time to load each operand of one product of a batch, beyond that from cache [s]."""
-        item = ITEM_BYTES[p.dtype]
-        sizes = [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
+        """Time to load each operand of one product of a batch, beyond that from cache [s].
+
+        Without distances they are those of the product run over and over.
+        """
+        sizes = _sizes(p)
         distances = distances or [p.batch * sum(sizes)] * 3
-        return [size * self.far(distance) for size, distance in zip(sizes, distances, strict=True)]
+        return [size * self._read(distance) for size, distance in zip(sizes, distances, strict=True)]
+
+
+def _sizes(p: Product) -> list[int]:
+    """Of both operands of one product of a batch, and of its result [bytes]."""
+    item = ITEM_BYTES[p.dtype]
+    return [item * p.m * p.k, item * p.k * p.n, item * p.m * p.n]
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The closest that never falls, by least squares: values that fall are pooled (Barlow et al. 1972)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            more, number = pools.pop()
+            total, count = total + more, count + number
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
 
 
 def joined(compute: float, memory: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from costmodel.errors import ShapeError
 from costmodel.graph.tensor import contiguous_strides, is_contiguous, show_shape, viewed_strides
 
-ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "int64": 8}
+ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "int64": 8}
 """Size of an element [bytes], by NumPy's name of its type."""
 
 BufferRole = Literal["input", "weight", "state", "constant", "temporary"]

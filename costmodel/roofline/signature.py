@@ -67,6 +67,10 @@ class Product:
         return 2 * self.batch * self.m * self.n * self.k
 
 
+ELEMENTWISE = ("random", "searchsorted")
+"""Functions that take as long for each number, whichever they are."""
+
+
 @dataclass(frozen=True)
 class Gather:
     """`rows` rows of `width` elements, moved by an index (take), or added there (at)."""
@@ -89,7 +93,7 @@ def signature_of(op: Op) -> Signature:
     """The signature of a call; calls with equal ones take equally long on operands at equal distances."""
     if op.name == "matmul":
         return _product(op)
-    if op.name in ("take", "random") or op.name.endswith(".at"):
+    if op.name in ("take", *ELEMENTWISE) or op.name.endswith(".at"):
         return _gather(op)
     return _loop(op)
 
@@ -165,9 +169,9 @@ def _pitch(x: Ref) -> int:
 
 
 def _gather(op: Op) -> Gather:
-    dtype = _priced(op.output.dtype)
-    if op.name == "random":
-        return Gather("random", dtype, op.output.size, 1)
+    dtype = _priced(op.operands[0].dtype if op.name == "searchsorted" else op.output.dtype)
+    if op.name in ELEMENTWISE:
+        return Gather(op.name, dtype, op.output.size, 1)
     if op.name == "take":
         index = op.operands[1]
         return Gather("take", dtype, index.size, max(op.output.size // max(index.size, 1), 1))

@@ -297,19 +297,18 @@ def time_calls(
     with at_rest(protocol.threads):
         watch = (sentinel or Sentinel()) if protocol.enough else None
         distant = far or [False] * len(calls)
-        began, done, ended = time.perf_counter_ns(), 0, False
-        items = [_first(call, beyond, protocol) for call, beyond in zip(calls, distant, strict=True)]
+        began, done = time.perf_counter_ns(), 0
+        ends = began + 1e9 * protocol.budget
+        items = [_first(call, beyond, protocol, ends) for call, beyond in zip(calls, distant, strict=True)]
         open_items = items
         while open_items:
             fair = MOST_SHARE * sum(each.spent for each in open_items) / len(open_items)
             for item in open_items:
                 if watch is not None and item.turns >= protocol.least_rounds and item.spent > fair:
                     continue
-                _turn(item, protocol, watch)
-                late = time.perf_counter_ns() - began > 1e9 * protocol.budget
-                ended = late and min(each.turns for each in items) >= 1
-                if ended:
-                    break
+                if item.turns == 0 or time.perf_counter_ns() < ends:
+                    _turn(item, protocol, watch, ends)
+            ended = time.perf_counter_ns() >= ends and min(each.turns for each in items) >= 1
             open_items = [] if ended else [each for each in items if not _finished(each, protocol, watch)]
             done += 1
             closed = 1 - len(open_items) / len(items)
@@ -340,15 +339,15 @@ def at_rest(threads: int = 1) -> Iterator[None]:
             gc.enable()
 
 
-def _first(call: Callable[[], Any], far: bool, protocol: Protocol) -> _Item:
+def _first(call: Callable[[], Any], far: bool, protocol: Protocol, ends: float) -> _Item:
     """Warm an item, and decide how often to repeat it."""
-    best = _warm(call, protocol.warm_passes)
+    best = _warm(call, protocol.warm_passes, ends)
     inner = max(1, round(protocol.sample_seconds * 1e9 / best))
     return _Item(call, far, inner, 1 if best > LONG else protocol.warm_passes)
 
 
-def _warm(call: Callable[[], Any], passes: int) -> int:
-    """Run until passes have not become faster for `SETTLING`; returns the fastest pass [ns]."""
+def _warm(call: Callable[[], Any], passes: int, ends: float) -> int:
+    """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
     best = 1 << 62
     slower = 0
     for _ in range(passes):
@@ -357,26 +356,28 @@ def _warm(call: Callable[[], Any], passes: int) -> int:
         took = time.perf_counter_ns() - start
         slower = slower + 1 if took > 0.97 * best else 0
         best = min(best, took)
-        if slower and slower * best > SETTLING:
+        if (slower and slower * best > SETTLING) or start + took >= ends:
             break
     return max(best, 1)
 
 
-def _turn(item: _Item, protocol: Protocol, sentinel: Sentinel | None) -> None:
-    """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts."""
+def _turn(item: _Item, protocol: Protocol, sentinel: Sentinel | None, ends: float) -> None:
+    """Warm up, wait for a moment's rest, then take a sample; more of them while it lasts. Once the budget has ended
+    just a sample."""
     began = time.perf_counter_ns()
-    best = _warm(item.call, item.warm_passes)
+    best = _warm(item.call, item.warm_passes, ends) if began < ends else LONG
     before = -1
     if sentinel is not None:
         started = time.perf_counter_ns()
-        sentinel.wait()
+        if started < ends:
+            sentinel.wait()
         began += time.perf_counter_ns() - started
         if best < SHORT:
             item.call()
         before = sentinel.read()
     for _ in range(BURST):
         before = _sampled(item, protocol, sentinel, before)
-        if sentinel is None or not sentinel.rests(before):
+        if sentinel is None or not sentinel.rests(before) or time.perf_counter_ns() >= ends:
             break
     item.turns += 1
     item.spent += time.perf_counter_ns() - began

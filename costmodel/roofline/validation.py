@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import log
 from time import perf_counter
 from typing import Any
@@ -21,7 +21,8 @@ from costmodel.cost.prediction import predict
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import show_change
-from costmodel.roofline.calibration import Calibration, measure_probes
+from costmodel.errors import SettingError, shown
+from costmodel.roofline.calibration import LONGEST, Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.passage import Passage, measure_in_place
@@ -209,12 +210,13 @@ WHOLE: tuple[tuple[Architecture | str, dict[str, Any]], ...] = (
 )
 """Forward passes and training steps that are predicted whole."""
 
-PROTOCOL = Protocol(least_rounds=2, item_seconds=4.0, budget=45.0)
+PROTOCOL = Protocol(least_rounds=2, item_seconds=4.0)
 """Of each of the two measurements of the layers."""
-WHOLE_BUDGET = 4.0
-"""Of each whole program [s]."""
-CALIBRATION_BUDGET = 25.0
-"""Of each of the two calibrations [s]."""
+BUDGET, LEAST_BUDGET = 230.0, 100.0
+"""Of all measurements, unless given, and at least [s]."""
+CALIBRATION_SHARE, LAYERS_SHARE, CLASSES_SHARE, WHOLE_SHARE = 0.11, 0.19, 0.1, 0.3
+"""Of the budget: of each of the two calibrations, of each of the two measurements of the layers, of what binds them,
+and of all whole programs together."""
 SHARE = 0.03
 """Share of some program's time from which a function is worth a row."""
 
@@ -251,7 +253,7 @@ class Validation(Answer):
     """Predictions and measurements side by side, with the calibration between them.
 
     times: of each layer, measured twice [s]; resolved: whether both are. whole, functions: of whole programs.
-    bounds: (predicted, measured, by the textbook) of each layer.
+    bounds: (predicted, measured, by the textbook) of each layer; None where the budget did not last.
     """
 
     calibration: Calibration
@@ -259,7 +261,7 @@ class Validation(Answer):
     times: tuple[tuple[float, float], ...]
     whole: tuple[Whole, ...]
     functions: tuple[Function, ...]
-    bounds: tuple[tuple[Verdict, Verdict, Verdict], ...]
+    bounds: tuple[tuple[Verdict, Verdict | None, Verdict], ...]
     resolved: tuple[bool, ...]
     seconds: float
 
@@ -297,7 +299,7 @@ class Validation(Answer):
         """Of predicted classes, or the textbook's, with measured ones; clear: without those too close to call."""
         pairs: list[tuple[Bound, Bound]] = []
         for (modelled, found, by_ridge), known in zip(self.bounds, self.resolved, strict=True):
-            if known and not (clear and (modelled.close or found.close)):
+            if known and found is not None and not (clear and (modelled.close or found.close)):
                 pairs.append((by_ridge.bound, found.coarse) if textbook else (modelled.bound, found.bound))
         return Agreement(tuple(pairs))
 
@@ -383,9 +385,15 @@ class Validation(Answer):
         )
 
 
-def validate(progress: Callable[[float], None] | None = None) -> Validation:
-    """Calibrate, measure layers and whole programs, measure the layers again, calibrate again; in four minutes."""
-    began = perf_counter()
+def validate(progress: Callable[[float], None] | None = None, *, budget: float = BUDGET) -> Validation:
+    """Calibrate, measure layers and whole programs, measure the layers again, calibrate again.
+
+    budget: of all measurements together [s]. Raises SettingError for one that is too short, or no number.
+    """
+    number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if not (number and LEAST_BUDGET <= budget <= LONGEST):
+        raise SettingError(f"budget {shown(budget)} is not from {LEAST_BUDGET:.0f} to {LONGEST:,.0f} seconds")
+    began, protocol = perf_counter(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
     tell = progress or (lambda share: None)
     layers = layers_of()
     programs = [layer.program for layer in layers]
@@ -394,16 +402,17 @@ def validate(progress: Callable[[float], None] | None = None) -> Validation:
     def part(start: float, end: float) -> Callable[[float], None]:
         return lambda share: tell(start + (end - start) * share)
 
-    before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_BUDGET, sentinel=sentinel)
-    first = measure(programs, protocol=PROTOCOL, sentinel=sentinel, progress=part(0.1, 0.3))
-    bounds = classify(programs, [timing.seconds for timing in first], before.machine, sentinel)
+    before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
+    first = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.1, 0.3))
+    times = [timing.seconds for timing in first]
+    bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
     whole = []
     for number, (model, settings) in enumerate(WHOLE):
         tell(0.35 + 0.3 * number / len(WHOLE))
         program = network_of(predict(model, **settings)).program
-        whole.append(measure_in_place(program, budget=WHOLE_BUDGET, sentinel=sentinel))
-    second = measure(programs, protocol=PROTOCOL, sentinel=sentinel, progress=part(0.65, 0.9))
-    after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_BUDGET, sentinel=sentinel)
+        whole.append(measure_in_place(program, budget=WHOLE_SHARE * budget / len(WHOLE), sentinel=sentinel))
+    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.65, 0.9))
+    after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
     forecasts = [predict_seconds(program, both) for program in programs]
     hosts = [predict_seconds(passage.program, both) for passage in whole]

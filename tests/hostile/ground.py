@@ -118,6 +118,7 @@ MODULES = (
     "costmodel.analysis.sweep.stores",
     "costmodel.roofline.checking",
     "costmodel.roofline.comparison",
+    "costmodel.roofline.findings",
     "costmodel.roofline.pictures",
     "matplotlib.figure",
     "pandas",

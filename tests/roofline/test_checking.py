@@ -13,11 +13,13 @@ import costmodel as cm
 from costmodel.display.table import Page, written_for
 from costmodel.errors import CostModelError
 from costmodel.roofline.calibration import ceilings_of
-from costmodel.roofline.checking import Check, Gain, check, parts_of
+from costmodel.roofline.checking import check
 from costmodel.roofline.classification import BOUNDS, Verdict
+from costmodel.roofline.findings import Check, Gain, parts_of
 from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.program import Layout, Op, Program, lay_out
-from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.reference import Buffer
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Timing
@@ -156,11 +158,29 @@ def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch
     assert "measuring takes up to" in told
 
 
-def test_the_optimizer_s_step_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slower", [1.0, 5.0])
+def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
+    """However busy the machine is: each call was made once, and what it takes is known."""
+    clockwork = Clockwork(monkeypatch, lambda op: 20 * took(op))
+    clockwork.slower = slower
+    program = network_of(cm.predict(GPT, seq=5, mode="inference")).program
+    each = [20e9 * slower * took(op) for op in program]
+    for passes in (0.5, 1.4, 2.7):
+        sentinel, began = Sentinel(clockwork.sentinel), clockwork.now
+        found = measure_in_place(program, budget=passes * sum(each) * 1e-9, sentinel=sentinel)
+        over = clockwork.now - began - max(passes, 1.0) * sum(each)
+        assert over <= max(each) + 800 * 12_000 * slower, "400 readings of a sentinel come before"
+        assert found.seconds == pytest.approx(sum(each) * 1e-9, rel=1e-3)
+        assert len(found.whole) == max(int(passes) - 1, 1)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam-8bit"])
+def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Clockwork(monkeypatch, took)
-    found = check(MLP, batch=3, mode="train", optimizer="adamw", **in_place(3))
+    wide = cm.MLP(sizes=[70, 90, 5], activation="relu")
+    found = check(wide, batch=3, mode="train", optimizer=optimizer, **in_place(3))
     (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
-    assert (step.name, step.kind) == ("optimizer's step", "adamw")
+    assert (step.name, step.kind) == ("optimizer's step", optimizer)
     assert found.passage is not None
     ops = [op for op in found.passage.program if op.phase == "optimizer"]
     assert step.calls == len(ops)
@@ -304,7 +324,7 @@ def test_a_name_is_no_markup(tmp_path) -> None:
 
 
 def test_more_layers_than_have_lines_are_summed_up(monkeypatch, mlp: Check) -> None:
-    monkeypatch.setattr("costmodel.roofline.checking.MOST_ROWS", 2)
+    monkeypatch.setattr("costmodel.roofline.findings.MOST_ROWS", 2)
     text = str(mlp)
     assert "3 others" in text
     assert sum(layer.name in text for layer in mlp.layers) < len(mlp.layers)

@@ -9,8 +9,9 @@ import costmodel as cm
 from costmodel.display.rooflines import Dot
 from costmodel.errors import CostModelError
 from costmodel.roofline import comparison as baseline
-from costmodel.roofline.checking import Check, check
+from costmodel.roofline.checking import check
 from costmodel.roofline.comparison import compare, compared, speedup_interval
+from costmodel.roofline.findings import Check
 from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Profile, profile
 from costmodel.roofline.timing import Timing

@@ -20,6 +20,7 @@ from costmodel.roofline.footprint import buffer_bytes, live_bytes, peak_bytes, s
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.activations import POINTWISE
 from costmodel.roofline.memory import Memory
+from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import layer_programs, network_of
 from tests.kernels import KERNELS
 from tests.layers.test_kernels import on_paper
@@ -114,7 +115,19 @@ SIZES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str) -> None:
-    prediction = cm.predict(MODELS[name][0], **SIZES[name], optimizer="adafactor")
+    found = peaked(cm.predict(MODELS[name][0], **SIZES[name], optimizer="adafactor"), dtype)
+    assert sum(buffer_bytes(op) > 0 for op in found) > 10
+
+
+def test_the_peak_of_a_step_on_states_of_a_byte_has_the_search_for_codes() -> None:
+    found = peaked(cm.predict(cm.MLP(sizes=[90, 100, 50]), batch=3, optimizer="adam-8bit"), "float32")
+    searched = [op for op in found if op.name == "searchsorted"]
+    assert len(searched) == 2 * 2 * 2, "of two moments of two matrices, whole blocks and what is left"
+    assert all(buffer_bytes(op) == 8 * op.output.size for op in searched)
+
+
+def peaked(prediction: cm.Prediction, dtype: str) -> Program:
+    """A step's program, of which each call allocated what is said beside its output."""
     network = network_of(prediction, dtype)
     program = network.program
     program.run(filled(network, prediction))  # once before: what NumPy looks up, it keeps
@@ -132,7 +145,7 @@ def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str
         assert 0 <= peak - buffer_bytes(op) <= OBJECTS, op
         peaks.append(before + (0 if made is None else made.bytes) + peak)
     assert 0 <= max(peaks) - peak_bytes(program) <= OBJECTS
-    assert sum(buffer_bytes(op) > 0 for op in program) > 10
+    return program
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

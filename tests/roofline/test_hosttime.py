@@ -12,8 +12,17 @@ from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels.kernel import Tape
-from costmodel.roofline.probes import COLD_BYTES, CURVE_BYTES, RESIDENT_BYTES, WINDOW_BYTES, placed, probes
-from costmodel.roofline.program import Program, Span, program_of, reuse_distances
+from costmodel.roofline.probes import (
+    COLD,
+    COLD_BYTES,
+    COLD_REDUCED,
+    CURVE_BYTES,
+    RESIDENT_BYTES,
+    WINDOW_BYTES,
+    placed,
+    probes,
+)
+from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import Table, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
 from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
@@ -69,7 +78,7 @@ def slow_memory() -> Calibration:
     seconds = dict(calibration().seconds)
     for size in CURVE_BYTES:
         if size > RESIDENT_BYTES:
-            for name in ("add", "copyto", "multiply in place"):
+            for name in ("add", "copyto", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
                 seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
     return calibration(seconds=seconds)
@@ -130,45 +139,9 @@ def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
     assert math.isclose(joined(3.0, 0.0), 3.0)
 
 
-def span(start: int, size: int) -> Span:
-    return Span(start, start + size, size)
-
-
-def test_a_call_repeated_alone_touches_all_it_has_between() -> None:
-    a, b = span(0, 100), span(200, 60)
-    assert reuse_distances([(a, b)]) == [[160, 160]]
-
-
-def test_what_lies_between_two_uses_counts_once() -> None:
-    a, b, c = span(0, 100), span(200, 60), span(300, 8)
-    first, second, third = reuse_distances([(a, b), (b, c), (c, a)])
-    assert second[0] == (160 + 68) / 2, "half of the call before, half of this one"
-    assert third[1] == 68 - 8 + 8 + (160 + 108) / 2 - 8 + 8, "b and c lie between"
-    assert first[0] == (108 + 160) / 2
-    assert min(first + second + third) >= 60
-
-
-def test_what_others_touch_lies_between_two_repetitions_only() -> None:
-    a, b = span(0, 100), span(200, 60)
-    warm, cold = reuse_distances([(a, b), (b, a)]), reuse_distances([(a, b), (b, a)], between=10**6)
-    assert cold[0] == [distance + 10**6 for distance in warm[0]]
-    assert cold[1] == warm[1]
-
-
-def test_a_span_is_never_nearer_than_itself() -> None:
-    large, small = span(0, 10_000), span(20_000, 4)
-    distances = reuse_distances([(large, small), (small, small)])
-    assert distances[0][0] >= 10_000
-
-
-def test_parts_of_what_was_touched_were_touched() -> None:
-    whole, part, other = span(0, 1000), Span(500, 600, 100), span(5000, 10)
-    assert inf not in [d for call in reuse_distances([(whole, other), (part, other)]) for d in call]
-
-
 def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     """Its code was evicted by what was touched since its last call, whichever arrays that were."""
-    slow = {f"cold sqrt {size}": CALL + 5e-6 for size in COLD_BYTES}
+    slow = {f"cold {name} {size}": CALL + 5e-6 for size in COLD_BYTES for name in (*COLD, *COLD_REDUCED)}
     by = calibration(seconds=calibration().seconds | slow)
 
     def sqrt_overhead(elements: int) -> float:

@@ -10,7 +10,8 @@ import costmodel as cm
 from costmodel.display.figures import Box, around, placed
 from costmodel.display.interactive import figure_of
 from costmodel.errors import CostModelError
-from costmodel.roofline.checking import Check, check
+from costmodel.roofline.checking import check
+from costmodel.roofline.findings import Check
 from costmodel.roofline.pictures import chart_of, plot
 from tests.command import error_of
 from tests.roofline.synthetic import calibration

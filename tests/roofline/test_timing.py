@@ -219,6 +219,19 @@ def test_a_long_item_leaves_time_for_the_others(neighbour: Neighbour) -> None:
     assert all(timing.resolved for timing in found[1:])
 
 
+@pytest.mark.parametrize("budget", [0.05, 0.5, 2.0])
+def test_a_budget_is_exceeded_by_no_more_than_a_sample(neighbour: Neighbour, budget: float) -> None:
+    """Beyond what it takes to warm up each item once, and to have one sample of it."""
+    longest = 20_000_000
+    calls = [neighbour.work(longest), *(neighbour.work(1_000_000) for _ in range(10))]
+    sentinel = neighbour.sentinel()
+    began = neighbour.now
+    found = time_calls(calls, Protocol(budget=budget, item_seconds=9.0), sentinel=sentinel)
+    least = 2 * 1.8 * (longest + 10 * 1_000_000)
+    assert neighbour.now - began <= max(1e9 * budget, least) + 1.8 * longest + 1e6
+    assert all(timing.count for timing in found)
+
+
 def test_what_is_beyond_the_caches_takes_three_times_as_many_samples(neighbour: Neighbour) -> None:
     """What disturbs memory has no two states, and no sentinel."""
     calls = [neighbour.work(50_000)] * 2
@@ -238,6 +251,18 @@ def test_a_sentinel_s_first_work_after_a_long_sample_is_not_timed(clock: Clock) 
     sentinel = Sentinel(taking(clock, 100))
     sentinel.work = work
     assert sentinel.rests(sentinel.read())
+
+
+def test_a_core_that_is_faster_for_a_moment_now_and_then_still_rests(clock: Clock) -> None:
+    """One reading of three thousand is a seventh faster, and the others no less at rest for it."""
+    readings = count()
+
+    def work() -> None:
+        clock.now += 85 if next(readings) % 6000 in (4000, 4001) else 100
+
+    sentinel = Sentinel(work)
+    rests = [sentinel.rests(sentinel.read()) for _ in range(60_000)]
+    assert all(rests)
 
 
 def test_sentinels_are_at_rest_by_the_best_that_was_seen_several_times(clock: Clock) -> None:

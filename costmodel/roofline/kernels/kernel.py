@@ -30,6 +30,7 @@ class Tape:
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
         self.ops: list[Op] = []
+        self.tables: dict[str, Ref] = {}
         self.layer = ""
         self.phase: Phase = "forward"
 
@@ -41,6 +42,12 @@ class Tape:
         """An array whose numbers do not depend on the input; `value` makes them when the program is run."""
         shape = tuple(map(int, shape))
         return Ref(shape, Buffer(prod(shape), dtype or self.dtype, "constant", "constant", value))
+
+    def shared(self, key: str, shape: Sequence[int], value: Callable[[], Any]) -> Ref:
+        """A constant that all who ask for it by one name share."""
+        if key not in self.tables:
+            self.tables[key] = self.constant(shape, value)
+        return self.tables[key]
 
     def empty(
         self,
@@ -127,6 +134,10 @@ class Tape:
         """Rows of a table; ``mode="clip"`` writes them straight to where they belong."""
         shape = (*table.shape[:axis], *index.shape, *table.shape[axis + 1 :])
         return self.record("take", [table, index], self.empty(*shape, dtype=table.dtype), axis=axis, mode="clip")
+
+    def searchsorted(self, ends: Ref, values: Ref, out: Ref) -> Ref:
+        """How many of the sorted `ends` are less than each value; ``np.searchsorted``."""
+        return self.record("searchsorted", [ends, values], out)
 
     def random(self, *shape: int) -> Ref:
         """Uniform random numbers; ``Generator.random``."""

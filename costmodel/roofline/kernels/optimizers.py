@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from costmodel.errors import CostModelError
 from costmodel.roofline.kernels.kernel import Tape
 from costmodel.roofline.reference import Ref
-from costmodel.training.optimizers import Optimizer
+from costmodel.training.optimizers import QUANTISED, Optimizer
 
 
 class Update(NamedTuple):
@@ -123,6 +124,80 @@ def amsgrad(t: Tape, u: Update) -> None:
     t.maximum(largest, squares, out=largest)
     root = root_of(t, largest, 1 - 0.999**u.step, 1e-8)
     descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
+
+
+FRACTIONS = 7
+"""Powers of ten that a code of dynamic quantisation may have (Dettmers et al. 2022, §2)."""
+LEAST_SCALE = 1e-30
+"""Of a block of zeros, which is divided by its scale too."""
+
+
+def codebook(signed: bool) -> list[float]:
+    """The 256 numbers that a byte stands for, sorted, the largest 1: the longer the fraction the larger the power of
+    ten (Dettmers et al. 2022, §2 and §B). Without a sign the fraction has one bit more."""
+    found = [0.0, 1.0]
+    for power in range(FRACTIONS):
+        parts = 2 ** (FRACTIONS - 1 - power + (not signed))
+        middles = [(0.1 + 0.9 * (part + 0.5) / parts) * 10.0**-power for part in range(parts)]
+        found += [*middles, *(-middle for middle in middles if signed)]
+    return sorted(found)
+
+
+def ends_between(numbers: list[float]) -> list[float]:
+    """Up to where each number but the last is the nearest."""
+    return [(low + high) / 2 for low, high in pairwise(numbers)]
+
+
+class Quantised(NamedTuple):
+    """A state of a byte an element, and the scales of blocks of it; book, ends: of its codes."""
+
+    codes: Ref
+    scales: Ref
+    book: Ref
+    ends: Ref
+
+    def values(self, t: Tape) -> Ref:
+        """In full precision, in new memory."""
+        index = t.copyto(t.empty(*self.codes.shape, dtype="int64"), self.codes)
+        values = t.take(self.book, index)
+        return t.multiply(values, self.scales, out=values)
+
+    def store(self, t: Tape, values: Ref) -> None:
+        """Make the largest of each block its scale, and each number the nearest code."""
+        sizes = t.absolute(values)
+        t.reduce("maximum", sizes, -1, out=self.scales)
+        t.maximum(self.scales, LEAST_SCALE, out=self.scales)
+        t.searchsorted(self.ends, t.divide(values, self.scales, out=sizes), self.codes)
+
+
+def adam_8bit(t: Tape, u: Update) -> None:
+    """Adam on states of a byte an element with a scale a block; in full precision where the weight is small."""
+    mean, squares = u.states["exp_avg"], u.states["exp_avg_sq"]
+    if "exp_avg_scale" not in u.states:
+        adam(t, u)
+        return
+    n, block = u.weight.size, QUANTISED[0].block or 1
+    flat = [u.weight.reshape(n), t.reshape(u.gradient, n), mean.reshape(n), squares.reshape(n)]
+    whole = n // block * block
+    for start, end in ((0, whole), (whole, n)):
+        if start == end:
+            continue
+        weight, gradient, *codes = (ref[start:end].reshape(-1, min(block, end - start)) for ref in flat)
+        held = []
+        for name, code in zip(("exp_avg", "exp_avg_sq"), codes, strict=True):
+            scales = u.states[f"{name}_scale"][start // block : -(-end // block)].reshape(-1, 1)
+            held.append(Quantised(code, scales, *_books(t, signed=name == "exp_avg")))
+        full = {"exp_avg": held[0].values(t), "exp_avg_sq": held[1].values(t)}
+        adam(t, Update(weight, gradient, full, u.step))
+        for state, values in zip(held, full.values(), strict=True):
+            state.store(t, values)
+
+
+def _books(t: Tape, signed: bool) -> tuple[Ref, Ref]:
+    """The numbers that codes stand for, and where one ends and the next begins."""
+    name, numbers = "signed" if signed else "unsigned", codebook(signed)
+    book = t.shared(f"{name} codes", (len(numbers),), lambda: numbers)
+    return book, t.shared(f"{name} ends", (len(numbers) - 1,), lambda: ends_between(numbers))
 
 
 def nadam(t: Tape, u: Update) -> None:
@@ -320,6 +395,7 @@ STEPS: dict[str, Step] = {
     "adam": adam,
     "adamw": adamw,
     "amsgrad": amsgrad,
+    "adam-8bit": adam_8bit,
     "nadam": nadam,
     "adamax": adamax,
     "radam": radam,
@@ -344,9 +420,15 @@ def states_of(t: Tape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]:
     """The states of one weight, there before the step; step counters are no arrays here."""
     found: dict[str, Ref] = {}
     for state in optimizer.states_of(weight.shape):
-        if state.extent != "scalar":
-            shape = weight.shape if state.extent == "weight" else (state.size_bytes(weight.shape, 4) // 4,)
-            found[state.name] = t.array(shape, "state", f"{weight.buffer.name}.{state.name}")
+        if state.extent == "scalar":
+            continue
+        name = f"{weight.buffer.name}.{state.name}"
+        if state.block and weight.size >= state.least:
+            found[state.name] = t.array(weight.shape, "state", name, "uint8")
+            found[f"{state.name}_scale"] = t.array((-(-weight.size // state.block),), "state", f"{name}_scale")
+            continue
+        shape = weight.shape if state.extent == "weight" else (state.size_bytes(weight.shape, 4) // 4,)
+        found[state.name] = t.array(shape, "state", name)
     return found
 
 

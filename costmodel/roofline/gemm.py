@@ -1,0 +1,241 @@
+"""The time of a matrix product (GEMM) by its shape: a non-negative sum of physical features, fitted to a calibration's
+products.
+
+Parts [s each, none negative]: the multiply-adds; those of tiles only partly filled counted whole; what is left of a
+side beside whole tiles, which takes a pass of its own for each power of two in it; moving each operand and packing it;
+the result once for each block of k; what of an operand exceeds the caches of a core; rows that begin at one place in a
+cache; and each operand's way from where it is in memory, which the calibration's bandwidth curve prices. Which parts
+matter depends on the regime: a matrix with a vector, a product small enough for a kernel without packing, a narrow one,
+a large one. Packing depends on the layout, the arithmetic does not: products of all layouts are fitted together.
+
+These are products run over and over. In a program an operand is often further away than that; how much of the way is
+not hidden under the arithmetic is fitted apart, to products that were measured in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import TYPE_CHECKING
+
+from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.signature import Product
+
+if TYPE_CHECKING:
+    from numpy import ndarray as Array
+
+
+PAGE = 4096
+TILE = 64
+"""Bytes of a row of the result that BLAS computes at once, as wide as a vector register is at most."""
+BLOCK = 384
+"""Steps of k between two visits to the result (OpenBLAS, param.h: about so for all recent x86)."""
+CORE = 1 << 20
+"""What a core's caches keep of one operand [bytes]."""
+SMALL, SMALL_RESULT, SMALL_DEPTH = 1e6, 1200, 32
+"""Multiply-adds up to which there are kernels without packing; with the second operand transposed, if the result is no
+larger than so many elements and k no less than so many."""
+NARROW = 16
+FOLDS = 8
+"""Folds of the cross-validation."""
+FEWEST = 6
+"""Fewest products of a layout that get weights of their own."""
+
+FAR = ("a far", "b far", "c far", "a far in batch", "b far in batch", "c far in batch")
+"""Parts that are memory beyond the cache: more in a batch, whose products are small and find nothing in the cache."""
+MOST_FAR = 1.5
+"""Largest weight of a far operand, relative to streaming."""
+SEEN, ROUNDS = 0.05, 5
+"""Share of a product's time from which an operand's way is seen in it; how often each operand's exposure is found."""
+SHARED: Mapping[str, tuple[str, ...]] = {
+    "vector": ("multiply-adds", "pieces"),
+    "small": ("multiply-adds", "whole tiles", "a far", "b far"),
+    "narrow": ("whole tiles",),
+    "packed": ("multiply-adds", "pieces by k", "c by block", "c beyond", "c clash", *FAR[:3]),
+}
+"""The parts of each regime that do not depend on the layout."""
+OWN: Mapping[str, tuple[str, ...]] = {
+    "vector": ("call", "one", "n", "k", "a far", "b far"),
+    "small": ("call", "one", "n", "c", "m ends", "n ends"),
+    "narrow": ("call", "a", "b", "m ends", "n ends", "a far", "b far", "b beyond"),
+    "packed": ("call", "one", "m", "n", "a", "b", "m ends", "n ends", "b beyond", *FAR[3:]),
+}
+"""The parts of each regime that do."""
+
+
+def parts(p: Product, far: Sequence[float]) -> dict[str, float]:
+    """The parts of one product of a batch; far: how long each operand takes to come from where it is [s]."""
+    m, n, k = float(p.m), float(p.n), float(p.k)
+    item = ITEM_BYTES[p.dtype]
+    wide = TILE // item
+    blocks = -(-p.k // BLOCK)
+    pieces = (p.m // wide + _ends(p.m, wide)) * (p.n // wide + _ends(p.n, wide))
+    more = far if p.batch > 1 else (0.0, 0.0, 0.0)
+    return {
+        "call": 1.0 / p.batch,
+        "one": 1.0,
+        "m": m,
+        "n": n,
+        "k": k,
+        "a": m * k,
+        "b": n * k,
+        "c": m * n,
+        "multiply-adds": m * n * k,
+        "whole tiles": _up(p.n, wide) * _up(p.m, 24) * k,
+        "pieces": pieces,
+        "pieces by k": pieces * k,
+        "m ends": _ends(p.m, wide) * n * k,
+        "n ends": _ends(p.n, wide) * m * k,
+        "c by block": m * n * blocks,
+        "b beyond": max(item * n * k - CORE, 0.0),
+        "c beyond": max(item * m * n - CORE, 0.0),
+        "c clash": m * n * blocks * gcd(p.n * item, PAGE) / PAGE,
+        **dict(zip(FAR, (*far, *more), strict=True)),
+    }
+
+
+def _up(length: int, step: int) -> int:
+    return -(-length // step) * step
+
+
+def _ends(length: int, wide: int) -> int:
+    """The powers of two that make up what is left beside whole tiles."""
+    return (length % wide).bit_count()
+
+
+def regime_of(p: Product) -> str:
+    """Which code path of OpenBLAS a product takes (interface/gemm.c, and the limits that its x86 kernels give)."""
+    if p.m == 1 or p.n == 1:
+        return "vector"
+    if p.m * p.n * p.k <= SMALL and not (p.b_transposed and (p.m * p.n > SMALL_RESULT or p.k < SMALL_DEPTH)):
+        return "small"
+    return "narrow" if min(p.m, p.n) < NARROW else "packed"
+
+
+def layout_of(p: Product) -> str:
+    """Which operand's columns are contiguous, "a" or "b"; "" for neither."""
+    return "b" if p.b_transposed else "a" if p.a_transposed else ""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One regime: the weight of each feature, by layout, and the cross-validated errors of log time.
+
+    exposed: how much of the way of each operand that is further than when run over and over adds to the time.
+    """
+
+    weights: Mapping[str, Mapping[str, float]]
+    errors: Array
+    exposed: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @property
+    def doubt(self) -> float:
+        """90 % quantile of the relative cross-validated errors."""
+        import numpy as np
+
+        return float(np.expm1(np.quantile(np.abs(self.errors), 0.9)))
+
+    def placed(self, p: Product, home: Sequence[float], away: Sequence[float]) -> tuple[float, float]:
+        """The same of a product whose operands take so long to come, `home` where it is run over and over [s]."""
+        seconds, memory = self.seconds(p, home)
+        more = sum(share * far for share, far in zip(self.exposed, further(home, away), strict=True))
+        return seconds + more, memory + more
+
+    def seconds(self, p: Product, far: Sequence[float]) -> tuple[float, float]:
+        """Time of one product of a batch, and how much of it is memory beyond the cache [s]."""
+        given = parts(p, far)
+        weights = self.weights.get(layout_of(p), self.weights[""])
+        terms = {name: weight * given[name] for name, weight in weights.items()}
+        return sum(terms.values()), sum(terms[name] for name in FAR if name in terms)
+
+
+def further(home: Sequence[float], away: Sequence[float]) -> list[float]:
+    """How much longer each operand takes to come [s]."""
+    return [max(far - near, 0.0) for near, far in zip(home, away, strict=True)]
+
+
+def exposing(fitted: Fit, more: Sequence[Sequence[float]], seconds: Sequence[float], near: Sequence[float]) -> Fit:
+    """With what of each operand's way is not hidden, from products measured in place.
+
+    more: how much longer their operands take to come; seconds, near: of each, in place and run over and over [s]. The
+    shares with the least sum of relative errors, found for one operand after another, since a single product that is
+    all waiting would outweigh all others in a sum of squares. Of an operand that is far for none all is exposed.
+    """
+    found = [1.0, 1.0, 1.0]
+    probed = [
+        operand
+        for operand in range(len(found))
+        if any(far[operand] > SEEN * took for far, took in zip(more, seconds, strict=True))
+    ]
+    for operand in probed * ROUNDS:
+        ratios = []
+        for far, took, alone in zip(more, seconds, near, strict=True):
+            rest = sum(found[other] * far[other] for other in probed if other != operand)
+            if far[operand] > 0:
+                ratios.append(((took - alone - rest) / far[operand], far[operand] / took))
+        found[operand] = max(_middle(ratios), 0.0)
+    return replace(fitted, exposed=(found[0], found[1], found[2]))
+
+
+def _middle(weighted: Sequence[tuple[float, float]]) -> float:
+    """The weighted median of (value, weight)."""
+    half, so_far = sum(weight for _, weight in weighted) / 2, 0.0
+    for value, weight in sorted(weighted):
+        so_far += weight
+        if so_far >= half:
+            return value
+    return 1.0
+
+
+def fit(
+    products: Sequence[Product], far: Sequence[Sequence[float]], seconds: Sequence[float], call: Sequence[float]
+) -> Fit:
+    """Non-negative least squares on relative errors, for the regime that the products are of.
+
+    seconds: of each product of a batch, beside `call`, its share of the call's overhead, with which errors are small.
+    """
+    import numpy as np
+
+    regime = regime_of(products[0])
+    given = [parts(p, f) for p, f in zip(products, far, strict=True)]
+    layouts = [layout_of(p) for p in products]
+    known = ["", *(layout for layout in ("b", "a") if layouts.count(layout) >= FEWEST)]
+    layouts = [layout if layout in known else "" for layout in layouts]
+    shared, own = SHARED[regime], OWN[regime]
+    rows = np.zeros((len(given), len(shared) + len(known) * len(own)))
+    for row, values, layout in zip(rows, given, layouts, strict=True):
+        start = len(shared) + known.index(layout) * len(own)
+        row[: len(shared)] = [values[name] for name in shared]
+        row[start : start + len(own)] = [values[name] for name in own]
+    times, beside = np.array(seconds), np.array(call)
+    weights = iter(_weights(rows, times, beside).tolist())
+    common = {name: _bounded(name, next(weights)) for name in shared}
+    by_layout = {layout: {**common, **{name: _bounded(name, next(weights)) for name in own}} for layout in known}
+    return Fit(by_layout, _left_out(rows, times, beside))
+
+
+def _bounded(name: str, weight: float) -> float:
+    """At most `MOST_FAR` for far operands, which products in cache do not determine."""
+    return min(weight, MOST_FAR) if name in FAR else weight
+
+
+def _left_out(rows: Array, times: Array, beside: Array) -> Array:
+    """Cross-validated error of each product's log time."""
+    import numpy as np
+
+    turn = np.arange(len(times)) % FOLDS
+    found = np.empty(len(times))
+    for fold in range(min(FOLDS, len(times))):
+        kept, left = turn != fold, turn == fold
+        found[left] = rows[left] @ _weights(rows[kept], times[kept], beside[kept])
+    return np.log((times + beside) / (found + beside))
+
+
+def _weights(rows: Array, times: Array, beside: Array) -> Array:
+    import numpy as np
+    from scipy.optimize import nnls
+
+    relative = rows / (times + beside)[:, None]
+    size = np.maximum(np.abs(relative).max(0), 1e-300)
+    return nnls(relative / size, times / (times + beside), maxiter=5000)[0] / size

@@ -1,0 +1,85 @@
+"""Reuse distances: what lies between two uses of an array."""
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.roofline.program import Span, distinct_bytes
+from costmodel.roofline.reuse import reuse_distances
+
+
+def span(start: int, size: int) -> Span:
+    return Span(start, start + size, size)
+
+
+def test_a_call_repeated_alone_touches_all_it_has_between() -> None:
+    a, b = span(0, 100), span(200, 60)
+    assert reuse_distances([(a, b)]) == [[160, 160]]
+
+
+def test_what_lies_between_two_uses_counts_once() -> None:
+    a, b, c = span(0, 100), span(200, 60), span(300, 8)
+    first, second, third = reuse_distances([(a, b), (b, c), (c, a)])
+    assert second[0] == (160 + 68) / 2, "half of the call before, half of this one"
+    assert third[1] == 68 - 8 + 8 + (160 + 108) / 2 - 8 + 8, "b and c lie between"
+    assert first[0] == (108 + 160) / 2
+    assert min(first + second + third) >= 60
+
+
+def test_what_others_touch_lies_between_two_repetitions_only() -> None:
+    a, b = span(0, 100), span(200, 60)
+    warm, cold = reuse_distances([(a, b), (b, a)]), reuse_distances([(a, b), (b, a)], between=10**6)
+    assert cold[0] == [distance + 10**6 for distance in warm[0]]
+    assert cold[1] == warm[1]
+
+
+def test_a_span_is_never_nearer_than_itself() -> None:
+    large, small = span(0, 10_000), span(20_000, 4)
+    distances = reuse_distances([(large, small), (small, small)])
+    assert distances[0][0] >= 10_000
+
+
+def test_parts_of_what_was_touched_were_touched() -> None:
+    whole, part, other = span(0, 1000), Span(500, 600, 100), span(5000, 10)
+    assert inf not in [d for call in reuse_distances([(whole, other), (part, other)]) for d in call]
+
+
+PLACES = st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda place: Span(place[0], sum(place), place[1]))
+CALLS = st.lists(st.lists(PLACES, min_size=1, max_size=3), min_size=1, max_size=8)
+
+
+def walked(touched: list[list[Span]], others: int) -> list[list[float]]:
+    """Reuse distances by their definition: from each use back through all that was touched before, call by call."""
+    calls = [*touched, *touched]
+    found = []
+    for number in range(len(touched), len(calls)):
+        found.append([_back(span, calls, number, others) for span in calls[number]])
+    return found
+
+
+def _back(span: Span, calls: list[list[Span]], number: int, others: int) -> float:
+    for last in range(number - 1, -1, -1):
+        if any(each.start < span.end and span.start < each.end for each in calls[last]):
+            between = others if last < len(calls) // 2 else 0
+            halves = (distinct_bytes(calls[last]) + distinct_bytes(calls[number])) / 2
+            return max(between + halves + _counted(calls[:number], last), span.bytes)
+    return inf
+
+
+def _counted(calls: list[list[Span]], last: int) -> int:
+    """Bytes of spans whose last use is after call `last`, without those within a later one that was new then."""
+    uses: dict[tuple[int, int], tuple[int, int]] = {}
+    for time, spans in enumerate(calls):
+        for span in spans:
+            if (span.start, span.end) not in uses:
+                within = [place for place in uses if span.start <= place[0] and place[1] <= span.end]
+                for place in within:
+                    del uses[place]
+            uses[span.start, span.end] = time, span.bytes
+    return sum(size for time, size in uses.values() if time > last)
+
+
+@given(CALLS, st.integers(0, 100))
+def test_distances_are_what_walking_back_from_each_use_finds(calls: list[list[Span]], others: int) -> None:
+    assert reuse_distances(calls, others) == walked(calls, others)
