@@ -255,7 +255,7 @@ class Run:
         self._compute = precision.made_in(target)
 
     def _cast(self, x: Tensor, dtype: Dtype, name: str) -> Tensor:
-        """`x` in another type: made once for a weight, each time for an activation, as torch.autocast does."""
+        """`x` in another type: made once for a weight that is trained, else each time, as torch.autocast does."""
         if x.dtype == dtype or x.dtype not in FLOATS:
             return x
         key = (x.storage, dtype)
@@ -263,10 +263,11 @@ class Run:
             return self._casts[key]
         if self.cast is None:
             raise AssertionError(f"a run under {self.precision.name} must know how to cast")
-        shared = self._shared if x.storage.origin == "weight" else None
+        once = x.storage.origin == "weight" and (x.requires_grad or not self.training)
+        shared = self._shared if once else None
         cast = self._cast_once(shared, dtype, x, name) if shared else self.cast(dtype)(x, name=f"{name}.cast")
         cast.storage.scales = self.precision.scales(dtype)
-        if x.storage.origin == "weight":
+        if once:
             self._casts[key] = cast
         return cast
 

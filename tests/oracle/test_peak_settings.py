@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -20,7 +20,7 @@ from tests.oracle import models
 from tests.oracle.autocasting import GpuAutocast
 from tests.oracle.measure import meta
 from tests.oracle.settings import differential
-from tests.oracle.test_adaptation import DENSE
+from tests.oracle.test_adaptation import DENSE, PARTS, has
 from tests.oracle.test_checkpoint import Grouped
 from tests.oracle.test_mlp import MLPS
 from tests.oracle.test_precision import DTYPES
@@ -140,6 +140,22 @@ def test_transformers_under_autocast(spec: Transformer, batch: int, seq: int) ->
     module, tokens, target = transformer(spec, batch, seq)
     found = training_step(module, tokens, target, F.cross_entropy, autocast=torch.bfloat16).most
     p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", precision="bf16-autocast")
+    assert_phases_agree(differences(p, module, found))
+
+
+@differential
+@given(DENSE, st.integers(1, 3), st.integers(1, 5), st.sampled_from(sorted(PARTS)))
+@example(SHARED.with_fields({"layers": 3, "positions": "alibi"}), 2, 5, "block")
+@example(SHARED.with_fields({"layers": 3, "tied": True}), 1, 5, "mlp")
+def test_frozen_parts_under_autocast(spec: Transformer, batch: int, seq: int, part: str) -> None:
+    """Copies of weights that are not trained are made anew at each use."""
+    assume(has(spec, part))
+    module, tokens, target = transformer(spec, batch, seq)
+    for frozen in PARTS[part](module):
+        frozen.requires_grad_(False)
+    assume(any(weight.requires_grad for weight in module.parameters()))
+    found = training_step(module, tokens, target, F.cross_entropy, autocast=torch.bfloat16).most
+    p = cm.predict(spec, batch=batch, seq=seq, loss="cross_entropy", precision="bf16-autocast", freeze=(part,))
     assert_phases_agree(differences(p, module, found))
 
 
