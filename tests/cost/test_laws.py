@@ -160,7 +160,8 @@ def test_checkpointing_by_the_root_takes_the_smallest_groups_that_are_no_fewer(l
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
     """A capacity is rounded up, and is no whole number of times larger."""
-    model = model.with_fields({"positions": "none", "rotary": None, "latent": None, "experts.capacity_factor": None})
+    absent = dict.fromkeys(("position_rows", "rotary", "latent", "experts.capacity_factor"))
+    model = model.with_fields({"positions": "none", "position_table": "trained", **absent})
     one, two = (predict(model, batch=n * batch + 1, seq=seq, loss=None) for n in (1, 2))
     base = predict(model, batch=1 + 3 * batch, seq=seq, loss=None)
     assert base.flops.total - two.flops.total == two.flops.total - one.flops.total > 0
