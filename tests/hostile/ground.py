@@ -50,14 +50,14 @@ SEEDS: dict[str, dict[str, Any]] = {
         "program": {
             "weights": {"w": {"path": "w", "shape": [3, 4], "trained": True}},
             "buffers": {},
-            "inputs": {"x": {"path": "x", "shape": ["batch", 4], "dtype": "fp32"}},
+            "inputs": {"x": {"path": "x", "shape": ["batch", 4], "dtype": "float32"}},
             "steps": [
                 {
                     "op": "linear",
                     "path": [],
                     "name": "linear",
                     "args": {"input": {"tensor": "x"}, "weight": {"tensor": "w"}},
-                    "makes": [{"name": "y", "shape": ["batch", 3], "dtype": "fp32"}],
+                    "makes": [{"name": "y", "shape": ["batch", 3], "dtype": "float32"}],
                 }
             ],
             "outputs": ["y"],

@@ -111,7 +111,7 @@ def _descriptions() -> dict[str, tuple[Any, str]]:
                     "buffers": {},
                     "steps": [],
                     "outputs": ["x"],
-                    "inputs": {"x": {"path": "x", "shape": 0.5, "dtype": "fp32"}},
+                    "inputs": {"x": {"path": "x", "shape": 0.5, "dtype": "float32"}},
                 },
             },
             "shape 0.5 is not a list of sizes",

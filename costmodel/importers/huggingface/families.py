@@ -142,14 +142,17 @@ def _language_model(name: str, data: dict[str, Any]) -> Architecture:
             ("text_config", "model_type"),
         )
     family = FAMILIES[kind]
-    inner["architectures"] = [(family.headed if _headed(name, start, data) else family.headless)[0]]
+    headed = _headed(name, start, data)
+    inner["architectures"] = [(family.headed if headed else family.headless)[0]]
+    said = f" It is the language model of a configuration of model_type {name}; the encoder of images is left out."
     if name not in OWN_HEADS and "tie_word_embeddings" in data:
         inner["tie_word_embeddings"] = data["tie_word_embeddings"]
+    elif name not in OWN_HEADS and headed:
+        said += " Its head is tied as text_config has it; releases of the package differ where the whole says nothing."
     if "_name_or_path" in data:
         inner["_name_or_path"] = data["_name_or_path"]
     if name == "paligemma":  # whose prefix sees all of itself, whatever is said
         inner.pop("use_bidirectional_attention", None)
-    said = f" It is the language model of a configuration of model_type {name}; the encoder of images is left out."
     try:
         return family.read(inner, said)
     except SpecError as error:

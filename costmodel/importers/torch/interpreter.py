@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.errors import CostModelError, SpecError, unknown
+from costmodel.errors import CostModelError, SpecError, shown, unknown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
@@ -169,6 +169,8 @@ class Interpreter:
         op = OpCall(self, step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)
+        if step.op not in self.left_out and (others := {made.dtype for made in step.makes} - NUMBERS):
+            raise op.fail(f"makes numbers of the data type {shown(min(others))}")
         try:
             made = self._unknown(op) if step.op in self.left_out else self.rules[step.op](op)
         except CostModelError:

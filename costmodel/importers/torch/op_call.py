@@ -103,9 +103,7 @@ class OpCall:
 
     @property
     def role(self) -> Role:
-        """What it holds. Raises NoRuleError."""
-        if self.makes.dtype not in NUMBERS:
-            raise self.fail(f"makes numbers of the data type {shown(self.makes.dtype)}")
+        """What it holds."""
         return role_of(self.makes.dtype)
 
     def layer(self, kind: Layer, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
