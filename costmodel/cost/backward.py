@@ -64,7 +64,8 @@ class Backward:
                 starts.append(len(self.lifetimes.moments))
 
     def _again(self, allocation: Again) -> None:
-        """Run a stretch again, then back by itself; until that is done its result and the gradient of it are held.
+        """Run a stretch again, then back by itself; until that is done what it reads, its result and the gradient of it
+        are held.
 
         Source: ``torch.utils.checkpoint.CheckpointFunction.backward``, whose names they are.
         """
@@ -75,7 +76,7 @@ class Backward:
             slot.gradient = None
         self._execute(visits)
         now = len(self.lifetimes.moments) - 1
-        for held in (incoming, result):
+        for held in (incoming, result, *(allocation.places.get(kept) for kept in allocation.block.saved)):
             if held is not None:
                 held.died = max(held.died, now)
         for slot, first in outside.items():

@@ -577,7 +577,7 @@ def repeat_interleave(draw: Draw, op: Operator) -> Case:
 
 @case("to", "_to_copy")
 def convert(draw: Draw, op: Operator) -> Case:
-    dtype = pick(draw, torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32)
+    dtype = pick(draw, torch.int64, torch.int32, torch.bool, torch.float32)
     role: Role = pick(draw, "activation", "index", "mask")
     if op.__name__ == "_to_copy":
         return Case(lambda x: op(x, dtype=dtype), (one(draw, role=role),))

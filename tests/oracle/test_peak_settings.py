@@ -164,6 +164,7 @@ def test_frozen_parts_under_autocast(spec: Transformer, batch: int, seq: int, pa
 @example(SHARED.with_fields({"layers": 2}), 1, 2, 1)
 @example(SHARED.with_fields({"layers": 5}), 1, 2, 2)
 @example(TURNED, 1, 1, 3)
+@example(Transformer(vocab=1, context=33, layers=1, width=4, heads=1, head_size=2, norm_placement="post"), 1, 1, 1)
 def test_transformers_with_checkpoints(spec: Transformer, batch: int, seq: int, size: int) -> None:
     """What is run again has Python's names for more than the paper knows of, as forward has."""
     size = min(size, spec.layers)
