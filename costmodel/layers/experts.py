@@ -65,9 +65,9 @@ class GroupedTopK(Layer):
         """The constants, else."""
         return {"bias": ((call.x.shape[-1],), "statistic")} if self.biased and not self.stored else {}
 
-    def output(self, call: Call) -> Shape:
-        """(..., chosen)."""
-        return (*call.x.shape[:-1], self.chosen)
+    def output(self, call: Call) -> Tensor:
+        """(..., chosen), of the scores' type, whatever that of the constants."""
+        return call.run.tensor((*call.x.shape[:-1], self.chosen), dtype=call.x.dtype)
 
     def forward(self, call: Call) -> LayerFlops:
         """Of each row: add constants, judge groups, choose groups, leave the others out, choose experts."""

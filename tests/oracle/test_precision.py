@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodel.architectures.mlp import MLP
@@ -56,8 +56,16 @@ def targets(loss: str, rows: int, classes: int, device: str) -> Any:
     return torch.zeros(rows, classes, device=device)
 
 
+STORED_CHOICE = Transformer.of(
+    {"vocab": 1, "context": 33, "layers": 1, "width": 2, "heads": 1, "experts": 2}
+    | {"experts.per_token": 1, "experts.choice_bias": True, "experts.choice_stored": True}
+)
+"""Whose constants are weights in fp32, beside scores in another type."""
+
+
 @differential
 @given(transformers(), st.integers(1, 3), st.integers(1, 5), LOSS)
+@example(STORED_CHOICE, 1, 1, "cross_entropy")
 def test_cpu_autocast_of_transformers(spec: Transformer, batch: int, seq: int, loss: str) -> None:
     model = models.Transformer(spec, seq, "eager", "cpu")
     tokens = torch.zeros(batch, seq, dtype=torch.int64)

@@ -179,7 +179,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 
 
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
-WHOLE |= {"falcon_h1", "granitemoehybrid", "lfm2"}
+WHOLE |= {"cwm", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
 WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")

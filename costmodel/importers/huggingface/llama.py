@@ -155,7 +155,7 @@ CWM = Family(
     ends={"CwmForCausalLM": "tokens", "CwmModel": ""},
     fields=sizes(128256, 6144, 21504, 64, 48, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
     | {"sliding_window": 8192, "mlp_bias": False},
-    rules={"windows": windows(lambda config, n: n % 4 != 0)},
+    rules={"rotary": rotary_whole, "windows": windows(lambda config, n: n % 4 != 0)},
 )
 
 HUNYUAN = Family(

@@ -133,7 +133,7 @@ PLBART = Family(
     ends={"PLBartForConditionalGeneration": "tokens"},
     fields={"vocab_size": 50005, "encoder_layers": 6, "encoder_ffn_dim": 3072, "encoder_attention_heads": 12}
     | {"decoder_layers": 6, "decoder_ffn_dim": 3072, "decoder_attention_heads": 12, "d_model": 768}
-    | {"scale_embedding": True},
+    | {"scale_embedding": True, "attention_dropout": 0.1},
     aliases=BART.aliases,
 )
 MBART = Family(
