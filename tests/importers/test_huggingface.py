@@ -419,6 +419,7 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("mamba2", head_dim=None), "mamba2: head_dim: input should be a valid integer, not None"),
         (sized("nemotron_h", layers_block_type=[]), "nemotron_h: layers_block_type names no layer"),
         (sized("olmoe", head_dim=64), "olmoe: head_dim 64 is not hidden_size / heads"),
+        (sized("internlm3", qkv_bias=True), "qkv_bias True beside bias False: the published class takes the same"),
         (sized("t5", is_gated_act=True), "is_gated_act True and feed_forward_proj 'relu' disagree: leave is_gated_act"),
         (sized("umt5", dense_act_fn="relu"), "dense_act_fn 'relu' and feed_forward_proj 'gated-gelu' disagree"),
         (sized("mistral3"), "mistral3: text_config is missing: give the fields of its language model"),

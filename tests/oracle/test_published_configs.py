@@ -305,6 +305,8 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= {"image_size": st.sampled_from([8, 9]), "patch_size": st.sampled_from([2, 4])}
     if family in ("cohere2", "helium", "olmoe"):
         optional.pop("head_dim", None)
+    if family == "internlm3":
+        needed |= dict.fromkeys(("attention_bias", "mlp_bias"), st.just(draw(st.booleans())))
     if family == "helium":
         needed["head_dim"] = st.just(width // heads)
     if family == "dbrx":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning
 from costmodel.importers.huggingface.rules import (
@@ -56,6 +56,16 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
     made["head.logit_scale"] = 1 / config["logits_scaling"]
 
 
+def _one_bias(config: Config, made: dict[str, Any]) -> None:
+    """Biases of all projections, or none: the published class takes no others."""
+    if config["attention_bias"] != config["mlp_bias"]:
+        raise SpecError(
+            f"qkv_bias {shown(config['attention_bias'])} beside bias {shown(config['mlp_bias'])}: the published class "
+            "takes the same for both",
+            ("qkv_bias",),
+        )
+
+
 INTERNLM3 = Family(
     model_type="internlm3",
     source="InternLM 3 (Cai et al. 2024): LLaMA by another name",
@@ -63,6 +73,7 @@ INTERNLM3 = Family(
     ends=LLAMA.ends,
     fields=sizes(128512, 4096, 10240, 48, 32, num_key_value_heads=2, head_dim=128, max_position_embeddings=32768),
     aliases="qkv_bias=attention_bias bias=mlp_bias",
+    rules={"biases": _one_bias},
 )
 IQUESTCODER = Family(
     model_type="iquestcoder",
