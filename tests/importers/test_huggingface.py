@@ -444,6 +444,10 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("siglip", architectures=["Siglip"]), "siglip: architectures: ['Siglip'] is not one of ['SiglipModel'],"),
         (sized("deberta-v2", conv_kernel_size=3), "deberta-v2: conv_kernel_size=3 changes the cost"),
         (sized("deberta-v2", relative_attention=True), "relative_attention is true, and pos_att_type names no scores"),
+        (
+            sized("deberta-v2", relative_attention=True, share_att_key=True, pos_att_type="c2p"),
+            "pos_att_type 'c2p' beside share_att_key: the published class",
+        ),
         (sized("deberta-v2", pos_att_type=3), "pos_att_type 3 is not a text or a list of names"),
         (sized("deberta-v2", norm_rel_ebd="layer_norm"), "norm_rel_ebd is of distances, and relative_attention is"),
         (sized("deberta-v2", embedding_size=128), "embedding_size 128 is not hidden_size"),

@@ -335,7 +335,9 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed |= {"use_sliding_window": st.just(True), "sliding_window": st.integers(1, 4)}
     if family == "deberta-v2":
         needed |= {name: st.sampled_from([-1, 3, 4]) for name in ("max_relative_positions", "position_buckets")}
-        needed |= {"pos_att_type": st.sampled_from(["c2p", "p2c|c2p", ["p2c"]]), "type_vocab_size": st.integers(0, 2)}
+        needed["share_att_key"] = st.just(shared := draw(st.booleans()))
+        needed["pos_att_type"] = st.sampled_from(["p2c|c2p", ["c2p", "p2c"]] if shared else ["c2p", "p2c|c2p", ["p2c"]])
+        needed["type_vocab_size"] = st.integers(0, 2)
         needed["relative_attention"] = st.just(told := draw(st.booleans()))
         needed["norm_rel_ebd"] = st.sampled_from(["none", "layer_norm"] if told else ["none"])
     if family == "mpt" and draw(st.booleans()):

@@ -276,6 +276,12 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
     if config["relative_attention"]:
         if not any(kinds.values()):
             raise SpecError("relative_attention is true, and pos_att_type names no scores: c2p, p2c", ("pos_att_type",))
+        if config["share_att_key"] and not all(kinds.values()):
+            raise SpecError(
+                f"pos_att_type {shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
+                "distances that it does not use, which is not modelled: name both, 'c2p|p2c'",
+                ("pos_att_type",),
+            )
         reach = config["max_relative_positions"] if config["max_relative_positions"] > 0 else made["context"]
         size = config["position_buckets"] if config["position_buckets"] > 0 else reach
         made |= {**kinds, "disentangled.size": size, "disentangled.shared": config["share_att_key"]}
