@@ -65,8 +65,8 @@ def on_paper(spec: Transformer, batch: int, seq: int, **settings: Any) -> tuple[
 
 
 def has(spec: Transformer, part: str) -> bool:
-    """Whether a model has weights in one of `PARTS`."""
-    return part != "positions" or (spec.positions == "learned" and spec.position_table != "constant")
+    """Whether a model has weights that are trained in one of `PARTS`."""
+    return part != "positions" or (spec.positions == "learned" and spec.position_table == "trained")
 
 
 @differential
