@@ -24,7 +24,8 @@ from costmodel.architectures.base import (
 from costmodel.architectures.blocks import body
 from costmodel.architectures.embedding_and_head import embedded, logits
 from costmodel.architectures.feedforward import dropped
-from costmodel.architectures.spec import HEAD, PLAIN, Head
+from costmodel.architectures.parts import PLAIN, Head
+from costmodel.architectures.spec import HEAD
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.errors import SettingError

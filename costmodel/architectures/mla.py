@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from costmodel.architectures.feedforward import normed
-from costmodel.architectures.spec import Latent, TransformerSpec
+from costmodel.architectures.parts import Latent
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
 from costmodel.layers.latent import AbsorbKey

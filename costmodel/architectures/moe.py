@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from costmodel.architectures.feedforward import activated, mlp, scaled
-from costmodel.architectures.spec import Experts, TransformerSpec
+from costmodel.architectures.parts import Experts
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Multiply

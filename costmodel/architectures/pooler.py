@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import dropped, normed
-from costmodel.architectures.spec import Classes, Pooler, TransformerSpec
+from costmodel.architectures.parts import Classes, Pooler
+from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice

@@ -21,8 +21,8 @@ from costmodel.architectures.base import (
 )
 from costmodel.architectures.blocks import body
 from costmodel.architectures.feedforward import dropped, feed_forward, normed
+from costmodel.architectures.parts import MaybePooler
 from costmodel.architectures.pooler import pooled, sorted_by
-from costmodel.architectures.spec import MaybePooler
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown

@@ -11,7 +11,7 @@ from hypothesis import given
 
 import costmodel as cm
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.spec import Experts, Head, Window
+from costmodel.architectures.parts import Experts, Head, Window
 from costmodel.importers.files import describe, read, to_yaml
 from tests.command import error_of
 from tests.strategies import transformers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.architectures.mlp import MLP
-from costmodel.architectures.spec import Head
+from costmodel.architectures.parts import Head
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction
 from tests.command import here

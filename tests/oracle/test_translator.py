@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.architectures.encoder_decoder import EncoderDecoder, Sound
-from costmodel.architectures.spec import Head
+from costmodel.architectures.parts import Head
 from costmodel.cost.prediction import predict
 from costmodel.errors import CostModelError
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.architectures.spec import Pooler
+from costmodel.architectures.parts import Pooler
 from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.cost.prediction import predict
 
