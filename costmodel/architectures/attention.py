@@ -79,6 +79,7 @@ class Tables:
         self.buckets = self.run.buffer(shape, "index", self.run.within("relative_buckets")) if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
+        self.lent: dict[tuple[bool, bool], list[Tensor]] = {}
         self.distances: Any = None
         if model.disentangled is not None:
             from costmodel.architectures.disentangled import Distances
@@ -131,6 +132,7 @@ class Mixer:
         self.model = model
         self.tables = tables
         self.memory = memory
+        self.variant = variant
         self.rotated = variant.rotated and memory is None and model.positions == "rotary"
         own = None if model.window is None else model.window.size
         self.window = window = own if variant.windowed and memory is None else None
@@ -181,15 +183,25 @@ class Mixer:
             return absorbed(self.model, x, angles, self._kept)
         if self.model.latent is not None:
             return projected(self.model, x, angles, self._kept)
-        query, key, value, *gate = self._project(x)
+        kind = (self.variant.windowed, self.variant.rotated)
+        query, *own = self._project(x)
         if angles:
             query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
+        if self.variant.borrows:
+            return [query, *self.tables.lent[kind], *own]
+        key, value, *gate = own
+        if angles:
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
-        return [query, self._kept(key, "key"), self._kept(value, "value"), *gate]
+        kept = [self._kept(key, "key"), self._kept(value, "value")]
+        if self.variant.lends:
+            self.tables.lent[kind] = kept
+        return [query, *kept, *gate]
 
     def _project(self, x: Tensor) -> list[Tensor]:
         model, size = self.model, self.model.head_features
         heads = {"query": model.heads, "key": model.key_heads, "value": model.key_heads}
+        if self.variant.borrows:
+            heads = {"query": model.heads}
         if not model.fused_qkv or self.memory is not None:
             biases = {"query": model.qkv_bias, "key": model.qkv_bias and model.key_bias, "value": model.qkv_bias}
             source = x if self.memory is None else self.memory
@@ -223,14 +235,15 @@ class Mixer:
 
     def _split(self, x: Tensor, name: str, heads: int) -> Tensor:
         """(batch, T, heads·d_h) → (batch, heads, T, d_h), with query and key normalised if the model does so."""
-        norm = self.model.query_key_norm if name != "value" else None
+        unit = "value" if self.model.value_norm else None  # as "unit", whatever is rotated
+        norm = self.model.query_key_norm if name != "value" else unit
         apart = len(x.shape) == 4  # by heads already
         if norm == "width":
             x = normed(self.model, x, f"{name}_norm")
-        if norm in ("head", "heads") or (norm == "unit" and self.rotated):
+        if norm in ("head", "heads", "value") or (norm == "unit" and self.rotated):
             x = x if apart else Reshape((x.shape[1], heads, self.model.head_features))(x, name=f"heads_of_{name}")
             own = heads if norm == "heads" else None
-            plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm == "unit" else None
+            plain = Rmsnorm(affine=False)(x, name=f"{name}_norm") if norm in ("unit", "value") else None
             x = normed(self.model, x, f"{name}_norm", own) if plain is None else plain
             return Permute((0, 2, 1, 3))(x, name=f"split_{name}")
         split = Permute((0, 2, 1, 3)) if apart else SplitHeads(heads)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
@@ -19,28 +20,45 @@ from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale
 from costmodel.symbolic.sizes import exact_div
 
+if TYPE_CHECKING:
+    from costmodel.architectures.altup import Streams
+
 Sublayers = dict[str, Callable[[Tensor], Tensor]]
 
 
 def body(
-    model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None = None
+    model: TransformerSpec,
+    run: Run,
+    x: Tensor,
+    setting: AttentionSetting,
+    memory: Tensor | None = None,
+    tokens: Tensor | None = None,
 ) -> Tensor:
     """(batch, T, width) → (batch, T, width): all blocks, and the norm and dropout after them.
 
-    memory: (batch, T', width), what an encoder made, to which every block then attends too.
+    memory: (batch, T', width), what an encoder made, to which every block then attends too. tokens: (batch, T), of
+    which x was made.
     """
-    x = _blocks(model, run, x, setting, memory)
+    x = _blocks(model, run, x, setting, memory, tokens)
     if model.norm_placement != "post" if model.final_norm is None else model.final_norm:
         x = normed(model, x, "final_norm")
     return dropped(x, model.final_dropout, "final_dropout")
 
 
-def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetting, memory: Tensor | None) -> Tensor:
+def _blocks(
+    model: TransformerSpec,
+    run: Run,
+    x: Tensor,
+    setting: AttentionSetting,
+    memory: Tensor | None,
+    tokens: Tensor | None,
+) -> Tensor:
     tables = Tables(model, run, x.shape[1], setting)
     mixers = {variant: _mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
     shared = Shared(run) if model.shared_blocks else None
+    streams = None if model.altup is None or tokens is None else _streams(model, tokens, x)
 
     def block(variant: Variant, x: Tensor) -> Tensor:
         if shared is None:
@@ -51,12 +69,23 @@ def _blocks(model: TransformerSpec, run: Run, x: Tensor, setting: AttentionSetti
     def applied(variant: Variant, x: Tensor) -> Tensor:
         sublayers: Sublayers = {**mixers[variant], **crossing}
         if variant.feeds:
-            sublayers["mlp"] = partial(routed if variant.routed else feed_forward, model)
+            fed = partial(feed_forward, model, sparse=variant.sparse)
+            sublayers["mlp"] = partial(routed, model) if variant.routed else fed
+        if streams is not None:
+            return streams.block(x, sublayers["attention"], sublayers["mlp"])
         if model.parallel:
             return _parallel(model, x, sublayers)
         return _sequential(model, x, sublayers, normed_first=variant.normed)
 
-    return Stack(model.pattern, model.layers, block)(run, x)
+    stack = Stack(model.pattern, model.layers, block)
+    return stack(run, x) if streams is None else streams.merged(stack(run, streams.spread(x)))
+
+
+def _streams(model: TransformerSpec, tokens: Tensor, x: Tensor) -> Streams:
+    """What several residual streams share; what is not used is not loaded."""
+    from costmodel.architectures.altup import Streams
+
+    return Streams(model, tokens, x)
 
 
 def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayers:
@@ -124,7 +153,10 @@ WORDS = {
     "attends": ("", "attention"),
     "mixes": ("", "recurrent"),
     "feeds": ("", "mlp"),
+    "sparse": ("", "sparse"),
     "normed": ("first", "later"),
+    "lends": ("", "lending"),
+    "borrows": ("", "borrowing"),
 }
 """What a block is called, by the value of the field in which blocks differ."""
 

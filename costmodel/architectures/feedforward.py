@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from costmodel.architectures.activations import activation
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
@@ -12,12 +14,21 @@ from costmodel.layers.linear import Linear
 from costmodel.layers.norm import Layernorm, Rmsnorm
 
 
-def normed(model: TransformerSpec, x: Tensor, name: str, heads: int | None = None) -> Tensor:
-    """`x` through a norm of the model's kind, over its last axis; or through a layer norm for each of so many heads."""
+def normed(
+    model: TransformerSpec,
+    x: Tensor,
+    name: str,
+    heads: int | None = None,
+    tied: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """`x` through a norm of the model's kind, over its last axis; or through a layer norm for each of so many heads.
+
+    tied: weights that another norm has.
+    """
     if heads is not None:
         return Layernorm(model.norm_affine, bias=False, heads=heads)(x, name=name)
     kind = Layernorm(model.norm_affine, model.norm_bias) if model.norm == "layernorm" else Rmsnorm(model.norm_affine)
-    return kind(x, name=name)
+    return kind(x, name=name, tied=tied)
 
 
 def dropped(x: Tensor, p: float, name: str) -> Tensor:
@@ -47,19 +58,19 @@ CLAMP, SHARPNESS, OFFSET = 7.0, 1.702, 1.0
 ``swiglu`` of its model code)."""
 
 
-def feed_forward(model: TransformerSpec, x: Tensor) -> Tensor:
+def feed_forward(model: TransformerSpec, x: Tensor, *, sparse: bool = False) -> Tensor:
     """(batch, T, width) → (batch, T, width): the MLP."""
-    return mlp(model, x, model.hidden, "mlp")
+    return mlp(model, x, model.hidden, "mlp", sparse=sparse)
 
 
-def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str) -> Tensor:
-    """The MLP, of so many hidden features."""
+def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bool = False) -> Tensor:
+    """The MLP, of so many hidden features; sparse: of its gate the largest are kept."""
     inner, outer = (Linear(n, bias=model.mlp_bias) for n in (hidden, model.width))
     with x.run.scope(name):
-        return outer(dropped(activated(model, x, inner), model.mlp_dropout, "dropout"), name="down")
+        return outer(dropped(activated(model, x, inner, sparse=sparse), model.mlp_dropout, "dropout"), name="down")
 
 
-def activated(model: TransformerSpec, x: Tensor, inner: Layer) -> Tensor:
+def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool = False) -> Tensor:
     """The hidden features that an MLP makes with the linear layers given."""
     act = activation(model.activation)
     if model.mlp == "clamped":
@@ -68,6 +79,11 @@ def activated(model: TransformerSpec, x: Tensor, inner: Layer) -> Tensor:
         gated = Multiply()(gate, act(Scale(SHARPNESS)(gate, name="scale_gate")), name="gated")
         return Multiply()(Shift(OFFSET)(up), gated)
     if model.mlp == "gated":
-        gate = act(inner(x, name="gate"))
+        gate = inner(x, name="gate")
+        if sparse:
+            from costmodel.architectures.altup import largest
+
+            gate = largest(gate)
+        gate = act(gate)
         return Multiply()(gate, inner(x, name="up"))
     return act(inner(x, name="up"))

@@ -126,6 +126,37 @@ class Experts(Description):
             )
 
 
+NONE: Any = (False,)
+"""The default of a pattern that no block follows."""
+
+
+class AltUp(Description):
+    """Residual streams, one of which blocks compute and predict the others by (Baykal et al. 2023), as in Gemma 3n.
+
+    With it come a low-rank sum beside attention (Menghani et al. 2024, LAuReL), and a vector of each token for each
+    block, which is added to all streams but the first.
+    """
+
+    FIRST: ClassVar[str] = "streams"
+
+    streams: Size = Field(default=4, description="residual streams, 2 or more")
+    laurel_rank: Size = Field(default=64, description="features of the low-rank sum beside attention")
+    layer_width: Size = Field(default=256, description="features of a token's vector for a block")
+    layer_vocab: Size | None = Field(default=None, description="rows of the table of those (default: the vocabulary)")
+    output_scale: bool = Field(
+        default=True, description="the trained factor of each feature of what meets that vector is read"
+    )
+    sparse_pattern: Pattern = Field(
+        default=NONE, description="in which blocks an MLP keeps but the largest of its gate, over and over"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.streams < 2:
+            raise ValueError(f"altup.streams {self.streams} has none beside the first: use at least 2")
+        return self
+
+
 class Head(Description):
     """What makes logits over the vocabulary of the last block's output."""
 

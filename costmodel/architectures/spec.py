@@ -24,6 +24,7 @@ from costmodel.architectures.base import (
 from costmodel.architectures.mixers import GatedDelta, ShortConvolution, StateSpace
 from costmodel.architectures.parts import (
     PLAIN,
+    AltUp,
     Classes,
     Disentangled,
     Experts,
@@ -41,7 +42,8 @@ from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 class Variant(NamedTuple):
     """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
 
-    And what there is of sublayers: attention, what else mixes tokens, an MLP.
+    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. lends: its
+    keys and values are those of blocks after it, which borrow them.
     """
 
     windowed: bool = True
@@ -50,13 +52,16 @@ class Variant(NamedTuple):
     attends: bool = True
     mixes: bool = False
     feeds: bool = True
+    sparse: bool = False
     normed: bool = True
+    lends: bool = False
+    borrows: bool = False
 
     @property
     def plain(self) -> Variant:
         """The same without what is of sublayers that it does not have."""
         seen = self if self.attends else self._replace(windowed=True, rotated=True)
-        return seen if self.feeds else seen._replace(routed=False)
+        return seen if self.feeds else seen._replace(routed=False, sparse=False)
 
 
 HEAD = {
@@ -134,6 +139,11 @@ class TransformerSpec(Architecture, defer_build=True):
         "gated_delta.value_size": "d_l",
         "gated_delta.chunk": "Q_l",
         "gated_delta.convolution": "k_l",
+        "shared_kv_layers": "L_s",
+        "altup.streams": "n_a",
+        "altup.laurel_rank": "r_a",
+        "altup.layer_width": "d_a",
+        "altup.layer_vocab": "V_a",
     }
     RENAMED: ClassVar[Mapping[str, str]] = RENAMED
 
@@ -177,6 +187,12 @@ class TransformerSpec(Architecture, defer_build=True):
         description="norm of query and key: within each head, so with weights of its own, or over all; unit: within "
         "each head, without weights, where they are rotated (default: none)",
     )
+    value_norm: bool = Field(default=False, description="RMS norm of values within each head, without weights")
+    shared_kv_layers: Size | None = Field(
+        default=None,
+        description="last blocks, which have the keys and values of the last block of their kind before them, and make "
+        "none (default: none)",
+    )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
     sinks: bool = Field(default=False, description="a learned score for each head beside those of the keys")
@@ -212,6 +228,10 @@ class TransformerSpec(Architecture, defer_build=True):
 
     experts: Annotated[PartOf[Experts], part_of(Experts)] = Field(
         default=ABSENT, description="MLPs among which a router chooses (default: one, for all)"
+    )
+
+    altup: Annotated[PartOf[AltUp], part_of(AltUp)] = Field(
+        default=ABSENT, description="several residual streams (default: one)"
     )
 
     norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="normalisation")
@@ -292,6 +312,8 @@ class TransformerSpec(Architecture, defer_build=True):
         self._check_latent()
         self._check_disentangled()
         self._check_sublayers()
+        self._check_altup()
+        self._check_shared_keys()
         if self.relative_buckets is not None and not self.by_distance:
             raise ValueError(f"relative_buckets needs positions 'relative' or 'learned', not {self.positions!r}")
         if not self.relative_shared and not self.by_distance:
@@ -367,6 +389,56 @@ class TransformerSpec(Architecture, defer_build=True):
         for number, variant in enumerate(pattern):
             if not (variant.attends or variant.mixes or variant.feeds):
                 raise ValueError(f"block {number} has no attention, nothing else that mixes tokens, and no MLP")
+
+    def _check_altup(self) -> None:
+        if self.altup is None:
+            return
+        needs = {
+            "norm_placement": "both",
+            "parallel": False,
+            "shared_blocks": False,
+            "layer_scale": False,
+            "residual_scale": None,
+            "residual_dropout": 0.0,
+            "mixed_dropout": None,
+            "experts": None,
+            **dict.fromkeys(MIXERS),
+            **dict.fromkeys(("attention_pattern", "mlp_pattern"), ()),
+        }
+        for field, value in needs.items():
+            if getattr(self, field) != value:
+                said = {"both": "'both'", False: "false", None: "null", (): "[]"}.get(value, value)
+                raise ValueError(f"altup needs {field}: {said}")
+        if self.mlp != "gated" and any(variant.sparse for variant in self.pattern):
+            raise ValueError(f"altup.sparse_pattern is of a gate: it needs mlp 'gated', not {self.mlp!r}")
+
+    def _check_shared_keys(self) -> None:
+        if self.value_norm and self.latent is not None:
+            raise ValueError("latent needs value_norm: false")
+        if (shared := self.shared_kv_layers) is None:
+            return
+        if shared >= self.layers:
+            raise ValueError(f"shared_kv_layers {shared} leaves none of {self.layers} blocks that has keys of its own")
+        needs = {
+            "fused_qkv": False,
+            "latent": None,
+            "disentangled": None,
+            "shared_blocks": False,
+            **dict.fromkeys(MIXERS),
+            "attention_pattern": (),
+        }
+        for field, value in needs.items():
+            if getattr(self, field) != value:
+                said = {False: "false", None: "null"}.get(value, "[]")
+                raise ValueError(f"shared_kv_layers needs {field}: {said}")
+        pattern = self.pattern
+        lent = {(variant.windowed, variant.rotated) for variant in pattern if variant.lends}
+        for number, variant in enumerate(pattern):
+            if variant.borrows and (variant.windowed, variant.rotated) not in lent:
+                raise ValueError(
+                    f"shared_kv_layers {shared}: block {number} has no block of its kind before the last {shared}, whose "
+                    "keys and values it could have"
+                )
 
     @property
     def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
@@ -520,11 +592,15 @@ class TransformerSpec(Architecture, defer_build=True):
         mixes = (False,) if self.mixer is None else self.mixer.pattern or (True,)
         attends = self.attention_pattern or tuple(not mixed for mixed in mixes)
         feeds = self.mlp_pattern or (True,)
-        made = variants((windowed, rotated, routed, attends, mixes, feeds), self.layers, dense)
-        if self.first_norm:
+        sparse = (False,) if self.altup is None else self.altup.sparse_pattern or (True,)
+        made = variants((windowed, rotated, routed, attends, mixes, feeds, sparse), self.layers, dense)
+        if self.first_norm and self.shared_kv_layers is None:
             return made
+        check_varied(self.layers)
         every = [made[n % len(made)] for n in range(int(self.layers))]
-        return [every[0]._replace(normed=False), *every[1:]]
+        if not self.first_norm:
+            every[0] = every[0]._replace(normed=False)
+        return every if self.shared_kv_layers is None else lending(every, int(self.shared_kv_layers))
 
     @property
     def by_distance(self) -> bool:
@@ -553,8 +629,22 @@ def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> lis
     """
     length = lcm(*map(len, patterns))
     if length > 1 or dense:  # only then does it matter how many blocks there are
-        if int(layers) > MOST_VARIED:
-            raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
+        check_varied(layers)
         length = int(layers) if dense else min(length, int(layers))
     made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
     return [variant._replace(routed=False).plain for variant in made[:dense]] + [v.plain for v in made[dense:]]
+
+
+def check_varied(layers: int) -> None:
+    """Raise SpecError for too many blocks to look at one by one."""
+    if int(layers) > MOST_VARIED:
+        raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
+
+
+def lending(every: Sequence[Variant], shared: int) -> list[Variant]:
+    """All blocks, of which the last `shared` borrow keys and values of the last of their kind before them."""
+    own = len(every) - shared
+    lenders = {(variant.windowed, variant.rotated): number for number, variant in enumerate(every[:own])}
+    borrowed = {(variant.windowed, variant.rotated) for variant in every[own:]}
+    lends = {number for kind, number in lenders.items() if kind in borrowed}
+    return [variant._replace(lends=number in lends, borrows=number >= own) for number, variant in enumerate(every)]

@@ -86,7 +86,7 @@ class Transformer(TransformerSpec, defer_build=False):
         tokens = run.input((shape.batch, shape.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
         table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-        x = body(self, run, embedded(self, x, tokens), attention)
+        x = body(self, run, embedded(self, x, tokens), attention, tokens=tokens)
         if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if shape.last:

@@ -11,6 +11,7 @@ from costmodel.importers.huggingface import (
     deepseek,
     encoders,
     experts,
+    gemma3n,
     gpt,
     hybrids,
     images,
@@ -21,7 +22,7 @@ from costmodel.importers.huggingface.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids)
+    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids, gemma3n)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
@@ -37,7 +38,6 @@ NOT_MODELLED: dict[str, str] = {
     **_each("recurrent_gemma rwkv", "its blocks are recurrences, of which no layer kind has the cost"),
     "roformer": "its tables of sines are among its weights, which no position here has",
     "mllama": "its language model attends to what an encoder made of images, which no block here does",
-    **_each("gemma3n gemma3n_text", "its layers share keys and values, and mix several streams"),
 }
 """Families that are known by name, and why their configurations are not read."""
 
@@ -49,6 +49,7 @@ TOWERS = {
     "exaone4_5": ("Exaone4_5_", "exaone4"),
     "fast_vlm": ("FastVlm", "qwen2"),
     "gemma3": ("Gemma3", "gemma3_text"),
+    "gemma3n": ("Gemma3n", "gemma3n_text"),
     "got_ocr2": ("GotOcr2", "qwen2"),
     "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", "hyperclovax"),
     "idefics2": ("Idefics2", "mistral"),

@@ -1,0 +1,178 @@
+"""Several residual streams, of which a block computes one and predicts the others (Baykal et al. 2023, AltUp).
+
+Composed of operators as Gemma 3n's model in `transformers` is. With the streams come a low-rank sum beside attention
+(Menghani et al. 2024, LAuReL), a vector of each token for each block, and MLPs that keep the largest of their gate.
+Coefficients of the prediction are held within bounds in training by changing the weights in place, which is left out:
+two comparisons for each of streams³ weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from costmodel.architectures.activations import activation
+from costmodel.architectures.feedforward import normed
+from costmodel.architectures.spec import TransformerSpec
+from costmodel.graph.tensor import Call, Tensor, contiguous_strides, is_contiguous
+from costmodel.layers.activation import Relu, Tanh
+from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
+from costmodel.layers.embedding import Embedding
+from costmodel.layers.function import Pointwise
+from costmodel.layers.indexing import Made, Parameter
+from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.reduction import Reduce
+from costmodel.layers.shape import Copied, Joined, Part, Permute, Slice
+from costmodel.symbolic.sizes import value_of
+
+Sublayer = Callable[[Tensor], Tensor]
+
+BOUND = 120.0
+"""Of coefficients in training (``altup_coef_clip``)."""
+SMALLEST = 1e-5
+"""Of a mean square that a stream is divided by."""
+
+
+class Streams:
+    """The streams of one model's blocks, (streams, batch, T, width), and what each token adds to them in each block."""
+
+    def __init__(self, model: TransformerSpec, tokens: Tensor, x: Tensor) -> None:
+        assert model.altup is not None
+        self.model, self.altup = model, model.altup
+        b, t, _ = x.shape
+        d = self.altup.layer_width
+        wide = model.layers * d
+        # Tokens beyond the table have its first row: two comparisons and a choice.
+        rows = Made((b, t), "index", 3)(tokens, name="layer_tokens")
+        vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
+        table = Scale(math.sqrt(value_of(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
+        made = Linear(wide, bias=False)(x, name="to_layers")
+        made = Scale(1 / math.sqrt(value_of(model.width)))(made, name="scale_to_layers")
+        made = normed(model, made.view((b, t, model.layers, d), None), "layer_norm")
+        made = Add()(made, table.view((b, t, model.layers, d), None), name="add_layers")
+        self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide), None)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(batch, T, width) → (streams, batch, T, width): x, and what is made of it, as large as it."""
+        n, shape = int(self.altup.streams), x.shape
+        size = _size(x)
+        others = [_as_large(Linear(shape[-1], bias=False)(x, name=f"stream{i}"), size) for i in range(1, n)]
+        parts = [y.view((1, *shape), None) for y in (x, *others)]
+        return Joined((n, *shape))(*parts, name="streams")
+
+    def merged(self, x: Tensor) -> Tensor:
+        """(streams, batch, T, width) → (batch, T, width): their mean, of the others what is made of them."""
+        first = _stream(x, 0)
+        size, features = _size(first), x.shape[-1]
+        made = [
+            _as_large(Linear(features, bias=False)(_stream(x, i), name=f"from_stream{i}"), size)
+            for i in range(1, int(x.shape[0]))
+        ]
+        parts = [y.view((1, *y.shape), None) for y in (first, *made)]
+        return Reduce("mean", first.shape)(Joined(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
+
+    def block(self, x: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
+        """One block, (streams, batch, T, width) → the same."""
+        model = self.model
+        x, router = self._predicted(x)
+        first = _stream(x, 0)
+        inner = normed(model, first, "attention_norm")
+        laurel = self._laurel(inner)
+        mixed = Add()(first, normed(model, attention(inner), "attention_output_norm"), name="add_attention")
+        mixed = Scale(1 / math.sqrt(2))(Add()(mixed, laurel, name="add_laurel"), name="scale_sum")
+        fed = normed(model, mlp(normed(model, mixed, "mlp_norm")), "mlp_output_norm")
+        x = self._corrected(x, first, Add()(mixed, fed, name="add_mlp"), router)
+        return self._with_token(x)
+
+    def _modalities(self, x: Tensor, tied: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """(batch, T, width) → (batch, T, streams), between −1 and 1."""
+        x = normed(self.model, x, "router_norm", tied=tied.get("router_norm"))
+        x = Scale(1 / value_of(self.model.width))(x, name="scale_router")
+        y = Linear(self.altup.streams, bias=False)(x, name="router", tied=tied.get("router"))
+        return Tanh()(y, name="modalities")
+
+    def _predicted(self, x: Tensor) -> tuple[Tensor, Mapping[str, Mapping[str, Tensor]]]:
+        """Each stream and what all of them say of it, by coefficients that the first makes; and the router's weights."""
+        n, b, t, d = x.shape
+        with x.run.scope("predict"):
+            said = self._modalities(_stream(x, 0), {})
+            calls = {call.name.rpartition(".")[2]: call for call in x.run.block.entries if isinstance(call, Call)}
+            router = {name: calls[name].stored for name in ("router_norm", "router")}
+            of = Linear(n * n, bias=False)(said, name="coefficients").view((b, t, n, n), None)
+            of = Permute((0, 1, 3, 2))(of, name="turned_coefficients")
+            turned = Permute((1, 2, 3, 0))(x, name="by_token")
+            y = Permute((3, 0, 1, 2))(Matmul()(turned, of, name="predictions"), name="by_stream")
+            y = Add()(y, x, name="add_streams")
+            in_order = is_contiguous(y.shape, y.strides)
+            return (y if in_order else Copied(y.shape)(y, name="in_order")), router
+
+    def _laurel(self, x: Tensor) -> Tensor:
+        with x.run.scope("laurel"):
+            y = Linear(self.altup.laurel_rank, bias=False)(x, name="down")
+            y = normed(self.model, Linear(x.shape[-1], bias=False)(y, name="up"), "norm")
+            return Add()(x, y, name="add")
+
+    def _corrected(self, x: Tensor, first: Tensor, made: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Each stream and its share of what the first's prediction has missed."""
+        n, b, t, d = x.shape
+        with x.run.scope("correct"):
+            said = self._modalities(made, router)
+            missed = Subtract()(made, first, name="innovation")
+            missed = Copied((n, b, t, d))(missed.view((1, b, t, d), None), name="repeat_innovation")
+            weight = None
+            if x.run.training:
+                bounded = Parameter((n, n))
+                weight = {"weight": Clamp(BOUND)(x.run.record(bounded, (), "coefficients", None), name="clamp")}
+            of = Shift(1.0)(Linear(n, bias=False)(said, name="coefficients", tied=weight), name="shares")
+            of = Permute((2, 0, 1))(of, name="shares_by_stream")
+            of = of.view((n, b, t, 1), (*(of.strides or contiguous_strides(of.shape)), 1))
+            return Add()(Multiply()(missed, of, name="corrections"), x, name="add_predictions")
+
+    def _with_token(self, x: Tensor) -> Tensor:
+        """All streams but the first with what the token adds in this block, by a gate that the first makes."""
+        n, b, t, d = x.shape
+        p = self.altup.layer_width
+        with x.run.scope("token"):
+            first = _stream(x, 0)
+            gate = Copied((b, t, d))(first, name="copy")
+            if self.altup.output_scale:
+                rows = gate.view((b * t, d), None)
+                gate = LayerScale()(rows, name="scale").view((b, t, d), None)
+            else:
+                gate = Unread(d)(gate, name="scale")
+            gate = activation(self.model.activation)(Linear(p, bias=False)(gate, name="gate"))
+            own = Slice(p)(self.given, name="own")
+            y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
+            y = normed(self.model, y, "norm")
+            others = Add()(Part((n - 1, b, t, d), contiguous_strides(x.shape))(x, name="others"), y, name="add")
+            return Joined(x.shape)(first.view((1, b, t, d), None), others, name="streams")
+
+
+def largest(x: Tensor) -> Tensor:
+    """What of each row is above its mean and so many deviations, and by how much (``_gaussian_topk``)."""
+    shape = (*x.shape[:-1], 1)
+    mean = Reduce("mean", shape)(x, name="gate_mean")
+    deviation = Scale(1.0)(Reduce("std", shape)(x, name="gate_deviation"), name="deviations")
+    return Relu()(Subtract()(x, Add()(mean, deviation, name="cutoff"), name="above_cutoff"), name="largest")
+
+
+def _stream(x: Tensor, number: int) -> Tensor:
+    """One stream of (streams, batch, T, width), seen where it is."""
+    shape = x.shape[1:]
+    return Part(shape, contiguous_strides(shape))(x, name=f"stream_{number}")
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    return Reduce("mean", (*x.shape[:-1], 1))(Pointwise("pow", exponent=2)(x, name="square"), name="mean_square")
+
+
+def _size(x: Tensor) -> Tensor:
+    """The root of each row's mean square, (..., 1)."""
+    return Pointwise("pow")(_mean_square(x), name="size")
+
+
+def _as_large(x: Tensor, size: Tensor) -> Tensor:
+    """`x` with rows as large as `size` says."""
+    # One bound costs the same on either side.
+    own = Pointwise("sqrt")(Clamp(SMALLEST, below=False)(_mean_square(x), name="not_zero"), name="own_size")
+    return Divide()(Multiply()(x, size, name="sized"), own, name="as_large")
