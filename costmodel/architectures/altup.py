@@ -93,7 +93,7 @@ class Streams:
 
     def _predicted(self, x: Tensor) -> tuple[Tensor, Mapping[str, Mapping[str, Tensor]]]:
         """Each stream and what all of them say of it, by coefficients that the first makes; and the router's weights."""
-        n, b, t, d = x.shape
+        n, b, t, _ = x.shape
         with x.run.scope("predict"):
             said = self._modalities(_stream(x, 0), {})
             calls = {call.name.rpartition(".")[2]: call for call in x.run.block.entries if isinstance(call, Call)}

@@ -69,7 +69,7 @@ def _blocks(
     def applied(variant: Variant, x: Tensor) -> Tensor:
         sublayers: Sublayers = {**mixers[variant], **crossing}
         if variant.feeds:
-            fed = partial(feed_forward, model, sparse=variant.sparse)
+            fed = partial(feed_forward, model, hidden=variant.hidden or None, sparse=variant.sparse)
             sublayers["mlp"] = partial(routed, model) if variant.routed else fed
         if streams is not None:
             return streams.block(x, sublayers["attention"], sublayers["mlp"])
@@ -213,7 +213,9 @@ class Stack:
     def _name(self, variant: Variant) -> str:
         """The fields in which blocks differ, as one word."""
         differing = [field for field in Variant._fields if len({getattr(v, field) for v in self.pattern}) > 1]
-        said = [WORDS[field][getattr(variant, field)] for field in differing]
+        said = [WORDS[field][getattr(variant, field)] for field in differing if field != "hidden"]
+        if "hidden" in differing:
+            said.append(f"{variant.hidden}_wide")
         return "_".join(word for word in said if word) or "plain"
 
 

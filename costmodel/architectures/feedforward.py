@@ -58,9 +58,9 @@ CLAMP, SHARPNESS, OFFSET = 7.0, 1.702, 1.0
 ``swiglu`` of its model code)."""
 
 
-def feed_forward(model: TransformerSpec, x: Tensor, *, sparse: bool = False) -> Tensor:
-    """(batch, T, width) → (batch, T, width): the MLP."""
-    return mlp(model, x, model.hidden, "mlp", sparse=sparse)
+def feed_forward(model: TransformerSpec, x: Tensor, *, hidden: int | None = None, sparse: bool = False) -> Tensor:
+    """(batch, T, width) → (batch, T, width): the MLP, as `mlp` has it, of the model's hidden features unless given."""
+    return mlp(model, x, model.hidden if hidden is None else hidden, "mlp", sparse=sparse)
 
 
 def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bool = False) -> Tensor:

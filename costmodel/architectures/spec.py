@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, lcm
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.architectures.base import (
+    MOST_PATTERN,
     ActivationName,
     Allowed,
     Architecture,
@@ -18,6 +19,7 @@ from costmodel.architectures.base import (
     Pattern,
     Probability,
     Size,
+    as_tuple,
     fitting_divisors,
     nearest_divisor,
 )
@@ -34,7 +36,7 @@ from costmodel.architectures.parts import (
     Rotary,
     Window,
 )
-from costmodel.documents.description import ABSENT, ALL, PartOf, part_of
+from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
 from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 
@@ -42,8 +44,8 @@ from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 class Variant(NamedTuple):
     """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
 
-    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. lends: its
-    keys and values are those of blocks after it, which borrow them.
+    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. hidden: of
+    the MLP, if that is its own. lends: its keys and values are those of blocks after it, which borrow them.
     """
 
     windowed: bool = True
@@ -53,6 +55,7 @@ class Variant(NamedTuple):
     mixes: bool = False
     feeds: bool = True
     sparse: bool = False
+    hidden: int = 0
     normed: bool = True
     lends: bool = False
     borrows: bool = False
@@ -61,7 +64,7 @@ class Variant(NamedTuple):
     def plain(self) -> Variant:
         """The same without what is of sublayers that it does not have."""
         seen = self if self.attends else self._replace(windowed=True, rotated=True)
-        return seen if self.feeds else seen._replace(routed=False, sparse=False)
+        return seen if self.feeds else seen._replace(routed=False, sparse=False, hidden=0)
 
 
 HEAD = {
@@ -219,6 +222,9 @@ class TransformerSpec(Architecture, defer_build=True):
         description="gated: act(x W_g) ⊙ x W_u; clamped: g·act(α g) ⊙ (x W_u + 1), both within a bound",
     )
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
+    mlp_widths: Annotated[Listed[Size], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)] = Field(
+        default=ALL, description="those of each block, over and over, in the place of one for all (default: none)"
+    )
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
     activation: ActivationName = Field(default="gelu_tanh", description="activation of the MLP")
@@ -295,6 +301,8 @@ class TransformerSpec(Architecture, defer_build=True):
             raise ValueError(
                 "shared_blocks needs blocks that are alike: experts.pattern and dense_layers make two kinds"
             )
+        if self.shared_blocks and self.mlp_widths:
+            raise ValueError("shared_blocks needs blocks that are alike: leave out mlp_widths")
         if not self.first_norm and (self.norm_placement != "pre" or self.parallel):
             raise ValueError("first_norm: false needs norm_placement 'pre', and parallel: false")
         if self.shared_blocks and not self.first_norm:
@@ -370,6 +378,9 @@ class TransformerSpec(Architecture, defer_build=True):
                 raise ValueError(f"disentangled needs {field}: {'false' if value is False else 'null'}")
 
     def _check_sublayers(self) -> None:
+        if self.mlp_widths and (self.mlp_width is not None or self.experts is not None):
+            other = "experts" if self.mlp_width is None else "mlp_width"
+            raise ValueError(f"mlp_widths says how wide each block's MLP is: leave out {other}")
         others = [name for name in MIXERS if getattr(self, name) is not None]
         if len(others) > 1:
             raise ValueError(f"{others[0]} and {others[1]} are both given: keep one")
@@ -436,8 +447,8 @@ class TransformerSpec(Architecture, defer_build=True):
         for number, variant in enumerate(pattern):
             if variant.borrows and (variant.windowed, variant.rotated) not in lent:
                 raise ValueError(
-                    f"shared_kv_layers {shared}: block {number} has no block of its kind before the last {shared}, whose "
-                    "keys and values it could have"
+                    f"shared_kv_layers {shared}: before the last {shared} there is no block of the kind of block "
+                    f"{number}, whose keys and values that could have"
                 )
 
     @property
@@ -593,7 +604,8 @@ class TransformerSpec(Architecture, defer_build=True):
         attends = self.attention_pattern or tuple(not mixed for mixed in mixes)
         feeds = self.mlp_pattern or (True,)
         sparse = (False,) if self.altup is None else self.altup.sparse_pattern or (True,)
-        made = variants((windowed, rotated, routed, attends, mixes, feeds, sparse), self.layers, dense)
+        patterns = (windowed, rotated, routed, attends, mixes, feeds, sparse, self.mlp_widths or (0,))
+        made = variants(patterns, self.layers, dense)
         if self.first_norm and self.shared_kv_layers is None:
             return made
         check_varied(self.layers)
@@ -622,7 +634,7 @@ MOST_VARIED = 10_000
 """More blocks than these are not looked at one by one."""
 
 
-def variants(patterns: Sequence[Sequence[bool]], layers: int, dense: int) -> list[Variant]:
+def variants(patterns: Sequence[Sequence[Any]], layers: int, dense: int) -> list[Variant]:
     """The variants of the first blocks, by the pattern of each field, which those after them repeat.
 
     Of all `layers` blocks, where the first `dense` ones have no experts. Raises SpecError for too many.

@@ -16,6 +16,18 @@ def shared_keys(config: Config, made: dict[str, Any]) -> None:
     made["shared_kv_layers"] = config["num_kv_shared_layers"] or None
 
 
+def widths(config: Config, made: dict[str, Any]) -> None:
+    """One width of all MLPs, or that of each."""
+    given, layers = config["intermediate_size"], made["layers"]
+    if not isinstance(given, list):
+        made["mlp_width"] = given
+        return
+    if len(given) != layers:
+        raise SpecError(f"intermediate_size has {len(given)} entries for {layers} layers", ("intermediate_size",))
+    alike = len(set(given)) == 1
+    made |= {"mlp_width": given[0]} if alike else {"mlp_widths": tuple(given)}
+
+
 def streams(config: Config, made: dict[str, Any]) -> None:
     """Which layers' gates are sparse, and which stream is computed, whose number has no cost."""
     active, count = config["altup_active_idx"], config["altup_num_inputs"]
@@ -57,12 +69,13 @@ GEMMA3N = Family(
     | {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "altup_num_inputs": 4}
     | {"altup_active_idx": 0, "altup_correct_scale": True, "activation_sparsity_pattern": None},
     without="hidden_act",
-    means={"intermediate_size": Meaning("alike", "mlp_width")},
+    means={"intermediate_size": Meaning("sides")},
     sets={"norm_placement": "both", "query_key_norm": "head", "value_norm": True, "score_scale": 1.0},
     rules={
         "rotary": rotary_whole,
         "windows": windows(lambda config, n: (n + 1) % 5 != 0),
         "embedding": gemma_embedding,
+        "widths": widths,
         "shared": shared_keys,
         "streams": streams,
     },
