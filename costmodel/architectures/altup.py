@@ -81,7 +81,7 @@ class Streams:
         mixed = Add()(first, normed(model, attention(inner), "attention_output_norm"), name="add_attention")
         mixed = Scale(1 / math.sqrt(2))(Add()(mixed, laurel, name="add_laurel"), name="scale_sum")
         fed = normed(model, mlp(normed(model, mixed, "mlp_norm")), "mlp_output_norm")
-        x = self._corrected(x, first, Add()(mixed, fed, name="add_mlp"), router)
+        x = self._corrected(x, Add()(mixed, fed, name="add_mlp"), router)
         return self._with_token(x)
 
     def _modalities(self, x: Tensor, tied: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
@@ -92,7 +92,7 @@ class Streams:
         return Tanh()(y, name="modalities")
 
     def _predicted(self, x: Tensor) -> tuple[Tensor, Mapping[str, Mapping[str, Tensor]]]:
-        """Each stream and what all of them say of it, by coefficients that the first makes; and the router's weights."""
+        """Each stream and what all say of it, by coefficients that the first makes; and the weights of the router."""
         n, b, t, _ = x.shape
         with x.run.scope("predict"):
             said = self._modalities(_stream(x, 0), {})
@@ -112,12 +112,12 @@ class Streams:
             y = normed(self.model, Linear(x.shape[-1], bias=False)(y, name="up"), "norm")
             return Add()(x, y, name="add")
 
-    def _corrected(self, x: Tensor, first: Tensor, made: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+    def _corrected(self, x: Tensor, made: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
         """Each stream and its share of what the first's prediction has missed."""
         n, b, t, d = x.shape
         with x.run.scope("correct"):
             said = self._modalities(made, router)
-            missed = Subtract()(made, first, name="innovation")
+            missed = Subtract()(made, _stream(x, 0), name="innovation")
             missed = Copied((n, b, t, d))(missed.view((1, b, t, d), None), name="repeat_innovation")
             weight = None
             if x.run.training:
@@ -133,8 +133,8 @@ class Streams:
         n, b, t, d = x.shape
         p = self.altup.layer_width
         with x.run.scope("token"):
-            first = _stream(x, 0)
-            gate = Copied((b, t, d))(first, name="copy")
+            head, rest = (Part((m, b, t, d), contiguous_strides(x.shape))(x) for m in (1, n - 1))
+            gate = Copied((b, t, d))(head.view((b, t, d), None), name="copy")
             if self.altup.output_scale:
                 rows = gate.view((b * t, d), None)
                 gate = LayerScale()(rows, name="scale").view((b, t, d), None)
@@ -143,9 +143,8 @@ class Streams:
             gate = activation(self.model.activation)(Linear(p, bias=False)(gate, name="gate"))
             own = Slice(p)(self.given, name="own")
             y = Linear(d, bias=False)(Multiply()(gate, own, name="gated"), name="project")
-            y = normed(self.model, y, "norm")
-            others = Add()(Part((n - 1, b, t, d), contiguous_strides(x.shape))(x, name="others"), y, name="add")
-            return Joined(x.shape)(first.view((1, b, t, d), None), others, name="streams")
+            others = Add()(rest, normed(self.model, y, "norm"), name="add")
+            return Joined(x.shape)(head, others, name="streams")
 
 
 def largest(x: Tensor) -> Tensor:

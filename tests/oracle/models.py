@@ -254,6 +254,13 @@ class Attention(nn.Module):
             self.norms = nn.ModuleList(
                 RMSNorm(self.size, device, affine=False) if self.turns else nn.Identity() for _ in range(2)
             )
+        self.value_norm = RMSNorm(self.size, device, affine=False) if spec.value_norm else nn.Identity()
+        self.kind, self.lends, self.borrows = lending(spec, number) if not crosses else (None, False, False)
+        self.lent: dict[Any, tuple[Tensor, Tensor]] = {}
+        if self.borrows:
+            del self.key, self.value
+            if spec.query_key_norm:
+                self.norms = self.norms[:1]
         if spec.query_key_norm == "heads":
             heads = (spec.heads, self.kv_heads)
             self.norms = nn.ModuleList(HeadNorms(n, self.size, spec.norm_affine, False) for n in heads)
@@ -283,6 +290,8 @@ class Attention(nn.Module):
 
     def heads_of(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         b = len(x)
+        if self.borrows:
+            return self.query_of(x), *self.lent[self.kind]
         if self.fuses:
             parts = list(self.clip(self.qkv(x)).split(self.widths, -1))
         else:
@@ -296,10 +305,26 @@ class Attention(nn.Module):
         parts = [part.view(b, -1, n, self.size) for part, n in zip(parts, heads, strict=True)]
         if self.spec.query_key_norm in ("head", "heads", "unit"):
             parts[:2] = [norm(part) for norm, part in zip(self.norms, parts[:2], strict=True)]
+        parts[2] = self.value_norm(parts[2])
         q, k, v = (part.transpose(1, 2) for part in parts)
         if self.turns:
             q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
+        if self.lends:
+            self.lent[self.kind] = k, v
         return q, k, v
+
+    def query_of(self, x: Tensor) -> Tensor:
+        """Where keys and values are those of another block."""
+        q = self.clip(self.query(x))
+        if self.spec.attention_gate:
+            q, gate = q.view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
+            self.gate = gate.reshape(*x.shape[:2], -1)
+        if self.spec.query_key_norm == "width":
+            q = self.norms[0](q)
+        q = q.view(*x.shape[:2], self.spec.heads, self.size)
+        q = self.norms[0](q) if self.spec.query_key_norm in ("head", "heads", "unit") else q
+        q = q.transpose(1, 2)
+        return rotate(q, self.cos, self.sin) if self.turns else q
 
     def clip(self, x: Tensor) -> Tensor:
         bound = self.spec.qkv_clip
@@ -366,6 +391,22 @@ def sublayers(spec: Any, number: int) -> tuple[bool, bool, bool]:
     mixes = other is not None and falls_on(other.pattern, number)
     attends = falls_on(spec.attention_pattern, number) if spec.attention_pattern else not mixes
     return attends, mixes, falls_on(spec.mlp_pattern, number)
+
+
+def lending(spec: Any, number: int) -> tuple[Any, bool, bool]:
+    """What kind of keys a block has; whether a block after it has them too; whether they are those of one before it."""
+    turned = spec.value("rotary.pattern") if spec.positions == "rotary" else ()
+    windowed = () if spec.window is None else spec.window.pattern
+    kinds = [(falls_on(windowed, n), falls_on(turned, n)) for n in range(spec.layers)]
+    own = spec.layers - (spec.shared_kv_layers or 0)
+    last = max((n for n in range(own) if kinds[n] == kinds[number]), default=-1)
+    return kinds[number], number == last and kinds[number] in kinds[own:], number >= own
+
+
+def hidden_at(spec: Any, number: int) -> int:
+    """Hidden features of a block's MLP."""
+    widths = spec.mlp_widths or [spec.mlp_width or 4 * spec.width]
+    return widths[number % len(widths)]
 
 
 def falls_on(pattern: tuple[bool, ...] | None, number: int) -> bool:
@@ -469,6 +510,8 @@ class Experts(nn.Module):
 
 
 class FeedForward(nn.Module):
+    sparse = False
+
     def __init__(self, spec: Any, hidden: int, device: Device) -> None:
         super().__init__()
         self.spec, self.dropout = spec, Dropout(spec.mlp_dropout, device)
@@ -487,7 +530,10 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     if mlp.spec.mlp == "plain":
         return act(mlp.up(x))
     if mlp.spec.mlp == "gated":
-        return act(mlp.gate(x)) * mlp.up(x)
+        gate = mlp.gate(x)
+        if getattr(mlp, "sparse", False):
+            gate = import_module(".streams", __package__).largest(gate)
+        return act(gate) * mlp.up(x)
     gate, up = mlp.gate(x).clamp(max=7.0), mlp.up(x).clamp(-7.0, 7.0)
     return (up + 1) * (gate * act(gate * 1.702))
 
@@ -509,7 +555,7 @@ class Block(nn.Module):
     def __init__(self, spec: Any, seq: int, kernel: str, device: Device, number: int, *, crosses: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        hidden = spec.mlp_width or 4 * spec.width
+        hidden = hidden_at(spec, number)
         self.attends, self.mixes, self.feeds = sublayers(spec, number)
         self.attention = Attention(spec, seq, kernel, device, number) if self.attends else None
         self.other = import_module(".mixers", __package__).mixer(spec, device) if self.mixes else None
@@ -619,7 +665,17 @@ class Body(nn.Module):
         super().__init__()
         self.relative = Relative(spec, seq) if spec.by_distance and spec.relative_shared else None
         self.distances = None if spec.disentangled is None else Distances(spec, seq, device)
-        made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
+        self.streams = None
+        if spec.altup is None:
+            made = [Block(spec, seq, kernel, device, n, crosses=crosses) for n in range(spec.layers)]
+        else:
+            module = import_module(".streams", __package__)
+            self.streams = module.Streams(spec, device)
+            made = [module.Block(spec, seq, kernel, device, n) for n in range(spec.layers)]
+        self.lent: dict[Any, tuple[Tensor, Tensor]] = {}
+        for block in made:
+            if block.attention is not None:
+                block.attention.lent = self.lent
         if spec.shared_blocks:
             for block in made[1:]:
                 share(made[0], block)
@@ -628,12 +684,23 @@ class Body(nn.Module):
         self.final_norm = norm(spec, device) if last else None
         self.final_dropout = Dropout(spec.final_dropout, device)
 
-    def through(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+    def through(self, x: Tensor, memory: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
         bias = None if self.relative is None else self.relative()
         bias = bias if self.distances is None else self.distances()
-        for block in self.blocks:
-            x = block(x) if bias is None and memory is None else block(x, bias, memory)
+        if self.streams is not None:
+            x = self.through_streams(x, tokens, bias)
+        else:
+            for block in self.blocks:
+                x = block(x) if bias is None and memory is None else block(x, bias, memory)
+        self.lent.clear()
         return self.final_dropout(x if self.final_norm is None else self.final_norm(x))
+
+    def through_streams(self, x: Tensor, tokens: Tensor | None, bias: Any) -> Tensor:
+        given = self.streams.of_layers(x, tokens)
+        x = self.streams.spread(x)
+        for block, own in zip(self.blocks, given, strict=True):
+            x = block(x, own, bias)
+        return self.streams.merged(x)
 
 
 TABLES = ("trained", "stored", "constant")
@@ -689,7 +756,8 @@ class Transformer(Body):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = self.dropout(x)
-        x = self.through(x if self.inward is None or not self.spec.embedding_factored else self.inward(x))
+        x = x if self.inward is None or not self.spec.embedding_factored else self.inward(x)
+        x = self.through(x, tokens=tokens)
         if self.outward is not None and not self.spec.embedding_factored:
             x = self.outward(x)
         projected = x if self.outward is None or not self.spec.embedding_factored else self.outward(x)

@@ -14,7 +14,7 @@ from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
 from costmodel.errors import SpecError
 
-from . import mixers, models
+from . import mixers, models, streams
 from .measure import Cost, measure, meta, stated
 from .settings import differential
 
@@ -215,6 +215,27 @@ def disentangled(draw: st.DrawFn) -> Transformer:
     return Transformer.of(draw(transformers(summed_up=True)).model_dump() | fields)
 
 
+@st.composite
+def streaming(draw: st.DrawFn) -> Transformer:
+    """With several residual streams or MLPs of several widths, with keys and values of blocks before, or both."""
+    spec = draw(transformers(summed_up=True))
+    fields: dict[str, Any] = {"value_norm": draw(st.booleans()), "shared_blocks": False}
+    if draw(st.booleans()):
+        fields |= draw(streams.STREAMS) | streams.PLAIN
+    elif spec.experts is None:
+        fields |= {"mlp_width": None, "mlp_widths": draw(st.lists(st.integers(1, 6), max_size=3).map(tuple))}
+    if spec.window is not None:
+        fields["window.pattern"] = draw(st.sampled_from([(), (True, False), (True, True, False), (False, True)]))
+    if draw(st.booleans()) and spec.layers > 1:
+        fields |= {"fused_qkv": False, "rotary.pattern": () if spec.positions == "rotary" else None}
+        for shared in range(draw(st.integers(1, spec.layers - 1)), 0, -1):
+            try:
+                return Transformer.of(spec.model_dump() | fields | {"shared_kv_layers": shared})
+            except SpecError as error:
+                assert "there is no block of the kind of block" in str(error)  # noqa: PT017
+    return Transformer.of(spec.model_dump() | fields)
+
+
 PLACES = ("embedding", "attention", "residual", "mlp", "final")
 FACTOR = st.sampled_from([None, None, 1.0]) | st.floats(0.2, 3)
 BY_DISTANCE: list[dict[str, Any]] = [
@@ -316,6 +337,12 @@ def test_disentangled_attention(spec: Transformer, batch: int, seq: int, device:
 @differential
 @given(mixed(), st.integers(1, 3), SEQ, DEVICE)
 def test_other_mixers(spec: Transformer, batch: int, seq: int, device: Any) -> None:
+    assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
+
+
+@differential
+@given(streaming(), st.integers(1, 3), SEQ, DEVICE)
+def test_streams_and_shared_keys(spec: Transformer, batch: int, seq: int, device: Any) -> None:
     assert on_paper(spec, batch=batch, seq=seq, device=device) == in_pytorch(spec, batch, seq, device)
 
 
