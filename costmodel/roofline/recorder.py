@@ -336,8 +336,10 @@ def check_runs(prediction: Prediction) -> None:
         raise SettingError(
             f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
         )
-    if isinstance(model, Transformer) and model.disentangled is not None:
-        raise SettingError(f"disentangled is not run in NumPy, and {model.title} has one: its costs alone are known")
+    if isinstance(model, Transformer):
+        for name in ("disentangled", "altup", "shared_kv_layers"):
+            if getattr(model, name) is not None:
+                raise SettingError(f"{name} is not run in NumPy, and {model.title} has one: its costs alone are known")
     if isinstance(model, VisionTransformer) and model.attention_pool:
         raise SettingError(f"attention_pool is not run in NumPy, and {model.title} has one: its costs alone are known")
     layers = sum(int(call.times) for call in prediction.run.root.calls())

@@ -182,9 +182,53 @@ def test_a_silent_value_of_a_field_misspelt_is_refused(silent: Any) -> None:
 GEMMA_3_4B = sized("gemma3_text", hidden_size=2560, intermediate_size=10240, num_hidden_layers=34, sliding_window=1024)
 QWEN_25_VL_3B = common("qwen2_5_vl", 151936, 2048, 11008, 36, 16, num_key_value_heads=2, tie_word_embeddings=True)
 
+ALTERNATING = [*["sliding_attention"] * 4, "full_attention"]
+GEMMA_3N = common("gemma3n_text", 262400, 2048, 8192, 30, 8, num_key_value_heads=2, head_dim=256) | {
+    "intermediate_size": [8192] * 30,
+    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 20,
+    "altup_active_idx": 0,
+    "altup_coef_clip": 120.0,
+    "altup_correct_scale": True,
+    "altup_lr_multiplier": 1.0,
+    "altup_num_inputs": 4,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "final_logit_softcapping": 30.0,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 256,
+    "initializer_range": 0.02,
+    "laurel_rank": 64,
+    "layer_types": ALTERNATING * 6,
+    "max_position_embeddings": 32768,
+    "num_kv_shared_layers": 10,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_local_base_freq": 10000.0,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": 512,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size_per_layer_input": 262144,
+}
+GEMMA_3N_E4B = GEMMA_3N | {
+    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 25,
+    "intermediate_size": [16384] * 35,
+    "layer_types": ALTERNATING * 7,
+    "num_hidden_layers": 35,
+    "num_kv_shared_layers": 15,
+}
+HEARING = {
+    "architectures": ["Gemma3nForConditionalGeneration"],
+    "vision_config": {},
+    "audio_soft_tokens_per_image": 188,
+}
+
 TOWERED: list[tuple[dict[str, Any], int]] = [
     (sized("gemma3", text_config=GEMMA_3_4B, vision_config={"model_type": "siglip"}), 3_880_263_168),
     (QWEN_25_VL_3B | {"vision_config": {"depth": 32}, "image_token_id": 151655}, 3_085_938_688),
+    (sized("gemma3n", text_config=GEMMA_3N, **HEARING), 4_435_182_688),
+    (sized("gemma3n", text_config=GEMMA_3N_E4B, **HEARING), 6_835_235_568),
     (sized("llava", text_config=sized("llama", vocab_size=32064), vision_config={}), 6_738_939_904),
 ]
 """Models of images and text as published, and the parameters of their language models."""
@@ -197,6 +241,11 @@ def test_a_language_model_is_cut_out_of_one_with_images(config: dict[str, Any], 
     _, _, more = model.notes.partition(" It is the language model of a configuration of model_type ")
     assert more.startswith(f"{config['model_type']}; the encoder of images is left out.")
     assert more.endswith("where the whole says nothing.") == ("tie_word_embeddings" not in config)
+
+
+def test_encoders_of_images_and_of_sound_are_left_out() -> None:
+    model = build(sized("gemma3n", text_config=GEMMA_3N, audio_config={}, **HEARING), "config")
+    assert "of model_type gemma3n; the encoders of images and of sound are left out." in model.notes
 
 
 TWO_ENCODERS: list[tuple[dict[str, Any], list[int]]] = [
@@ -431,7 +480,13 @@ def test_architectures_say_whether_there_is_a_head(family: str) -> None:
         (sized("dbrx", ffn_config=3), "dbrx: ffn_config: 3 is not a mapping"),
         (sized("ernie", use_task_id=True), "ernie: use_task_id=True changes the cost"),
         (sized("roformer"), "'roformer' is known and not modelled: its tables of sines are among its weights"),
-        (sized("gemma3n_text"), "'gemma3n_text' is known and not modelled"),
+        (sized("gemma3n_text", altup_num_inputs=1), "altup.streams 1 has none beside the first: use at least 2"),
+        (sized("gemma3n_text", altup_active_idx=4), "altup_active_idx 4 is not one of altup_num_inputs 4"),
+        (sized("gemma3n_text", num_kv_shared_layers=35), "shared_kv_layers 35 leaves none of 35 blocks that has keys"),
+        (sized("gemma3n_text", num_kv_shared_layers=31), "no block of the kind of block 4, whose keys and values that"),
+        (sized("gemma3n_text", intermediate_size=[8, 9]), "intermediate_size has 2 entries for 35 layers"),
+        (sized("gemma3n_text", activation_sparsity_pattern=[0.5]), "activation_sparsity_pattern has 1 entries for 35"),
+        (sized("gemma3n_text", activation_sparsity_pattern=["x"]), "activation_sparsity_pattern[0] 'x' is not a share"),
         (sized("jamba", attn_layer_offset=8), "attn_layer_offset 8 is not below attn_layer_period 8"),
         (sized("mllama"), "'mllama' is known and not modelled: its language model attends to what an encoder made"),
         (sized("gemma3", text_config={"hidden_size": "x"}), "gemma3: gemma3_text: hidden_size: input should be a"),

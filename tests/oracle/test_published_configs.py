@@ -181,7 +181,7 @@ def test_small_configurations_cost_the_same(family: str) -> None:
 WHOLE = {"apertus", "llama4_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "ministral3"}
 WHOLE |= {"cwm", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Families that turn whole heads, and refuse a share."""
-WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe"}
+WHOLE |= {"youtu", "glm4_moe_lite", "solar_open", "lfm2_moe", "gemma3n_text"}
 HEADS_OF_A_SIZE = ("glm4_moe", "hunyuan_v1_dense", "hunyuan_v1_moe")
 NEEDED = {
     "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 2, "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
@@ -340,10 +340,33 @@ def small_configurations(draw: st.DrawFn, family: str) -> dict[str, Any]:
         needed["type_vocab_size"] = st.integers(0, 2)
         needed["relative_attention"] = st.just(told := draw(st.booleans()))
         needed["norm_rel_ebd"] = st.sampled_from(["none", "layer_norm"] if told else ["none"])
+    if family == "gemma3n_text":
+        needed |= streamed(draw, layers)
     if family == "mpt" and draw(st.booleans()):
         config["attn_config"] = {"clip_qkv": 6.0}
     drawn = {name: values for name, values in optional.items() if name in fields and draw(st.booleans())} | needed
     return config | {name: draw(values) for name, values in drawn.items() if name in fields}
+
+
+def streamed(draw: st.DrawFn, layers: int) -> dict[str, Any]:
+    """Fields of streams, and of keys that the last layers share, each with one of its kind before them."""
+    kinds = st.sampled_from(["full_attention", "sliding_attention"])
+    own = draw(st.lists(kinds, min_size=draw(st.integers(1, layers)), max_size=layers))
+    shared = [draw(st.sampled_from(own)) for _ in range(layers - len(own))]
+    widths = st.lists(st.integers(1, 20), min_size=layers, max_size=layers)
+    shares = st.lists(st.sampled_from([0.0, 0.5]), min_size=layers, max_size=layers)
+    return {
+        "layer_types": st.just(own + shared),
+        "num_kv_shared_layers": st.just(len(shared)),
+        "sliding_window": st.integers(1, 4),
+        "intermediate_size": st.integers(1, 20) | widths,
+        "activation_sparsity_pattern": shares | st.none(),
+        "laurel_rank": st.integers(1, 9),
+        "altup_num_inputs": st.integers(2, 5),
+        "altup_active_idx": st.integers(0, 1),
+        "altup_correct_scale": st.booleans(),
+        **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), st.integers(1, 9)),
+    }
 
 
 TYPES = {
@@ -490,7 +513,17 @@ def test_a_ready_model_has_the_parameters_of_the_published_implementation(name: 
     assert sum(weight.numel() for weight in model.parameters()) == predict(name, seq=1).params
 
 
-SERVED = ("gpt2", "llama", "gemma3_text", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+SERVED = (
+    "gpt2",
+    "llama",
+    "gemma3_text",
+    "gemma3n_text",
+    "qwen2_moe",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gpt_oss",
+)
 
 
 RECURRENT = (

@@ -203,7 +203,7 @@ def test_encoder_decoders(spec: EncoderDecoder, seq: int, target: int, batch: in
 
 DRAWN = {
     MLP: [MLPS],
-    Transformer: [transformers(), drawn.mixed(), drawn.disentangled()],
+    Transformer: [transformers(), drawn.mixed(), drawn.disentangled(), drawn.streaming()],
     VisionTransformer: [vision.vision_transformers(), vision.pooled_by_attention()],
     EncoderDecoder: [translations.translators()],
 }

@@ -65,6 +65,8 @@ NEEDS: dict[tuple[type[Architecture], str], dict[str, Any]] = {
     (VisionTransformer, "last_norm"): {"classes": None},
     (Transformer, "attention_gate"): {"fused_qkv": False},
     (Transformer, "state_space"): {},
+    (Transformer, "altup"): {"norm_placement": "both", "mlp": "gated"},
+    (Transformer, "shared_kv_layers"): {"fused_qkv": False, "layers": 4},
     (Transformer, "gated_delta"): {},
     (Transformer, "state_space.kind"): {"state_space": 64},
     (Transformer, "state_space.rank"): {"state_space": 4, "state_space.kind": "mamba"},
@@ -87,6 +89,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "gated_delta": {"gated_delta": {"heads": 4, "key_size": 2, "value_size": 3, "chunk": 3}},
     "disentangled": {"disentangled": 3, "causal": False, "fused_qkv": False},
     "short_convolution": {"short_convolution": 3},
+    "altup": {"altup": {"streams": 2, "laurel_rank": 2, "layer_width": 3}, "norm_placement": "both", "mlp": "gated"},
+    "shared_kv_layers": {"fused_qkv": False},
 }
 """What the fields of a part need beside them, unless they need something else."""
 OTHER = {
@@ -107,7 +111,8 @@ OTHER = {
 }
 """Values that are not found by type."""
 FIELDS = [(of, field) for of in SMALL for field in of.field_names() if field not in WITHOUT_EFFECT]
-NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled")
+NOT_RUN = ("state_space", "gated_delta", "short_convolution", "attention_pool", "disentangled", "altup")
+NOT_RUN += ("shared_kv_layers",)
 """Parts that NumPy does not run: their fields have an effect on costs."""
 
 

@@ -145,7 +145,8 @@ def _language_model(name: str, data: dict[str, Any]) -> Architecture:
     family = FAMILIES[kind]
     headed = _headed(name, start, data)
     inner["architectures"] = [(family.headed if headed else family.headless)[0]]
-    said = f" It is the language model of a configuration of model_type {name}; the encoder of images is left out."
+    left = "encoder of images is" if data.get("audio_config") is None else "encoders of images and of sound are"
+    said = f" It is the language model of a configuration of model_type {name}; the {left} left out."
     if name not in OWN_HEADS and "tie_word_embeddings" in data:
         inner["tie_word_embeddings"] = data["tie_word_embeddings"]
     elif name not in OWN_HEADS and headed:
