@@ -194,6 +194,11 @@ class Mixer:
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
         kept = [self._kept(key, "key"), self._kept(value, "value")]
         if self.variant.lends:
+            if x.run.recomputation.open:
+                raise SettingError(
+                    f"checkpoint: blocks of {self.model.title} hand keys and values to blocks after them "
+                    "(shared_kv_layers), which what is run again cannot: recompute parts that make none, such as 'mlp'"
+                )
             self.tables.lent[kind] = kept
         return [query, *kept, *gate]
 

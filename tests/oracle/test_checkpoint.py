@@ -8,18 +8,19 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import predict
+from costmodel.errors import SettingError
 
-from . import models
+from . import models, streams
 from .measure import Saved, meta
 from .settings import differential
-from .test_transformer import transformers
+from .test_transformer import streaming, transformers
 
 pytestmark = pytest.mark.oracle
 
@@ -111,6 +112,27 @@ def test_selective_recomputation(spec: Transformer, batch: int, seq: int) -> Non
         found = kept(model, Owner(outside), tokens, target)
     paper = predict(spec, batch=batch, seq=seq, checkpoint="selective", loss="cross_entropy")
     assert paper.memory.activations == found
+
+
+@differential
+@given(streaming(), st.integers(1, 3), st.integers(1, 5))
+def test_blocks_of_streams(spec: Transformer, batch: int, seq: int) -> None:
+    assume(spec.altup is not None and spec.classes is None and spec.pooler is None and spec.segments is None)
+    spec = spec.with_fields({"shared_kv_layers": None})
+    model, outside, tokens, target = built(spec, batch, seq)
+    forward = streams.Block.forward
+    with patch.object(streams.Block, "forward", lambda self, *given: again(lambda *x: forward(self, *x), *given)):
+        found = kept(model, Owner(outside), tokens, target)
+    paper = predict(spec, batch=batch, seq=seq, checkpoint="block", loss="cross_entropy")
+    assert paper.memory.activations == found
+
+
+@pytest.mark.parametrize("asked", ["block", 1, ("attention",)])
+def test_what_is_run_again_hands_no_keys_on(asked: Any) -> None:
+    spec = Transformer(vocab=7, context=8, layers=3, width=8, heads=2, fused_qkv=False, shared_kv_layers=1)
+    with pytest.raises(SettingError, match="hand keys and values to blocks after them"):
+        predict(spec, checkpoint=asked)
+    assert predict(spec, checkpoint="selective").memory.activations < predict(spec).memory.activations
 
 
 def test_recomputed_flops_are_those_pytorch_does_more() -> None:
