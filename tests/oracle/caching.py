@@ -63,6 +63,8 @@ class Attention(models.Attention):
     def fill(self, batch: int, past: int) -> None:
         """The cache after so many tokens."""
         spec = self.spec
+        if self.borrows:
+            return
         if self.absorbed:
             self.cache.fill(past, (batch, 1, 0, spec.latent.width + self.rotated))
         elif spec.latent is not None:
@@ -88,6 +90,8 @@ class Attention(models.Attention):
         angles = (self.cos, self.sin) if self.turns else None
         if self.spec.latent is not None:
             return self.latent.cached(x, angles, self.cache, self.absorbed)
+        if self.borrows:
+            return self.query_of(x), *self.lent[self.kind]
         q, k, v = self.apart(x)
         if self.spec.attention_gate:
             q, gate = q.view(*x.shape[:2], self.spec.heads, -1).chunk(2, -1)
@@ -100,12 +104,16 @@ class Attention(models.Attention):
         if self.spec.query_key_norm in ("head", "heads", "unit"):
             q = self.norms[0](q)
             k = self.norms[1](k)
+        v = self.value_norm(v)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if angles is not None:
             q = models.rotate(q, *angles)
             k = models.rotate(k, *angles)
         k = self.cache.update(0, k)
-        return q, k, self.cache.update(1, v)
+        v = self.cache.update(1, v)
+        if self.lends:
+            self.lent[self.kind] = k, v
+        return q, k, v
 
     def apart(self, x: Tensor) -> Any:
         """Queries, keys and values of the tokens, each in bounds."""
@@ -223,8 +231,12 @@ class Transformer(models.Transformer):
         if self.inward is not None and factored:
             x = self.inward(x)
         bias = None if self.relative is None else self.relative()
-        for block in self.blocks:
-            x = block(x) if bias is None else block(x, bias)
+        if self.streams is not None:
+            x = self.through_streams(x, tokens, bias)
+        else:
+            for block in self.blocks:
+                x = block(x) if bias is None else block(x, bias)
+        self.lent.clear()
         del bias
         if self.final_norm is not None:
             x = self.final_norm(x)

@@ -16,7 +16,7 @@ from costmodel.architectures.transformer import Transformer
 from . import caching
 from .measure import meta, storage_of
 from .settings import differential
-from .test_transformer import EAGER, latents, mixed, transformers
+from .test_transformer import EAGER, latents, mixed, streaming, transformers
 from .tracker import Tracker
 
 pytestmark = pytest.mark.oracle
@@ -169,6 +169,16 @@ def test_drawn_mixers(spec: Transformer, batch: int, step: Any, past: int) -> No
     served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager")
 
 
+@differential
+@given(streaming(), st.integers(1, 3), STEPS, st.integers(0, 20))
+def test_drawn_streams(spec: Transformer, batch: int, step: Any, past: int) -> None:
+    mode, seq = step
+    fields = {"causal": True, "context": 60, "position_rows": None, "segments": None, "classes": None, "pooler": None}
+    spec = Transformer.of({**spec.model_dump(), **fields})
+    assume(spec.head is None or (spec.head.transform is None and not spec.head.spare_bias))  # of encoders alone
+    served(spec, mode, batch, seq, max(past, int(mode == "decode")), "eager")
+
+
 def served(spec: Any, mode: str, batch: int, seq: int, past: int, kernel: str, *, absorbed: bool = False) -> None:
     """As `agree`; where one operation on paper is several in PyTorch the peak may be lower."""
     sizes = {"past": past or None, **({"seq": seq} if mode == "prefill" else {"speculative": seq - 1 or None})}
@@ -197,5 +207,5 @@ def joined(spec: Any) -> bool:
     parts = spec.value("rotary.size") not in (None, spec.head_features)
     kinds = spec.latent is not None or spec.experts is not None or spec.value("head.logit_cap") is not None
     # Functions that scan have names for more than what is used again, until they return.
-    kinds = kinds or spec.mixer is not None
+    kinds = kinds or spec.mixer is not None or spec.altup is not None or spec.shared_kv_layers is not None
     return parts or kinds or spec.query_key_norm == "heads" or spec.mlp == "clamped"

@@ -134,12 +134,38 @@ def mixers(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def streams(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of several residual streams, of widths of MLPs, and of keys and values that blocks have of others."""
+    alone = {"shared_blocks": False, "latent": None, "experts": None}
+    fields: dict[str, Any] = alone | {"value_norm": draw(st.booleans()), "fused_qkv": False}
+    if draw(st.booleans()):
+        fields |= {"mlp_width": None, "mlp_widths": tuple(draw(st.lists(sizes, max_size=3)))}
+    if draw(st.booleans()):
+        names = ("laurel_rank", "layer_width")
+        fields |= {"altup.streams": draw(st.integers(2, 4)), **{f"altup.{name}": draw(sizes) for name in names}}
+        fields |= {"altup.output_scale": draw(st.booleans()), "altup.layer_vocab": draw(st.none() | sizes)}
+        fields |= {"altup.sparse_pattern": tuple(draw(st.lists(st.booleans(), max_size=3)))}
+        fields |= {"norm_placement": "both", "parallel": False, "shared_norm": False, "mlp": "gated"}
+        fields |= {"residual_scale": None, "residual_dropout": 0.0}
+    return fields
+
+
+def streaming(model: Transformer, fields: dict[str, Any], shared: int) -> Transformer:
+    """The model with those fields, its last blocks with keys and values of others where it has so many."""
+    alike = model.model_copy(update={"window": None, "rotary": None})  # blocks of one kind have keys of one another
+    return alike.with_fields(fields | {"shared_kv_layers": shared if 0 < shared < model.layers else None})
+
+
+@st.composite
 def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
     """A model, and settings that fit it."""
     model = draw(mlps() | transformers())
-    mixed = isinstance(model, Transformer) and draw(st.integers(0, 3)) == 0
+    kind = draw(st.sampled_from(["plain", "mixed", "streaming"])) if isinstance(model, Transformer) else ""
+    mixed = kind == "mixed"
     if mixed:
         model = model.with_fields(draw(mixers()))
+    if kind == "streaming":
+        model = streaming(model, draw(streams()), draw(st.integers(0, 3)))
     settings: dict[str, Any] = {
         "batch": draw(sizes),
         "mode": draw(st.sampled_from(["train", "inference"])),
@@ -156,6 +182,8 @@ def questions(draw: st.DrawFn) -> tuple[MLP | Transformer, dict[str, Any]]:
         settings["attention_pairs"] = draw(st.sampled_from(["full", "visible"]))
         checkpoints = ["none", "block", "sqrt", "selective", 1, model.layers, ("mlp",)]
         if settings["mode"] == "train":
+            if model.shared_kv_layers is not None:
+                checkpoints = ["none", "selective"]
             settings["checkpoint"] = draw(st.sampled_from(checkpoints[:3] if mixed else checkpoints))
     settings["precision"] = draw(st.sampled_from(["fp32", "bf16", "bf16-autocast", "fp16-master"]))
     if settings["mode"] == "train":
