@@ -204,6 +204,8 @@ EACH = {"classes": 3, "classes.told_by": "each"}
 INNER = {"state_space.width": 16, "state_space.head_size": 4, "state_space.state": 3}
 DELTA = {"gated_delta.heads": 4, "gated_delta.key_size": 3, "gated_delta.value_size": 3, "gated_delta.chunk": 3}
 APART = {"causal": False, "fused_qkv": False, "kv_heads": None}
+STREAMS = {"norm_placement": "both", "final_norm": True, "residual_dropout": 0.0, "mlp": "gated", "altup.streams": 2}
+STREAMS |= {"altup.laurel_rank": 2, "altup.layer_width": 2}
 DISTANCES = APART | {"disentangled.size": 3}
 MAMBA = {"state_space.width": 16, "state_space.state": 3, "state_space.kind": "mamba"}
 VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -340,6 +342,15 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (DISTANCES, {"disentangled.norm": False}),
     (DISTANCES, {"disentangled.to_position": False}),
     (DISTANCES, {"disentangled.to_content": False}),
+    ({}, {"value_norm": True}),
+    ({"fused_qkv": False}, {"shared_kv_layers": 1}),
+    ({"mlp_width": None}, {"mlp_widths": (24, 30)}),
+    (STREAMS, {"altup.streams": 3}),
+    (STREAMS, {"altup.laurel_rank": 3}),
+    (STREAMS, {"altup.layer_width": 3}),
+    (STREAMS, {"altup.layer_vocab": 9}),
+    (STREAMS, {"altup.output_scale": False}),
+    (STREAMS, {"altup.sparse_pattern": (True, False)}),
 ]
 
 
