@@ -13,6 +13,7 @@ products of numbers, without a scan (``selective_state_update``).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from costmodel.architectures.activations import activation
@@ -21,7 +22,7 @@ from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
 from costmodel.layers.activation import Silu
-from costmodel.layers.arithmetic import Add, Multiply, Subtract
+from costmodel.layers.arithmetic import Add, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
 from costmodel.layers.cast import Cast
 from costmodel.layers.conv import Convolve
@@ -248,7 +249,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     c = ceil_div(t, q)
     rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
     steps = Pointwise("softplus")(Add()(steps, parameter(run, "step_bias", h), name="add_step_bias"), name="softplus")
-    steps = Pointwise("hardtanh")(steps, name="limit")
+    steps = Clamp(0.0, math.inf)(steps, name="limit")
     writes, reads = (
         Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
     )

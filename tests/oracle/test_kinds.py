@@ -283,8 +283,8 @@ def scale(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def clamp(draw: st.DrawFn, device: Device) -> Case:
-    x, below = draw(single.given(draw(any_shape()))), draw(st.booleans())
-    return Case(Clamp(2.0, below), (x,), lambda x: x.clamp(-2.0 if below else None, 2.0))
+    bounds = draw(st.sampled_from([(-2.0, 2.0), (0.0, 6.0), (None, 2.0), (0.0, None)]))
+    return Case(Clamp(*bounds), (draw(single.given(draw(any_shape()))),), lambda x: x.clamp(*bounds))
 
 
 @row
@@ -614,7 +614,18 @@ def broadcasting(draw: st.DrawFn) -> tuple[single.Given, single.Given]:
 IMPORTED = {
     *("pointwise", "gated", "reduce", "cumulate", "compared", "picked", "batchnorm_fixed", "parameter", "made"),
     *("part", "copied", "joined", "chosen", "placed", "unknown", "accumulated", "combined", "add_quotient", "cumprod"),
-    *("lstm", "gru", "elman", "paired", "within", "window_mean", "grid_sample", "weight_norm", "embedding_bag"),
+    *(
+        "lstm",
+        "gru",
+        "elman",
+        "paired",
+        "bounded",
+        "within",
+        "window_mean",
+        "grid_sample",
+        "weight_norm",
+        "embedding_bag",
+    ),
     *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp", "trace"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""
