@@ -193,9 +193,7 @@ def delta_scan(draw: st.DrawFn, device: Device) -> Case:
     shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
     orders = [draw(st.sampled_from([(0, 1, 2, 3, 4), (0, 2, 3, 1, 4)])) for _ in range(4)]
     orders = [(0, 1, 2, 4, 3), *orders, (0, 1, 2, 3, 4)]
-    keys, values, queries, decays = (draw(st.booleans()) for _ in range(4))
-    within = keys or decays  # a chunk's own products are of both
-    needed = (within or values, within, queries, within or queries, within, decays)
+    needed = [draw(st.booleans()) for _ in shapes]
     inputs = [single.Given(*each) for each in zip(shapes, orders, ["activation"] * 6, needed, strict=True)]
 
     def call(u: Tensor, w: Tensor, q: Tensor, m: Tensor, key: Tensor, a: Tensor) -> Tensor:
