@@ -277,7 +277,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
         first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
     else:
         first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n), None)
-    passed = Joined((b, c + 1, h, p, n))(first, passed, name="join_states")
+    passed = Joined((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
     last = last.view((b, h, c), (last.strides or contiguous_strides(last.shape))[:3])
     between = Pointwise("exp")(_sums(Padded((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
     between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)
