@@ -50,7 +50,7 @@ def capped(x: Tensor, cap: float | None, name: str) -> Tensor:
 
 def clipped(x: Tensor, bound: float | None, name: str) -> Tensor:
     """x held between −bound and bound (MosaicML 2023, MPT, clip_qkv), or x itself without a bound."""
-    return x if bound is None else Clamp(bound)(x, name=name)
+    return x if bound is None else Clamp(-bound, bound)(x, name=name)
 
 
 CLAMP, SHARPNESS, OFFSET = 7.0, 1.702, 1.0
@@ -74,8 +74,8 @@ def activated(model: TransformerSpec, x: Tensor, inner: Layer, *, sparse: bool =
     """The hidden features that an MLP makes with the linear layers given."""
     act = activation(model.activation)
     if model.mlp == "clamped":
-        gate = Clamp(CLAMP, below=False)(inner(x, name="gate"), name="clamp_gate")
-        up = Clamp(CLAMP)(inner(x, name="up"), name="clamp_up")
+        gate = Clamp(None, CLAMP)(inner(x, name="gate"), name="clamp_gate")
+        up = Clamp(-CLAMP, CLAMP)(inner(x, name="up"), name="clamp_up")
         gated = Multiply()(gate, act(Scale(SHARPNESS)(gate, name="scale_gate")), name="gated")
         return Multiply()(Shift(OFFSET)(up), gated)
     if model.mlp == "gated":

@@ -13,6 +13,7 @@ products of numbers, without a scan (``selective_state_update``).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from costmodel.architectures.activations import activation
@@ -21,7 +22,7 @@ from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
 from costmodel.layers.activation import Silu
-from costmodel.layers.arithmetic import Add, Multiply, Subtract
+from costmodel.layers.arithmetic import Add, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
 from costmodel.layers.cast import Cast
 from costmodel.layers.conv import Convolve
@@ -248,7 +249,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     c = ceil_div(t, q)
     rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
     steps = Pointwise("softplus")(Add()(steps, parameter(run, "step_bias", h), name="add_step_bias"), name="softplus")
-    steps = Pointwise("hardtanh")(steps, name="limit")
+    steps = Clamp(0.0, math.inf)(steps, name="limit")
     writes, reads = (
         Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
     )
@@ -276,7 +277,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
         first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
     else:
         first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n), None)
-    passed = Joined((b, c + 1, h, p, n))(first, passed, name="join_states")
+    passed = Joined((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
     last = last.view((b, h, c), (last.strides or contiguous_strides(last.shape))[:3])
     between = Pointwise("exp")(_sums(Padded((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
     between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)

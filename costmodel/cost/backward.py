@@ -103,7 +103,7 @@ class Backward:
         if incoming is None:
             for target, _ in visit.targets:
                 if target.of_weight:
-                    self._settle(target)
+                    self._settle(target, visit)
             return
         if plan.passes:
             self._pass(visit, incoming)
@@ -122,15 +122,18 @@ class Backward:
             else:
                 self._add(target, target.gradient, gradient, visit)
             if target.of_weight:
-                self._settle(target, made)
+                self._settle(target, visit, made)
 
-    def _settle(self, target: Slot, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
+    def _settle(self, target: Slot, visit: Visit, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
         """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
 
         It becomes it as it is, unless the caller or another of the operands that are `given` gradients has the same
-        memory: then a copy does.
+        tensor: then a copy does. A slice of a larger gradient is a tensor of its own, which keeps all of that; one that
+        is scattered does not lie as the weight does, and is copied.
         """
         self._uses[target] -= 1
+        if not self._uses[target] and target.parts:
+            self._join(target, visit)
         made, now = target.gradient, len(self.lifetimes.moments) - 1
         if self._uses[target] or made is None:
             return
@@ -138,7 +141,12 @@ class Backward:
         if self.accumulates or target.settled:
             made.died = max(made.died, now)
             return
-        if made in self._starts or sum([gradient is made and not other.settled for other, gradient in given]) > 1:
+        alike = [other for other, gradient in given if gradient is made]
+        if decided(made.size) > decided(target.size):
+            copied = visit.plan.scattered and len(alike) > 0
+        else:
+            copied = made in self._starts or sum([not other.settled for other in alike]) > 1
+        if copied:
             made = self.lifetimes.take(target.size, now)
         made.line, made.settled, target.settled = GRADIENTS, now, True
 
@@ -153,15 +161,15 @@ class Backward:
     def _pass(self, visit: Visit, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = visit.targets[0][0]
-        whole.parts = (*whole.parts, incoming)
-        if sum(decided(part.size) for part in whole.parts) >= decided(whole.size):
+        whole.parts = (*whole.parts, (incoming, visit.slot.size))
+        if sum(decided(size) for _, size in whole.parts) >= decided(whole.size):
             self._join(whole, visit)
         if whole.of_weight:
-            self._settle(whole)
+            self._settle(whole, visit)
 
     def _join(self, whole: Slot, visit: Visit) -> None:
         now = self._moment(visit)
-        for part in whole.parts:
+        for part, _ in whole.parts:
             part.died = now
         whole.parts = ()
         joined = self.lifetimes.take(whole.size, now)

@@ -17,7 +17,8 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.cast import Cast
 from costmodel.layers.kv_cache import Append, Insert
-from costmodel.symbolic.sizes import decided, value_of
+from costmodel.layers.shape import Joined
+from costmodel.symbolic.sizes import decided, product, value_of
 from costmodel.training.dtypes import Dtype, size_bytes
 
 MOST_VISITS = 10_000
@@ -27,8 +28,9 @@ _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CAC
 
 
 class Slot:
-    """Where the gradient of one tensor of `size` bytes comes together; `parts` are gradients of slices of it.
+    """Where the gradient of one tensor of `size` bytes comes together.
 
+    parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
     """
 
@@ -39,7 +41,7 @@ class Slot:
         self.of_weight = of_weight
         self.settled = False
         self.gradient: Allocation | None = None
-        self.parts: tuple[Allocation, ...] = ()
+        self.parts: tuple[tuple[Allocation, int], ...] = ()
 
 
 class Plan(NamedTuple):
@@ -52,6 +54,7 @@ class Plan(NamedTuple):
     to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward
     and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``). replaces: bytes
     kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is there.
+    scattered: whether gradients are slices of the incoming one none of which lies in one piece.
     """
 
     part: str
@@ -69,6 +72,7 @@ class Plan(NamedTuple):
     cached: bool
     replaces: int
     writes: bool
+    scattered: bool
 
 
 class Visit(NamedTuple):
@@ -287,7 +291,9 @@ class Forward:
         if plan.makes or plan.forward_scratch or plan.writes:
             self._make(call, plan)
         y, places = call.y, self._places
-        slot = self._slots[y] = self._slot(call.x) if plan.same else Slot(plan.output)
+        slot = self._slot(call.x) if plan.same else Slot(plan.output)
+        if call.inputs:  # else it is a weight by itself, or numbers without a gradient
+            self._slots[y] = slot
         if plan.makes and plan.makes[0][0] is y.storage:
             self._slots[y.storage] = slot
         if call.inputs or plan.makes:  # not a weight that nothing reads, which stands after the result
@@ -353,7 +359,7 @@ class Forward:
             lifetimes.take(plan.forward_scratch, now)
 
     def _slot(self, x: Tensor) -> Slot:
-        if x.storage.origin == "weight":
+        if x.storage.origin == "weight" and x not in self._slots:
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
                 slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
@@ -409,4 +415,5 @@ def plan_of(call: Call) -> Plan:
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
         sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,
         type(layer) is Insert,
+        type(layer) is Joined and decided(product(layer.shape[: layer.axis])) > 1,
     )

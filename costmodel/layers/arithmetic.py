@@ -74,7 +74,7 @@ class Add(Elementwise):
         return NO_WORKSPACE
 
 
-def _products(operands: Iterable[Tensor], y: Tensor) -> Workspace:
+def product_gradients(operands: Iterable[Tensor], y: Tensor) -> Workspace:
     """What backward of a product has beside the gradients of its operands.
 
     The products are all there, in the result's data type, before one operand after another is summed over its broadcast
@@ -116,7 +116,7 @@ class Multiply(Elementwise):
 
     def workspace(self, call: Call) -> Workspace:
         """That of the products of both."""
-        return _products(call.inputs, call.y)
+        return product_gradients(call.inputs, call.y)
 
 
 @layer
@@ -163,20 +163,29 @@ class Shift(Unary):
 
 @layer
 class Clamp(Unary):
-    """y = min(max(x, −bound), bound), or min(x, bound) if not `below`; dx = g where x is within."""
+    """y = min(max(x, low), high), without a bound that is None; dx = g where x is within."""
 
     source = "torch.clamp; PyTorch keeps the input to see what was within"
 
-    bound: float = 1.0
-    below: bool = True
+    low: Constant | None = -1.0
+    high: Constant | None = 1.0
+
+    def check(self, call: Call) -> None:
+        """Takes one input, and has a bound."""
+        super().check(call)
+        if self.low is None and self.high is None:
+            raise call.fail("clamp has no bound: give low, high or both")
+
+    def _bounds(self) -> int:
+        return (self.low is not None) + (self.high is not None)
 
     def forward(self, call: Call) -> LayerFlops:
         """A comparison with each bound per element."""
-        return LayerFlops(0, (1 + self.below) * call.x.size)
+        return LayerFlops(0, self._bounds() * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The same comparisons and a product per element."""
-        yield Gradient(call.x, LayerFlops(0, (2 + self.below) * call.x.size))
+        """The same comparisons and a choice per element."""
+        yield Gradient(call.x, LayerFlops(0, (self._bounds() + 1) * call.x.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input."""
@@ -184,7 +193,7 @@ class Clamp(Unary):
 
     def workspace(self, call: Call) -> Workspace:
         """Backward: a mask for each bound, and the zero that is put where x is not within (torch.where)."""
-        return Workspace(0, 1, (1 + self.below) * call.x.size)
+        return Workspace(0, 1, self._bounds() * call.x.size)
 
 
 @layer
@@ -236,7 +245,7 @@ class LayerScale(Layer):
 
     def workspace(self, call: Call) -> Workspace:
         """The products that γ's gradient sums, and x's beside them."""
-        return _products(call.operands(), call.y)
+        return product_gradients(call.operands(), call.y)
 
 
 @layer

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor, broadcast, dense_strides
-from costmodel.layers.arithmetic import Elementwise
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer, takes
+from costmodel.layers.arithmetic import Elementwise, product_gradients
+from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, layer, takes
 from costmodel.layers.kernels import backward_each, forward_pass
+from costmodel.symbolic.sizes import largest, maximum, product
+from costmodel.training.dtypes import size_bytes
 
 
 class PairedFunction(NamedTuple):
@@ -80,6 +82,46 @@ class Paired(Elementwise):
         return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
 
 
+def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
+    """What backward of bounds has beside the gradients: of each operand, in the order made, how large its masks are.
+
+    An operand's gradient is chosen by its masks from g and a zero, beside those before it; then they are summed.
+    """
+    y, needed = call.y, [(x, mask) for x, mask in masks if x.requires_grad]
+    zero = size_bytes(1, y.dtype)
+    choosing = largest([n * y.bytes + zero + mask for n, (_, mask) in enumerate(needed, 1)]) if needed else 0
+    summing = product_gradients(call.inputs, y)
+    gradients = sum(x.bytes for x, _ in needed)
+    return Workspace(
+        0, 0, maximum(choosing - gradients, size_bytes(summing.backward, y.dtype) + summing.backward_bytes)
+    )
+
+
+def _joint(call: Call, a: Tensor, b: Tensor) -> int:
+    """Elements of a comparison of two operands."""
+    return product(broadcast(a.shape, b.shape, call.name))
+
+
+@layer
+class Bounded(Elementwise):
+    """y = max(x, a) with a tensor as bound, or min."""
+
+    source = "torch.clamp_min, torch.clamp_max; dx = g where x is within, da where it is not"
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A comparison and a choice per element; a broadcast operand sums."""
+        for x in call.inputs:
+            yield Gradient(x, LayerFlops(0, (2 + (not x.has(call.y.shape))) * call.y.size))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Both."""
+        yield from call.inputs
+
+    def workspace(self, call: Call) -> Workspace:
+        """A mask of where x is within, or is not, and a zero, for the bound's gradient and then for x's."""
+        return _chosen(call, [(x, call.y.size) for x in reversed(call.inputs)])
+
+
 @layer
 class Within(Weightless):
     """y = min(max(x, a), b) with tensors as bounds."""
@@ -120,5 +162,7 @@ class Within(Weightless):
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """Two masks and a zero for the gradient of each: a's counts where x < a and a < b, b's where x > b or b < a."""
+        x, a, b = call.inputs
+        beside_a, beside_b, bounds = _joint(call, x, a), _joint(call, x, b), _joint(call, a, b)
+        return _chosen(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])

@@ -123,8 +123,7 @@ class DeltaScan(Weightless):
     """u' = u − w S, y = q S + m u', S' = a S + kᵀ u' for each chunk, from S = 0.
 
     u: (batch, heads, chunks, Q, d_v), w, q, k: (..., Q, d_k), m: (..., Q, Q), a: (..., 1, 1), y as u. The state S:
-    (batch, heads, d_k, d_v). The last one is worked out for nothing. All six are made of the same tokens: where
-    gradients are told apart, those of u, w, k and a are taken to be needed together.
+    (batch, heads, d_k, d_v). The last one is worked out for nothing, and the first one has no gradient.
 
     keeps: decoding wants the last state, which is put behind y, (batch, heads, chunks·Q + d_k, d_v); a seventh input is
     then the first one. Nothing is differentiated there.
@@ -170,13 +169,26 @@ class DeltaScan(Weightless):
         h, c, n, k, v = self._sizes(call)
         return LayerFlops(h * c * 2 * n * v * (3 * k + n), 2 * h * c * v * (n + k))
 
+    def _reached(self, call: Call) -> tuple[int, int]:
+        """Chunks whose new values need a gradient, and those of them that write a state which is read.
+
+        What k or a needs a gradient for begins with the state after the first chunk, whose own new values are of u and
+        w alone.
+        """
+        c = self._sizes(call)[1]
+        u, w, _, _, key, a = (x.requires_grad for x in call.inputs[:6])
+        if u or w:
+            return c, c - 1
+        return (c - 1, maximum(c - 2, 0)) if key or a else (0, 0)
+
     def _through(self, call: Call) -> LayerFlops:
         """Gradients of values and states, from the last chunk to the first; nothing comes back from the last state."""
         h, c, n, k, v = self._sizes(call)
-        earlier, between = c - 1, maximum(c - 2, 0)
-        negated = c if call.inputs[1].requires_grad else earlier
-        products = c * 2 * n * n * v + earlier * 6 * n * k * v
-        return LayerFlops(h * products, h * (v * (n * (earlier + negated) + k * (earlier + 2 * between))))
+        values, writing = self._reached(call)
+        states, between = c - 1, maximum(c - 2, 0)
+        negated = c if call.inputs[1].requires_grad else states
+        products = values * 2 * n * n * v + (writing + 2 * states) * 2 * n * k * v
+        return LayerFlops(h * products, h * (v * (n * (writing + negated) + k * (states + 2 * between))))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Values' and states' with the first gradient that needs them; each one's own."""
@@ -213,11 +225,16 @@ class DeltaScan(Weightless):
         _, c, n, k, v = self._sizes(call)
         u, w, q, m, key, a = call.inputs[:6]
         asked = {g.operand: g.work for g in call.gradients()}
-        if any(x in asked for x in (u, w, key, a)):
-            yield self._product(call, "backward values", c, n, v, n)
-            if c > 1:
-                for what, sizes in (("write", (n, v, k)), ("query", (k, v, n)), ("read", (k, v, n))):
-                    yield self._product(call, f"backward {what}", c - 1, *sizes)
+        values, writing = self._reached(call)
+        states = c - 1 if any(x in asked for x in (u, w, key, a)) else 0
+        for what, chunks, sizes in (
+            ("values", values, (n, v, n)),
+            ("write", writing, (n, v, k)),
+            ("query", states, (k, v, n)),
+            ("read", states, (k, v, n)),
+        ):
+            if chunks > 0:
+                yield self._product(call, f"backward {what}", chunks, *sizes)
         own = {w: (c, n, k, v), q: (c, n, k, v), m: (c, n, n, v), key: (c - 1, k, n, v)}
         for operand, (chunks, *sizes) in own.items():
             if operand in asked and chunks > 0:
@@ -228,20 +245,21 @@ class DeltaScan(Weightless):
             yield stream(call, "backward", "pointwise", sum(w.pointwise for w in asked.values()), read, made, 6 * c)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The state before each chunk and its new values, and what they are multiplied by, but for the last state."""
+        """Of each chunk that needs them the state before it, its new values, and what they are multiplied by."""
         u, w, q, m, key, a = call.inputs[:6]
         h, c, n, k, v = self._sizes(call)
-        carried = any(x.requires_grad for x in (u, w, key, a))
-        if w.requires_grad or q.requires_grad or (a.requires_grad and c > 1):
-            yield call.fresh("activation", h, c, k, v)
-        if m.requires_grad or (key.requires_grad and c > 1):
-            yield call.fresh("activation", h, c, n, v)
-        if carried:
-            yield self._chunks(call, m, c)
-        if carried and c > 1:
-            for x in (w, q, key):
-                yield self._chunks(call, x, c - 1)
-        if carried and c > 2:
+        values, writing = self._reached(call)
+        # The last state is read by nothing, so that its product and its decay keep nothing.
+        states = c if w.requires_grad or q.requires_grad else c - 1 if a.requires_grad else 0
+        new = c if m.requires_grad else c - 1 if key.requires_grad else 0
+        for chunks, rows in ((states, k), (new, n)):
+            if chunks > 0:
+                yield call.fresh("activation", h, chunks, rows, v)
+        read = c - 1 if any(x.requires_grad for x in (u, w, key, a)) else 0
+        for x, chunks in ((m, values), (w, read), (q, read), (key, writing)):
+            if chunks > 0:
+                yield self._chunks(call, x, chunks)
+        if read > 1:
             yield a
 
     def _chunks(self, call: Call, x: Tensor, used: int) -> Tensor | Storage:

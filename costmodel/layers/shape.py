@@ -281,13 +281,18 @@ class Moving(Weightless):
 
 @layer
 class Part(View):
-    """A part of a tensor along one axis, or one seen several times: other sizes over the same memory."""
+    """A part of a tensor along one axis, or one seen several times: other sizes over the same memory.
+
+    alone: its gradient is put into zeros of the whole's size by itself, as a slice's is; one of the parts of a split
+    waits for the others, and all are joined.
+    """
 
     source = "torch.Tensor.as_strided, as slices, selections and expansions are; backward of an expansion sums"
     in_lists = False
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    alone: bool = False
 
     def output(self, call: Call) -> Tensor:
         """The same memory."""
@@ -295,9 +300,16 @@ class Part(View):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""
+        several = self._several(call)
+        yield Gradient(call.x, LayerFlops(0, call.y.size if several else 0), shared=not (several or self.alone))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A sum where numbers were seen several times; else zeros, and a copy into them."""
+        return backward_pass(call, "reduction") if self._several(call) else backward_pass(call, launches=2)
+
+    def _several(self, call: Call) -> bool:
         x, y = call.x, call.y
-        several = y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
-        yield Gradient(x, LayerFlops(0, y.size if several else 0), shared=not several)
+        return y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
 
 
 def _overlaps(shape: Shape, strides: Shape | None) -> bool:
@@ -336,6 +348,7 @@ class Joined(Moving):
     source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
 
     shape: tuple[int, ...]
+    axis: int = 0
 
     def output(self, call: Call) -> Shape | Tensor:
         """New memory; channels are last in it if they are so in all."""

@@ -9,6 +9,7 @@ import pytest
 import costmodel as cm
 from costmodel.analysis.sweep.guarded import PIECE
 from costmodel.cost.quantities import TIMED
+from costmodel.display.units import shower
 from costmodel.errors import CostModelError
 from tests.command import here
 
@@ -144,3 +145,5 @@ def test_sensitivities_of_times_are_those_of_near_sizes() -> None:
     assert 0.8 < float(found["batch"].elasticity) < 1.1
     assert float(found["layers"].elasticity) > 0.3
     assert "ms" in str(found) or "µs" in str(found)
+    # A slope is of less than a second: it is not rounded to none.
+    assert all(f"+{shower('seconds')(one.slope)}" in str(found) for one in found.ranked if one.slope > 0)

@@ -76,11 +76,11 @@ class Unread(Identity):
 class Clamp(Unary):
     def case(self, draw: Draw) -> Case:
         shape = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
-        layer = self.layer(bound=draw(st.floats(0.1, 3)), below=draw(st.booleans()))
-        return Case(layer, [Operand(shape)])
+        low, high = draw(st.sampled_from([(-0.5, 0.5), (-0.3, 0.8), (None, 0.4), (0.0, None)]))
+        return Case(self.layer(low=low, high=high), [Operand(shape)])
 
     def reference(self, p: Pass, x: np.ndarray) -> np.ndarray:
-        return x.clip(-p.kind.bound if p.kind.below else None, p.kind.bound)
+        return x.clip(p.kind.low, p.kind.high)
 
 
 class LayerScale(Unary):

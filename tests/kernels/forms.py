@@ -89,6 +89,25 @@ class Paired(Kernel):
         return self.functions[self.row].expected(a, b)
 
 
+class Bounded(Kernel):
+    """From below."""
+
+    def case(self, draw: Draw) -> Case:
+        x, low = joint(draw, 2, (0, 4))
+        return Case(self.layer(), [x, low._replace(within=(0.01, 4.04))])
+
+    def forward(self, p: Pass) -> Array:
+        return np.maximum(*p.inputs)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        x, low = (np.broadcast_to(operand, g.shape) for operand in p.inputs)
+        yield p.inputs[0], back(np.where(x >= low, g, 0), p.inputs[0])
+        yield p.inputs[1], back(np.where(x < low, g, 0), p.inputs[1])
+
+    def reference(self, p: Pass, x: np.ndarray, low: np.ndarray) -> np.ndarray:
+        return np.clip(x, low, None)
+
+
 class Within(Kernel):
     def case(self, draw: Draw) -> Case:
         x, low, high = joint(draw, 3, (0, 4))

@@ -203,7 +203,9 @@ class Joined(Kernel):
     def case(self, draw: Draw) -> Case:
         batch, *rest = draw(st.lists(sizes, min_size=1, max_size=3))
         channels = draw(st.lists(sizes, min_size=1, max_size=3))
-        return Case(self.layer(shape=(batch, sum(channels), *rest)), [Operand((batch, c, *rest)) for c in channels])
+        return Case(
+            self.layer(shape=(batch, sum(channels), *rest), axis=1), [Operand((batch, c, *rest)) for c in channels]
+        )
 
     def forward(self, p: Pass) -> Array:
         return np.concatenate(p.inputs, axis=1)

@@ -16,7 +16,7 @@ SMALL = (-1.0, 1.0)
 def keeping(draw: Draw, layer: Any, shapes: list[tuple[int, ...]], state: tuple[int, ...]) -> Case:
     """A scan of operands of those shapes; or one that keeps its last state, where nothing is differentiated."""
     if not draw(st.booleans()):
-        return Case(layer(), [Operand(shape, within=SMALL) for shape in shapes])
+        return Case(layer(), [Operand(shape, within=SMALL, constant=draw(st.booleans())) for shape in shapes])
     shapes += [state] * draw(st.booleans())
     return Case(layer(keeps=True), [Operand(shape, within=SMALL, constant=True) for shape in shapes])
 
@@ -140,7 +140,8 @@ class DeltaScan(Kernel):
         chunks, through = p.saved["chunks"], []
         carried: Any = None
         if any(p.needs(x) for x in (u, w, key, a)):
-            for i in reversed(range(u.shape[2])):
+            first = 0 if p.needs(u) or p.needs(w) else 1  # a state's gradient begins after the first chunk
+            for i in reversed(range(first, u.shape[2])):
                 dnew = np.swapaxes(m[:, :, i], 2, 3) @ g[:, :, i]
                 dnew = dnew if carried is None else dnew + key[:, :, i] @ carried
                 negated = -dnew if i or p.needs(w) else None
@@ -148,6 +149,8 @@ class DeltaScan(Kernel):
                 if i:
                     before = np.swapaxes(q[:, :, i], 2, 3) @ g[:, :, i] + np.swapaxes(w[:, :, i], 2, 3) @ negated
                     carried = before if carried is None else before + carried * a[:, :, i]
+            if first:
+                through.insert(0, (None, None, carried))
 
         def stacked(parts: list[Any], like: Array) -> Array:
             made = [Array(np.zeros(like[:, :, 0].shape), p.tally) if part is None else part for part in parts]

@@ -11,6 +11,8 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.run import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
+from costmodel.layers.forms import GroupedMatmul
+from costmodel.layers.norm import Layernorm
 from costmodel.layers.recurrent import Lstm
 from costmodel.layers.scan import SelectiveScan
 from tests.layers.device_kernels import check_kernels
@@ -162,6 +164,30 @@ def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
     call: Any = run.root.entries[-1]
     through = [k for k in call.layer.backward_kernels(call) if k.sort == "pointwise"]
     assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
+
+
+def test_group_norm_reads_its_input_twice_and_layer_norm_once() -> None:
+    """A group is too large to stay on the chip between its moments and its scaling; a row is not."""
+    (group,) = (c for c in small({"groupnorm": {"groups": 2}}).run.root.calls() if c.layer.kind == "groupnorm")
+    (forward,) = group.layer.forward_kernels(group)
+    assert forward.read == 4 * (2 * (2 * 8 * 4 * 4) + 2 * 8)
+    run = Run(training=True, device="gpu")
+    run.record(Layernorm(), [run.tensor((6, 8), "activation", origin="input")], None, None)
+    row: Any = run.root.entries[-1]
+    assert sum(k.read for k in row.layer.forward_kernels(row)) == 4 * (6 * 8 + 2 * 8)
+
+
+def test_products_by_groups_read_the_other_side_back() -> None:
+    """For rows g and all matrices, for matrices g and all rows: 7 rows of 3, two matrices of 3 × 5."""
+    run = Run(training=True, device="gpu")
+    rows, matrices = (run.tensor(shape, "activation", requires_grad=True) for shape in ((7, 3), (2, 3, 5)))
+    run.record(GroupedMatmul(), [rows, matrices, run.tensor((2,), "index", origin="input")], None, None)
+    call: Any = run.root.entries[-1]
+    back = {k.name.rpartition(" ")[2]: k for k in call.layer.backward_kernels(call)}
+    assert {name: (k.read, k.written) for name, k in back.items()} == {
+        "rows": (4 * (7 * 5 + 2 * 3 * 5), 4 * 7 * 3),
+        "matrices": (4 * (7 * 5 + 7 * 3), 4 * 2 * 3 * 5),
+    }
 
 
 @pytest.mark.parametrize("tokens", [3, 6])

@@ -99,7 +99,11 @@ def keeping_layers(draw: st.DrawFn) -> Any:
                 {"stochastic_depth": {"p": draw(probability)}},
                 {"scale": {"factor": draw(constants)}},
                 {"shift": {"constant": draw(constants)}},
-                {"clamp": {"bound": draw(st.floats(0.5, 3)), "below": draw(st.booleans())}},
+                {
+                    "clamp": draw(
+                        st.sampled_from([{"low": -2, "high": 2}, {"low": None, "high": 1}, {"low": 0.5, "high": None}])
+                    )
+                },
                 {"leaky_relu": {"slope": draw(constants)}},
                 {"elu": {"alpha": draw(constants)}},
                 {"max_pool": pool},

@@ -170,7 +170,7 @@ def _layer(name: str, f: dict[str, Any], x: Tensor, device: str) -> nn.Module:
         case "shift":
             return Apply(lambda x: x + f["constant"])
         case "clamp":
-            return Apply(lambda x: x.clamp(-f["bound"] if f["below"] else None, f["bound"]))
+            return Apply(lambda x: x.clamp(f["low"], f["high"]))
         case "leaky_relu":
             return nn.LeakyReLU(f["slope"])
         case "elu":

@@ -212,7 +212,7 @@ def gelu(draw: Draw, op: Operator) -> Case:
 
 @case("clamp", "clip")
 def clamp(draw: Draw, op: Operator) -> Case:
-    bounds = pick(draw, (-1, 1), (None, 1), (0, None), "tensors")
+    bounds = pick(draw, (-1, 1), (0, 1), (None, 1), (0, None), "tensors")
     if bounds == "tensors":
         return Case(op, broadcasting(draw, 3))
     return Case(lambda x: op(x, *bounds), (one(draw),))

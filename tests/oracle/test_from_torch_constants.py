@@ -32,7 +32,12 @@ CASES: list[tuple[Any, list[Layer]]] = [
     (lambda x: x / 0, [Scale(math.inf)]),
     (lambda x: F.leaky_relu(x, 0.2), [LeakyRelu(0.2)]),
     (lambda x: F.elu(x, 0.7), [Elu(0.7)]),
-    (lambda x: x.clamp(-2, 2), [Clamp(2.0)]),
+    (lambda x: x.clamp(-2, 2), [Clamp(-2.0, 2.0)]),
+    (lambda x: x.clamp(0.1, 2), [Clamp(0.1, 2.0)]),
+    (lambda x: x.clamp(min=0), [Clamp(0.0, None)]),
+    (lambda x: x.clamp(max=1), [Clamp(None, 1.0)]),
+    (lambda x: x.clamp_min(-math.inf), [Clamp(-math.inf, None)]),
+    (lambda x: x.clamp_max_(3), [Clamp(None, 3.0)]),
     (lambda x: F.dropout(x, 1.0), []),
     (lambda x: torch.lerp(x, x, 0.25), [Scale(0.75), Scale(0.25)]),
     (attention(None), [Scale(3**-0.25), Scale(3**-0.25)]),
@@ -66,8 +71,3 @@ def test_constants_are_held(function: Any, held: list[Layer]) -> None:
 
 def test_fused_attention_has_its_scale() -> None:
     assert kinds(attention(0.7), FusedAttention, attention="flash") == [FusedAttention(scale=0.7)]
-
-
-@pytest.mark.parametrize("function", [lambda x: x.clamp(0.1, 2), lambda x: x.clamp(min=0), lambda x: x.clamp(max=1)])
-def test_other_bounds_are_no_symmetric_clamp(function: Any) -> None:
-    assert kinds(function, Clamp) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -26,10 +27,10 @@ from .tracker import Tracker
 pytestmark = pytest.mark.oracle
 
 COMPOSED = """
-addcdiv addcmul addmm baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to clamp clamp_max
-clamp_min clip constant copy cross_entropy_loss cumprod cumsum einsum expand gather gru gru_cell index index_put
-index_select kl_div l1_loss lerp linalg_vector_norm lstm masked_fill max min mish norm pow prelu prod repeat rms_norm
-rnn_relu rnn_tanh scatter_reduce sum take_along_dim tile to type_as unfold where
+addcdiv addcmul addmm baddbmm binary_cross_entropy binary_cross_entropy_with_logits broadcast_to constant copy
+cross_entropy_loss cumprod cumsum einsum expand gather gru gru_cell index index_put index_select kl_div l1_loss lerp
+linalg_vector_norm lstm masked_fill max min mish norm pow prelu prod repeat rms_norm rnn_relu rnn_tanh scatter_reduce
+sum take_along_dim tile to type_as unfold where
 """
 """Operators whose gradient PyTorch composes of several operators, or adds up by them, where on paper it is one: what
 these hold for a moment is not on paper, so that the peak of backward is not to the byte, but within `MOST_BEYOND`.
@@ -76,16 +77,50 @@ def beyond_the_tracker(model: Any, module: Called) -> dict[str, int]:
     return {phase: on_paper[phase].alive - most.alive for phase, most in tracker.most.items()}
 
 
+BOUNDS = {
+    "both": lambda x: x.clamp(-1, 1),
+    "lopsided": lambda x: x.clamp(0, 1),
+    "lower": lambda x: x.clamp(min=0),
+    "upper": lambda x: x.clamp(max=1),
+    "clamp_min": lambda x: x.clamp_min(0),
+    "in place": lambda x: (x * 1).clamp_(max=1),
+    "hardtanh": nn.functional.hardtanh,
+    "relu6": nn.functional.relu6,
+}
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
-@pytest.mark.parametrize(
-    "function",
-    [lambda x: x.clamp(-1, 1), lambda x: nn.functional.pad(x, (1, 2, 0, 1), "circular")],
-    ids=["clamp", "rim"],
-)
-def test_backward_holds_what_its_steps_do(function: Any, order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", [*BOUNDS, "rim"])
+def test_backward_holds_what_its_steps_do(name: str, order: tuple[int, ...]) -> None:
+    function = BOUNDS.get(name, lambda x: nn.functional.pad(x, (1, 2, 0, 1), "circular"))
     module = Called(Case(function, (Given((2, 3, 4, 6), order, "activation", True),)), "kept")
     model = cm.from_torch(module, module.inputs, dynamic={})
     assert beyond_the_tracker(model, module)["backward"] == 0
+
+
+CLAMPS: dict[str, Any] = {
+    "both": torch.clamp,
+    "lower": lambda x, a: x.clamp(min=a),
+    "upper": lambda x, a: x.clamp(max=a),
+    "clamp_min": torch.clamp_min,
+}
+
+
+@pytest.mark.parametrize("name", CLAMPS)
+@pytest.mark.parametrize("shapes", [((4, 6), (4, 6), (4, 6)), ((4, 6), (6,), (4, 1)), ((4, 1), (4, 6), (6,))])
+def test_backward_of_bounds_that_are_tensors_holds_their_masks(name: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Of whichever operands need gradients."""
+    count = 3 if name == "both" else 2
+    for needed in itertools.product([True, False], repeat=count):
+        if any(needed):
+            given = [
+                Given(shape, tuple(range(len(shape))), requires_grad=one)
+                for shape, one in zip(shapes, needed, strict=False)
+            ]
+            module = Called(Case(CLAMPS[name], tuple(given)), "kept")
+            model = cm.from_torch(module, module.inputs, dynamic={})
+            assert found(model) == measured(module, *module.inputs)
+            assert beyond_the_tracker(model, module)["backward"] == 0, needed
 
 
 class Masked(nn.Module):

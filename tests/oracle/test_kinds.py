@@ -193,9 +193,7 @@ def delta_scan(draw: st.DrawFn, device: Device) -> Case:
     shapes = [(b, h, c, n, v), (b, h, c, n, k), (b, h, c, n, k), (b, h, c, n, n), (b, h, c, n, k), (b, h, c, 1, 1)]
     orders = [draw(st.sampled_from([(0, 1, 2, 3, 4), (0, 2, 3, 1, 4)])) for _ in range(4)]
     orders = [(0, 1, 2, 4, 3), *orders, (0, 1, 2, 3, 4)]
-    keys, values, queries, decays = (draw(st.booleans()) for _ in range(4))
-    within = keys or decays  # a chunk's own products are of both
-    needed = (within or values, within, queries, within or queries, within, decays)
+    needed = [draw(st.booleans()) for _ in shapes]
     inputs = [single.Given(*each) for each in zip(shapes, orders, ["activation"] * 6, needed, strict=True)]
 
     def call(u: Tensor, w: Tensor, q: Tensor, m: Tensor, key: Tensor, a: Tensor) -> Tensor:
@@ -283,8 +281,8 @@ def scale(draw: st.DrawFn, device: Device) -> Case:
 
 @row
 def clamp(draw: st.DrawFn, device: Device) -> Case:
-    x, below = draw(single.given(draw(any_shape()))), draw(st.booleans())
-    return Case(Clamp(2.0, below), (x,), lambda x: x.clamp(-2.0 if below else None, 2.0))
+    bounds = draw(st.sampled_from([(-2.0, 2.0), (0.0, 6.0), (None, 2.0), (0.0, None)]))
+    return Case(Clamp(*bounds), (draw(single.given(draw(any_shape()))),), lambda x: x.clamp(*bounds))
 
 
 @row
@@ -614,7 +612,18 @@ def broadcasting(draw: st.DrawFn) -> tuple[single.Given, single.Given]:
 IMPORTED = {
     *("pointwise", "gated", "reduce", "cumulate", "compared", "picked", "batchnorm_fixed", "parameter", "made"),
     *("part", "copied", "joined", "chosen", "placed", "unknown", "accumulated", "combined", "add_quotient", "cumprod"),
-    *("lstm", "gru", "elman", "paired", "within", "window_mean", "grid_sample", "weight_norm", "embedding_bag"),
+    *(
+        "lstm",
+        "gru",
+        "elman",
+        "paired",
+        "bounded",
+        "within",
+        "window_mean",
+        "grid_sample",
+        "weight_norm",
+        "embedding_bag",
+    ),
     *("grouped_matmul", "bilinear", "distances", "affine_grid", "log_cumsum_exp", "trace"),
 }
 """Kinds that stand for operators whose constants, axes or places they do not hold: see test_from_torch_operators.py."""

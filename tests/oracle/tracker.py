@@ -34,6 +34,13 @@ class Saved:
         self.tensor = tensor
 
 
+IN_PLACE = {
+    torch.ops.aten.logical_and.default: torch.ops.aten.logical_and_.default,
+    torch.ops.aten.logical_or.default: torch.ops.aten.logical_or_.default,
+}
+"""Of masks that tell what is within bounds: what backward does in place unless a mode looks on."""
+
+
 class Tracker(TorchDispatchMode):
     """Follows one device; `most` is by phase, as far as `phase` was set on the way."""
 
@@ -87,6 +94,9 @@ class Tracker(TorchDispatchMode):
         if func is torch.ops.aten.scatter_add.default and not torch.is_grad_enabled():
             # A gather's backward adds in place, but where a mode looks on (areAnyTensorSubclassLike).
             func = torch.ops.aten.scatter_add_.default
+        if func in IN_PLACE and not torch.is_grad_enabled():  # for the same reason
+            whole = args[0].shape == torch.broadcast_shapes(*(mask.shape for mask in args))
+            func = IN_PLACE[func] if whole else func
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.native_batch_norm_backward.default and not args[-1][0]:
             result = (None, *result[1:])  # the meta device makes the input's gradient all the same

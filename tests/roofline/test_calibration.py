@@ -14,6 +14,7 @@ from costmodel.errors import CostModelError
 from costmodel.roofline import calibration as storage
 from costmodel.roofline import host as machines
 from costmodel.roofline.calibration import (
+    LARGEST_FILE,
     STALE,
     Calibration,
     CalibrationError,
@@ -26,6 +27,7 @@ from costmodel.roofline.calibration import (
 )
 from costmodel.roofline.host import this_machine
 from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Timing
@@ -85,6 +87,16 @@ def test_a_file_that_is_no_calibration_is_refused_and_named(content: bytes) -> N
     with pytest.raises(CalibrationError, match="is no calibration") as caught:
         read(path, MACHINE)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_larger_than_any_calibration_is_refused_unread() -> None:
+    """A list of a million numbers took 358 MB to find out that it has no machine."""
+    thorough = {probe.name: 1.2345678901234567e-06 for probe in probes(thorough=True)}
+    path = store(calibration(thorough=True, seconds=thorough))
+    assert 5 * path.stat().st_size < LARGEST_FILE
+    path.write_text('{"samples": {"x": [' + "1," * 10**6 + "1]}}")
+    with pytest.raises(CalibrationError, match="is larger than 1,000,000 bytes"):
+        read(path, MACHINE)
 
 
 def test_another_machine_s_file_is_refused_and_the_difference_said() -> None:

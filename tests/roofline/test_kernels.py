@@ -40,7 +40,7 @@ ROWS = {"pointwise": "pointwise pow"}
 """Of kinds that a table tells apart, the function whose kernel is beside."""
 BESIDE = sorted(ROWS.get(name, name) for name, kernel in PROGRAMS.items() if kernel.beside)
 UNDETERMINED = {
-    *("power", "extreme", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
+    *("power", "extreme", "bounded", "gated", "reduce", "softmax_along", "cumulate", "compared", "picked"),
     *("parameter", "part", "copied", "joined", "chosen", "placed", "made", "unknown"),
     *("convolve", "padded", "columns", "resized", "add_quotient", "accumulated", "combined", "cumprod"),
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),

@@ -105,18 +105,19 @@ def shift_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
 
 
 def clamp(t: Tape, s: KernelCall) -> Ref:
-    """min(max(x, −bound), bound), or min(x, bound)."""
-    if not s.kind.below:
-        return t.minimum(s.x, s.kind.bound)
-    y = t.maximum(s.x, -s.kind.bound)
-    return t.minimum(y, s.kind.bound, out=y)
+    """min(max(x, low), high), with one bound of them or both."""
+    if s.kind.low is None:
+        return t.minimum(s.x, s.kind.high)
+    y = t.maximum(s.x, s.kind.low)
+    return y if s.kind.high is None else t.minimum(y, s.kind.high, out=y)
 
 
 def clamp_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """g where x is within."""
-    within = t.less_equal(s.x, s.kind.bound)
-    if s.kind.below:
-        t.logical_and(t.greater_equal(s.x, -s.kind.bound), within, out=within)
+    within = None if s.kind.high is None else t.less_equal(s.x, s.kind.high)
+    if s.kind.low is not None:
+        above = t.greater_equal(s.x, s.kind.low)
+        within = above if within is None else t.logical_and(above, within, out=within)
     yield s.x, t.multiply(g, within)
 
 

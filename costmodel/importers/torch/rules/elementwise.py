@@ -27,6 +27,7 @@ from costmodel.layers.arithmetic import (
     Clamp,
     Divide,
     Dropout,
+    Elementwise,
     Extreme,
     Identity,
     Multiply,
@@ -38,7 +39,7 @@ from costmodel.layers.attention import Mask
 from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
 from costmodel.layers.indexing import Made
 from costmodel.layers.noise import ChannelDropout
-from costmodel.layers.paired import Within
+from costmodel.layers.paired import Bounded, Within
 
 ACTIVATIONS = {
     "relu": Relu,
@@ -78,14 +79,14 @@ def gelu(op: OpCall) -> Tensor:
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(op: OpCall) -> Tensor:
-    """Within bounds; where they are numbers, and not one and its negative, as PyTorch's hardtanh."""
+    """Within bounds, numbers or tensors; one of them, or both."""
     bounds = [op.tensor(name) for name in ("min", "max") if op.is_tensor(name)]
-    if bounds and len(bounds) == 1:
-        return _two(op, Extreme(), op.tensor("self"), bounds[0])
+    if len(bounds) == 1:
+        return _two(op, Bounded(), op.tensor("self"), bounds[0])
     if bounds:
         return op.layer(Within(), op.tensor("self"), *bounds) if op.role == "activation" else made(op, *bounds)
-    low, high = op.constant("min"), op.constant("max")
-    return op.layer(Clamp(high) if low == -high else Pointwise("hardtanh"), op.tensor("self"))
+    low, high = (op.constant(name) if op.has(name) else None for name in ("min", "max"))
+    return op.layer(Clamp(low, high), op.tensor("self"))
 
 
 def _from_result(op: OpCall) -> Pointwise | None:
@@ -246,7 +247,7 @@ def dropout(op: OpCall) -> Tensor:
     return op.layer(ChannelDropout(p) if op.step.op == "feature_dropout" else Dropout(p), x)
 
 
-def _two(op: OpCall, kind: Add | Subtract | Multiply | Divide | Extreme | Power, a: Tensor, b: Tensor) -> Tensor:
+def _two(op: OpCall, kind: Elementwise, a: Tensor, b: Tensor) -> Tensor:
     """An operation on two tensors; on whole numbers and truth values one that no gradient goes to."""
     return op.layer(kind, a, b) if op.role == "activation" else made(op, a, b)
 

@@ -36,7 +36,7 @@ def _diagonal(op: OpCall, x: Tensor) -> Tensor:
     first, second = op.axis(x, "dim1", 0), op.axis(x, "dim2", 1)
     strides = strides_of(x)
     rest = [n for n in range(len(x.shape)) if n not in (first, second)]
-    return op.part(x, op.shape, (*(strides[n] for n in rest), strides[first] + strides[second]))
+    return op.part(x, op.shape, (*(strides[n] for n in rest), strides[first] + strides[second]), alone=True)
 
 
 @rule("diagonal")

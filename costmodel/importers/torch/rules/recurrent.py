@@ -80,7 +80,7 @@ def joined(op: OpCall, tensors: list[Tensor], axis: int, name: str) -> Tensor:
     """Tensors of one shape one after another along an axis."""
     shape = list(tensors[0].shape)
     shape[axis] = len(tensors) * shape[axis]
-    return op.layer(Joined(tuple(shape)), *tensors, name=f"{op.step.name}.{name}")
+    return op.layer(Joined(tuple(shape), axis), *tensors, name=f"{op.step.name}.{name}")
 
 
 @rule("lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")

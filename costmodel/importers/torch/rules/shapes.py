@@ -109,7 +109,7 @@ def slice_(op: OpCall) -> Tensor:
     if shape == x.shape:
         return x
     made = tuple(s * step if n == axis else s for n, s in enumerate(strides))
-    return op.part(x, shape, made)
+    return op.part(x, shape, made, alone=True)
 
 
 @rule("select")
@@ -118,19 +118,20 @@ def select(op: OpCall) -> Tensor:
     x = op.tensor("self")
     axis = op.axis(x)
     strides = strides_of(x)
-    return op.part(x, (*x.shape[:axis], *x.shape[axis + 1 :]), (*strides[:axis], *strides[axis + 1 :]))
+    return op.part(x, (*x.shape[:axis], *x.shape[axis + 1 :]), (*strides[:axis], *strides[axis + 1 :]), alone=True)
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unbind", "unsafe_split", "unsafe_chunk", "hsplit")
 def split(op: OpCall) -> list[Tensor]:
-    """An axis in pieces, each a part of the whole."""
+    """An axis in pieces, each a part of the whole: of one operator, or so many slices."""
     x = op.tensor("self")
     axis = op.axis(x)
     strides = strides_of(x)
     if op.step.op == "unbind":
         strides = (*strides[:axis], *strides[axis + 1 :])
     shapes = [op.replay.shape(made.shape) for made in op.step.makes]
-    return [op.part(x, shape, strides) for shape in shapes]
+    alone = op.step.op in ("tensor_split", "hsplit")
+    return [op.part(x, shape, strides, alone=alone) for shape in shapes]
 
 
 @rule("contiguous")
@@ -188,7 +189,9 @@ def cat(op: OpCall) -> Tensor:
     tensors = op.tensors("tensors")
     if len(tensors) == 1 and op.step.op != "stack":
         return op.layer(Copied(op.shape), tensors[0])
-    return op.layer(Joined(op.shape), *tensors)
+    beside = {"hstack": min(1, len(op.shape) - 1), "vstack": 0}
+    axis = beside[op.step.op] if op.step.op in beside else op.value("dim", 0) % len(op.shape)
+    return op.layer(Joined(op.shape, axis), *tensors)
 
 
 @rule("index", "index_select", "gather", "take_along_dim")
@@ -214,7 +217,7 @@ def unfold(op: OpCall) -> Tensor:
     strides = strides_of(x)
     made = (*strides[:axis], strides[axis] * op.value("step"), *strides[axis + 1 :], strides[axis])
     windows = ceil_div(x.shape[axis] - op.value("size") + 1, op.value("step"))
-    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), made)
+    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), made, alone=True)
 
 
 def _seen(x: Tensor, shape: Shape, strides: Shape) -> Tensor:
