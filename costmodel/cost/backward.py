@@ -127,8 +127,8 @@ class Backward:
     def _settle(self, target: Slot, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
         """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
 
-        It becomes it as it is, unless the caller or another of the operands that are `given` gradients has the same
-        memory: then a copy does.
+        It becomes it as it is, unless it is smaller and seen several times, or the caller or another of the operands
+        that are `given` gradients has the same memory: then a copy does.
         """
         self._uses[target] -= 1
         made, now = target.gradient, len(self.lifetimes.moments) - 1
@@ -138,7 +138,9 @@ class Backward:
         if self.accumulates or target.settled:
             made.died = max(made.died, now)
             return
-        if made in self._starts or sum([gradient is made and not other.settled for other, gradient in given]) > 1:
+        smaller = made.size is not target.size and decided(made.size) != decided(target.size)
+        taken = sum([gradient is made and not other.settled for other, gradient in given]) > 1
+        if smaller or taken or made in self._starts:
             made = self.lifetimes.take(target.size, now)
         made.line, made.settled, target.settled = GRADIENTS, now, True
 

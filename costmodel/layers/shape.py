@@ -281,13 +281,18 @@ class Moving(Weightless):
 
 @layer
 class Part(View):
-    """A part of a tensor along one axis, or one seen several times: other sizes over the same memory."""
+    """A part of a tensor along one axis, or one seen several times: other sizes over the same memory.
+
+    piece: whether it is one of several that are split off at once, whose gradients are joined at once too; the gradient
+    of any other part is put among zeros, in a tensor as large as the whole.
+    """
 
     source = "torch.Tensor.as_strided, as slices, selections and expansions are; backward of an expansion sums"
     in_lists = False
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    piece: bool = False
 
     def output(self, call: Call) -> Tensor:
         """The same memory."""
@@ -297,7 +302,7 @@ class Part(View):
         """A place in the whole's gradient; what is seen several times is summed."""
         x, y = call.x, call.y
         several = y.size > x.size or (_overlaps(y.shape, y.strides) and not _overlaps(x.shape, x.strides))
-        yield Gradient(x, LayerFlops(0, y.size if several else 0), shared=not several)
+        yield Gradient(x, LayerFlops(0, y.size if several else 0), shared=self.piece)
 
 
 def _overlaps(shape: Shape, strides: Shape | None) -> bool:
@@ -310,12 +315,16 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 @layer
 class Copied(Moving):
-    """The same numbers in memory of their own, contiguous or in the input's order."""
+    """The same numbers in memory of their own, contiguous or in the input's order.
+
+    moved: whether they are in other places, so that backward copies too, to have them back.
+    """
 
     source = "torch.clone, contiguous, repeat and roll; backward copies, or sums what was repeated"
 
     shape: tuple[int, ...]
     ordered: bool = False
+    moved: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
         """New memory."""
@@ -326,7 +335,7 @@ class Copied(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
-        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not more)
+        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
 
 
 @layer

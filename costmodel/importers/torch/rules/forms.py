@@ -67,7 +67,7 @@ def trace(op: OpCall) -> Tensor:
 def rot90(op: OpCall) -> Tensor:
     """A copy; by a quarter with both axes exchanged."""
     x = op.tensor("self")
-    y = op.layer(Copied(x.shape, ordered=True), x)
+    y = op.layer(Copied(x.shape, ordered=True, moved=True), x)
     first, second = (axis % len(x.shape) for axis in op.value("dims"))
     return transposed(y, first, second) if op.value("k", 1) % 2 else y
 

@@ -130,7 +130,7 @@ def split(op: OpCall) -> list[Tensor]:
     if op.step.op == "unbind":
         strides = (*strides[:axis], *strides[axis + 1 :])
     shapes = [op.replay.shape(made.shape) for made in op.step.makes]
-    return [op.part(x, shape, strides) for shape in shapes]
+    return [op.part(x, shape, strides, piece=True) for shape in shapes]
 
 
 @rule("contiguous")
@@ -149,7 +149,7 @@ def clone(op: OpCall) -> Tensor:
     asked = op.value("memory_format", "preserve_format")
     if asked == "channels_last":
         return channels_last(op, x)
-    return op.layer(Copied(x.shape, ordered=asked == "preserve_format"), x)
+    return op.layer(Copied(x.shape, ordered=asked == "preserve_format", moved=op.step.op == "flip"), x)
 
 
 def channels_last(op: OpCall, x: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def channels_last(op: OpCall, x: Tensor) -> Tensor:
 def copy(op: OpCall) -> Tensor:
     """A copy in row-major order."""
     x = op.tensor("self")
-    return op.layer(Copied(x.shape), x)
+    return op.layer(Copied(x.shape, moved=op.step.op == "roll"), x)
 
 
 @rule("repeat", "repeat_interleave", "tile")
@@ -203,7 +203,7 @@ def index(op: OpCall) -> Tensor:
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 def shuffle(op: OpCall) -> Tensor:
     """A view of more axes, permuted, and copied into place."""
-    return op.layer(Copied(op.shape), op.tensor("self"))
+    return op.layer(Copied(op.shape, moved=True), op.tensor("self"))
 
 
 @rule("unfold")
