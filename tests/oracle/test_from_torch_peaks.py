@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import costmodel as cm
 
@@ -126,7 +127,7 @@ def test_the_peak_of_backward(name: str) -> None:
     assert found(model) == measured(module, *inputs)
     module.zero_grad(set_to_none=True)
     with Tracker([*inputs, *module.parameters()]) as tracker:
-        results = [y for y in torch.utils._pytree.tree_leaves(module(*inputs)) if y.requires_grad]
+        results = [y for y in tree_leaves(module(*inputs)) if y.requires_grad]
         gradients = [torch.empty_like(y) for y in results]
         tracker.phase = "backward"
         torch.autograd.backward(results, gradients)
