@@ -74,9 +74,10 @@ class Transformer(TransformerSpec, defer_build=False):
                 "refused drafts cannot be taken out of again: leave it out"
             )
         if past is not None and past + (shape.seq or 1) > self.context:
+            room = self.context - (shape.seq or 1)
             raise SettingError(
                 f"past {past} and {shape.seq} token{'s' * (shape.seq != 1)} are beyond the context {self.context} of "
-                f"{self.title}: use at most past={self.context - (shape.seq or 1)}"
+                f"{self.title}: use at most {f'past={room}' if room > 0 else f'seq={max(self.context - past, 1)}'}"
             )
         return shape._replace(past=past or 0, last=last and self.head is not None)
 

@@ -127,9 +127,9 @@ class Backward:
     def _settle(self, target: Slot, visit: Visit, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
         """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
 
-        It becomes it as it is, unless the caller or another of the operands that are `given` gradients has the same
-        tensor: then a copy does. A slice of a larger gradient is a tensor of its own, which keeps all of that; one that
-        is scattered does not lie as the weight does, and is copied.
+        It becomes it as it is, unless it is smaller and seen several times, or the caller or another of the operands
+        that are `given` gradients has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
+        its own, which keeps all of that; one that is scattered does not lie as the weight does, and is copied.
         """
         self._uses[target] -= 1
         if not self._uses[target] and target.parts:
@@ -145,7 +145,8 @@ class Backward:
         if decided(made.size) > decided(target.size):
             copied = visit.plan.scattered and len(alike) > 0
         else:
-            copied = made in self._starts or sum([not other.settled for other in alike]) > 1
+            smaller = made.size is not target.size and decided(made.size) != decided(target.size)
+            copied = smaller or made in self._starts or sum([not other.settled for other in alike]) > 1
         if copied:
             made = self.lifetimes.take(target.size, now)
         made.line, made.settled, target.settled = GRADIENTS, now, True

@@ -198,7 +198,7 @@ class Forward:
         self._cast(*self._casts)
         read: dict[Tensor | Storage, None] = {}
         for x in (x for call in block.calls() for x in call.inputs):
-            read.update({x: None, x.storage: None})
+            read.update({x: None, x.storage: None, **({} if x.maker is None else {x.maker.y: None})})
         for nested in block.blocks():
             if nested.entry is not None and nested.entry.storage.parts is not None:
                 read[nested.entry.storage.parts[0]] = None
@@ -359,14 +359,15 @@ class Forward:
             lifetimes.take(plan.forward_scratch, now)
 
     def _slot(self, x: Tensor) -> Slot:
-        if x.storage.origin == "weight" and x not in self._slots:
+        made = None if x.maker is None else self._slots.get(x.maker.y)  # of which it may be a view, as of a slice
+        if x.storage.origin == "weight" and x not in self._slots and (made is None or not x.maker.inputs):
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
                 slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot
-        return self._slots.get(x) or self._slots.get(x.storage) or Slot(0)
+        return self._slots.get(x) or made or self._slots.get(x.storage) or Slot(0)
 
 
 def _visits(block: Block) -> int:
@@ -398,6 +399,7 @@ def plan_of(call: Call) -> Plan:
     makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
     workspace = layer.workspace(call)
     passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
+    same = passes and decided(y.size) == decided(call.x.size)
     return Plan(
         call.part,
         call.phase,
@@ -409,8 +411,8 @@ def plan_of(call: Call) -> Plan:
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
         (size_bytes(workspace.backward, y.dtype) if workspace.backward else 0) + workspace.backward_bytes,
-        passes,
-        passes and decided(y.size) == decided(call.x.size),
+        passes and (same or y.storage is call.x.storage),
+        same,
         y.storage.origin == "cast" and (y.requires_grad or not run.training),
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
         sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
-from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, layer
+from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, Workspace, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
@@ -179,6 +179,13 @@ class ParametricRelu(Unary):
         """Input and slopes."""
         yield call.x
         yield call.weights["weight"]
+
+    def workspace(self, call: Call) -> Workspace:
+        """The terms of the slopes' gradient, before they are summed, and the input's though nothing needs it.
+
+        Source: ``at::native::_prelu_kernel_backward``, which makes both.
+        """
+        return Workspace(0, (1 if call.x.requires_grad else 2) * call.x.size)
 
 
 @layer

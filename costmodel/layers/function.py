@@ -23,9 +23,13 @@ class Function(NamedTuple):
 
 FUNCTIONS = {
     "abs": Function(1, 2, "input", 1),
+    "acos": Function(1, 6, "input", 5),
+    "acosh": Function(1, 4, "input", 3),
     "add": Function(1, 0, "nothing"),
     "asin": Function(1, 5, "input", 4),
+    "asinh": Function(1, 4, "input", 3),
     "atan": Function(1, 3, "input", 2),
+    "atanh": Function(1, 4, "input", 3),
     "ceil": Function(1, 0, "nothing"),
     "celu": Function(6, 5, "input"),
     "cos": Function(1, 3, "input", 2),
@@ -63,6 +67,7 @@ FUNCTIONS = {
     "tan": Function(1, 3, "output", 2),
     "tril": Function(1, 1, "nothing"),
     "triu": Function(1, 1, "nothing"),
+    "trunc": Function(1, 0, "nothing"),
     "threshold": Function(2, 2, "input"),
     "zero": Function(0, 0, "nothing"),
 }

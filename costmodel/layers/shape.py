@@ -283,8 +283,8 @@ class Moving(Weightless):
 class Part(View):
     """A part of a tensor along one axis, or one seen several times: other sizes over the same memory.
 
-    alone: its gradient is put into zeros of the whole's size by itself, as a slice's is; one of the parts of a split
-    waits for the others, and all are joined.
+    piece: whether it is one of several that are split off at once, whose gradients are joined at once too; the gradient
+    of any other part is put among zeros, in a tensor as large as the whole.
     """
 
     source = "torch.Tensor.as_strided, as slices, selections and expansions are; backward of an expansion sums"
@@ -292,7 +292,7 @@ class Part(View):
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    alone: bool = False
+    piece: bool = False
 
     def output(self, call: Call) -> Tensor:
         """The same memory."""
@@ -301,7 +301,7 @@ class Part(View):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""
         several = self._several(call)
-        yield Gradient(call.x, LayerFlops(0, call.y.size if several else 0), shared=not (several or self.alone))
+        yield Gradient(call.x, LayerFlops(0, call.y.size if several else 0), shared=self.piece and not several)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A sum where numbers were seen several times; else zeros, and a copy into them."""
@@ -322,12 +322,16 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 @layer
 class Copied(Moving):
-    """The same numbers in memory of their own, contiguous or in the input's order."""
+    """The same numbers in memory of their own, contiguous or in the input's order.
+
+    moved: whether they are in other places, so that backward copies too, to have them back.
+    """
 
     source = "torch.clone, contiguous, repeat and roll; backward copies, or sums what was repeated"
 
     shape: tuple[int, ...]
     ordered: bool = False
+    moved: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
         """New memory."""
@@ -338,7 +342,7 @@ class Copied(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
-        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not more)
+        yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
 
 
 @layer

@@ -24,8 +24,8 @@ LOWERED = frozenset(
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""
 
 _RAISED_FUNCTIONS = (
-    *("asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt"),
-    *("sinh", "softplus", "square", "tan"),
+    *("acos", "asin", "cosh", "exp", "expm1", "exponential", "log", "log10", "log1p", "log2", "pow", "reciprocal"),
+    *("rsqrt", "sinh", "softplus", "square", "tan"),
 )
 _RAISED_LOSSES = (
     *("cross_entropy", "mean_squared_error", "compared.binary_cross_entropy_with_logits", "compared.huber_loss"),

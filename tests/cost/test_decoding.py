@@ -180,6 +180,7 @@ def test_the_largest_past_that_fits() -> None:
         ("llama-3.2-1b", {"mode": "decode", "past": 131072}, "use at most past=131071"),
         ("gpt2-small", {"mode": "decode", "past": 1022, "speculative": 3}, "use at most past=1020"),
         ("llama-3.2-1b", {"mode": "prefill", "seq": 4096, "past": 130000}, "beyond the context 131072"),
+        ("gpt2-small", {"mode": "prefill", "past": 17}, "use at most seq=1007"),
         ("llama-3.2-1b", {"mode": "decode", "past": 5, "seq": 4}, "speculative=3"),
         ("llama-3.2-1b", {"mode": "decode", "past": 0}, "past=0 is not between 1"),
         ("llama-3.2-1b", {"past": 5}, "past=5 does not apply to mode 'train'"),

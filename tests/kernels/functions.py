@@ -65,9 +65,13 @@ POSITIVE, SMALL = (0.1, 8), (-3, 3)
 
 DEFINITIONS = {
     "abs": Definition(np.absolute, lambda g, x, y: g * np.sign(x), lambda x: max(x, -x)),
+    "acos": Definition(np.arccos, lambda g, x, y: g * -(1 / np.sqrt(1 - x * x)), math.acos, (-0.9, 0.9)),
+    "acosh": Definition(np.arccosh, lambda g, x, y: g / np.sqrt(x * x - 1), math.acosh, (1.1, 8)),
     "add": Definition(lambda x: x + SLOPE, lambda g, x, y: g, lambda x: x - -SLOPE),
     "asin": Definition(np.arcsin, lambda g, x, y: g * (1 / np.sqrt(1 - x * x)), math.asin, (-0.9, 0.9)),
+    "asinh": Definition(np.arcsinh, lambda g, x, y: g / np.sqrt(x * x + 1), math.asinh),
     "atan": Definition(np.arctan, lambda g, x, y: g / (x * x + 1), lambda x: math.atan2(x, 1)),
+    "atanh": Definition(np.arctanh, lambda g, x, y: g * 1 / (1 - x * x), math.atanh, (-0.9, 0.9)),
     "ceil": Definition(np.ceil, _nothing, math.ceil),
     "celu": Definition(
         lambda x: np.where(x > 0, x, SLOPE * (np.exp(x * (1 / SLOPE)) - 1)),
@@ -166,6 +170,7 @@ DEFINITIONS = {
     "triu": Definition(
         lambda x: np.where(~_lower(x), x, 0), lambda g, x, y: np.where(~_lower(g), g, 0), lambda x: x
     ),
+    "trunc": Definition(np.trunc, _nothing, math.trunc),
 }  # fmt: skip
 
 FROM_RESULT = {

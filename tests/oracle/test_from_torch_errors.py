@@ -36,6 +36,11 @@ def aligned(x: Tensor) -> Tensor:
     return nn.functional.ctc_loss(x[:, None].log_softmax(-1), torch.ones(1, 1, dtype=torch.long), (2,), (1,))
 
 
+def packed(x: Tensor, _: Any) -> Tensor:
+    """Of two sequences of one step."""
+    return nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([1, 1])).data
+
+
 class Rotated(nn.Module):
     """Pairs of features turned as complex numbers are multiplied."""
 
@@ -107,6 +112,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss over all alignments": (
         lambda: cm.from_torch(Calls(lambda x, _: aligned(x)), X),
         r"Calls: _ctc_loss cannot be captured at test_from_torch_errors.py:\d+ in aligned .*depends on the data",
+    ),
+    "a packed sequence": (
+        lambda: cm.from_torch(Calls(packed), X),
+        r"Calls: packed sequences cannot be captured at test_from_torch_errors.py:\d+ in packed .* the padded batch",
     ),
     "an unknown way": (lambda: cm.from_torch(nn.Linear(2, 2), X, unknown="zero"), "neither 'error' nor 'lower_bound'"),
     "an unknown input": (

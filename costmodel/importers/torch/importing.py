@@ -45,6 +45,11 @@ def explained(error: Exception, module: str) -> SpecError:
             f"{module}: {made[1]} cannot be captured{where}: what sizes its results have depends on the data, or "
             "PyTorch does not say: return what it reads, and take it outside of the module"
         )
+    if "PackedSequence" in text:
+        return SpecError(
+            f"{module}: packed sequences cannot be captured{where}: how many of them go on at each step are data; give "
+            "the recurrent layer the padded batch"
+        )
     if any(word in f"{type(error).__name__} {text}" for word in _DATA):
         return SpecError(
             f"{module}: what is run depends on the data{where}: from_torch needs a forward pass that is the same for "

@@ -117,11 +117,11 @@ class OpCall:
         """Error that names the step."""
         return NoRuleError(f"{'.'.join((*self.step.path, self.step.name))}: {self.step.op} {why}", self.step.op)
 
-    def part(self, x: Tensor, shape: Shape, strides: Shape, *, alone: bool = False) -> Tensor:
-        """A part of `x`, or `x` seen several times; `x` itself if nothing is left out. alone: see `Part`."""
+    def part(self, x: Tensor, shape: Shape, strides: Shape, *, piece: bool = False) -> Tensor:
+        """A part of `x`, or `x` seen several times; `x` itself if nothing is left out. `piece`: as for `Part`."""
         if x.has(shape):
             return x
-        return self.layer(Part(shape, strides, alone), x)
+        return self.layer(Part(shape, strides, piece), x)
 
     def reshaped(self, x: Tensor, shape: Shape) -> Tensor:
         """`x` in another shape: a view where memory order allows it, else a copy."""

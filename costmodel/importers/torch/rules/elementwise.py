@@ -85,6 +85,8 @@ def clamp(op: OpCall) -> Tensor:
         return _two(op, Bounded(), op.tensor("self"), bounds[0])
     if bounds:
         return op.layer(Within(), op.tensor("self"), *bounds) if op.role == "activation" else made(op, *bounds)
+    if op.role != "activation":
+        return made(op, op.tensor("self"))
     low, high = (op.constant(name) if op.has(name) else None for name in ("min", "max"))
     return op.layer(Clamp(low, high), op.tensor("self"))
 
@@ -303,6 +305,8 @@ def range_(op: OpCall) -> Tensor:
 def logic(op: OpCall) -> Tensor:
     """An operation per element."""
     inputs = [op.tensor(name) for name in ("self", "other", "input") if op.is_tensor(name)]
+    if op.step.op in ("fmod", "remainder") and len(inputs) == 1 and op.role == "activation":
+        return op.layer(Pointwise("add"), *inputs)  # by a number: it takes away what no gradient goes to
     if any(x.requires_grad for x in inputs) and op.role == "activation":
         raise op.fail("of numbers that need gradients has no rule")
     y = made(op, *inputs)

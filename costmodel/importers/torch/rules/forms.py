@@ -36,7 +36,7 @@ def _diagonal(op: OpCall, x: Tensor) -> Tensor:
     first, second = op.axis(x, "dim1", 0), op.axis(x, "dim2", 1)
     strides = strides_of(x)
     rest = [n for n in range(len(x.shape)) if n not in (first, second)]
-    return op.part(x, op.shape, (*(strides[n] for n in rest), strides[first] + strides[second]), alone=True)
+    return op.part(x, op.shape, (*(strides[n] for n in rest), strides[first] + strides[second]))
 
 
 @rule("diagonal")
@@ -67,7 +67,7 @@ def trace(op: OpCall) -> Tensor:
 def rot90(op: OpCall) -> Tensor:
     """A copy; by a quarter with both axes exchanged."""
     x = op.tensor("self")
-    y = op.layer(Copied(x.shape, ordered=True), x)
+    y = op.layer(Copied(x.shape, ordered=True, moved=True), x)
     first, second = (axis % len(x.shape) for axis in op.value("dims"))
     return transposed(y, first, second) if op.value("k", 1) % 2 else y
 

@@ -109,7 +109,7 @@ def slice_(op: OpCall) -> Tensor:
     if shape == x.shape:
         return x
     made = tuple(s * step if n == axis else s for n, s in enumerate(strides))
-    return op.part(x, shape, made, alone=True)
+    return op.part(x, shape, made)
 
 
 @rule("select")
@@ -118,7 +118,7 @@ def select(op: OpCall) -> Tensor:
     x = op.tensor("self")
     axis = op.axis(x)
     strides = strides_of(x)
-    return op.part(x, (*x.shape[:axis], *x.shape[axis + 1 :]), (*strides[:axis], *strides[axis + 1 :]), alone=True)
+    return op.part(x, (*x.shape[:axis], *x.shape[axis + 1 :]), (*strides[:axis], *strides[axis + 1 :]))
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unbind", "unsafe_split", "unsafe_chunk", "hsplit")
@@ -130,8 +130,8 @@ def split(op: OpCall) -> list[Tensor]:
     if op.step.op == "unbind":
         strides = (*strides[:axis], *strides[axis + 1 :])
     shapes = [op.replay.shape(made.shape) for made in op.step.makes]
-    alone = op.step.op in ("tensor_split", "hsplit")
-    return [op.part(x, shape, strides, alone=alone) for shape in shapes]
+    piece = op.step.op not in ("tensor_split", "hsplit")
+    return [op.part(x, shape, strides, piece=piece) for shape in shapes]
 
 
 @rule("contiguous")
@@ -150,7 +150,7 @@ def clone(op: OpCall) -> Tensor:
     asked = op.value("memory_format", "preserve_format")
     if asked == "channels_last":
         return channels_last(op, x)
-    return op.layer(Copied(x.shape, ordered=asked == "preserve_format"), x)
+    return op.layer(Copied(x.shape, ordered=asked == "preserve_format", moved=op.step.op == "flip"), x)
 
 
 def channels_last(op: OpCall, x: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def channels_last(op: OpCall, x: Tensor) -> Tensor:
 def copy(op: OpCall) -> Tensor:
     """A copy in row-major order."""
     x = op.tensor("self")
-    return op.layer(Copied(x.shape), x)
+    return op.layer(Copied(x.shape, moved=op.step.op == "roll"), x)
 
 
 @rule("repeat", "repeat_interleave", "tile")
@@ -206,7 +206,7 @@ def index(op: OpCall) -> Tensor:
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 def shuffle(op: OpCall) -> Tensor:
     """A view of more axes, permuted, and copied into place."""
-    return op.layer(Copied(op.shape), op.tensor("self"))
+    return op.layer(Copied(op.shape, moved=True), op.tensor("self"))
 
 
 @rule("unfold")
@@ -217,7 +217,7 @@ def unfold(op: OpCall) -> Tensor:
     strides = strides_of(x)
     made = (*strides[:axis], strides[axis] * op.value("step"), *strides[axis + 1 :], strides[axis])
     windows = ceil_div(x.shape[axis] - op.value("size") + 1, op.value("step"))
-    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), made, alone=True)
+    return op.part(x, (*x.shape[:axis], windows, *x.shape[axis + 1 :], op.value("size")), made)
 
 
 def _seen(x: Tensor, shape: Shape, strides: Shape) -> Tensor:
