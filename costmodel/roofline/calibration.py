@@ -25,13 +25,13 @@ from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, this_machine
+from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
     BETWEEN,
     CURVE_BYTES,
     GATHERED_ROWS,
     LARGEST_BYTES,
-    RESIDENT_BYTES,
     Workbench,
     placed,
     probes,
@@ -40,7 +40,7 @@ from costmodel.roofline.rates import Rates
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
-FORMAT = 5
+FORMAT = 6
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""

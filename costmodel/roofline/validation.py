@@ -2,8 +2,8 @@
 
 Calibration stands before and after the measurement (the faster of each probe counts), and each layer is measured twice
 (the faster counts): how far the two differ is the floor that no prediction gets below. Whole programs are measured in
-place, call by call, so that every NumPy function has a row: what is off there is what to mend next. What had too few
-undisturbed moments is unresolved, and not judged.
+place, call by call, twice too, so that every NumPy function has a row: what is off there is what to mend next. What had
+too few undisturbed moments is unresolved, and not judged.
 """
 
 from __future__ import annotations
@@ -406,12 +406,18 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     first = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.1, 0.3))
     times = [timing.seconds for timing in first]
     bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
-    whole = []
-    for number, (model, settings) in enumerate(WHOLE):
-        tell(0.35 + 0.3 * number / len(WHOLE))
-        program = network_of(predict(model, **settings)).program
-        whole.append(measure_in_place(program, budget=WHOLE_SHARE * budget / len(WHOLE), sentinel=sentinel))
-    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.65, 0.9))
+    networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
+
+    def visited(start: float) -> list[Passage]:
+        found = []
+        for number, program in enumerate(networks):
+            tell(start + 0.15 * number / len(networks))
+            found.append(measure_in_place(program, budget=WHOLE_SHARE / 2 * budget / len(WHOLE), sentinel=sentinel))
+        return found
+
+    early = visited(0.35)
+    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.5, 0.75))
+    whole = [a.joined(b) for a, b in zip(early, visited(0.75), strict=True)]
     after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
     forecasts = [predict_seconds(program, both) for program in programs]
