@@ -50,7 +50,7 @@ MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
 AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
-PLACED_SHARE = 0.1
+PLACED_SHARE = 0.2
 """Of the budget, what calls in place may take."""
 LEAST_BUDGET = 10.0
 """Less does not do for one sample of each probe [s]."""

@@ -409,11 +409,14 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
 
     def visited(start: float) -> list[Passage]:
-        found = []
-        for number, program in enumerate(networks):
-            tell(start + 0.15 * number / len(networks))
-            found.append(measure_in_place(program, budget=WHOLE_SHARE / 2 * budget / len(WHOLE), sentinel=sentinel))
-        return found
+        """Each network; what the short ones leave of their time goes to the long ones."""
+        found: dict[int, Passage] = {}
+        ends = perf_counter() + WHOLE_SHARE / 2 * budget
+        for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
+            tell(start + 0.15 * len(found) / len(networks))
+            share = max(ends - perf_counter(), 0.0) / (len(networks) - len(found))
+            found[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
+        return [found[number] for number in range(len(networks))]
 
     early = visited(0.35)
     second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.5, 0.75))
