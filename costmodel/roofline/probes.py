@@ -139,7 +139,7 @@ READ_LENGTH = 1008
 """Rows of the matrices that are read once, for a vector [elements]."""
 
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
-"""Working sets at which a function's own rate is measured; a quick calibration takes the first [bytes]."""
+"""Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
 GATHERED_ROWS = 120
 GATHERED_WIDTHS = (1, 9, 60, 700)
@@ -265,7 +265,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
         yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
         read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
         yield Probe(f"curve matmul {size} {dtype}", read)
-    for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
+    for size in RATE_BYTES if thorough else RATE_BYTES[: 2 if dtype == "float32" else 1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
         for name in (*SCALED, "greater", "greater_equal", "less", "equal"):
@@ -302,6 +302,7 @@ def _rows(dtype: str) -> Iterator[Probe]:
             "part": Op("add", (wide, full), out),
             "part written": Op("add", (full, full), wide),
             "second": Op("add", (second, full), out),
+            "second in place": Op("add", (full, second), full),
             "copy part": Op("copyto", (wide,), out),
             "copy into part": Op("copyto", (full,), wide),
             "copy second": Op("copyto", (second,), out),
