@@ -25,13 +25,13 @@ from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
 from costmodel.roofline.host import Host, this_machine
+from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
     BETWEEN,
     CURVE_BYTES,
     GATHERED_ROWS,
     LARGEST_BYTES,
-    RESIDENT_BYTES,
     Workbench,
     placed,
     probes,
@@ -40,7 +40,7 @@ from costmodel.roofline.rates import Rates
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
-FORMAT = 5
+FORMAT = 6
 """Version of the stored file."""
 STALE = timedelta(days=14)
 """Calibrations older than this are used with a warning."""
@@ -50,7 +50,7 @@ MANY_UNRESOLVED = 0.05
 """From this share on it is used with a warning."""
 AT_REST, BUDGET = {False: 10.0, True: 45.0}, {False: 45.0, True: 180.0}
 """About how long a calibration takes on a host at rest, and at most where there is none, quick and thorough [s]."""
-PLACED_SHARE = 0.1
+PLACED_SHARE = 0.2
 """Of the budget, what calls in place may take."""
 LEAST_BUDGET = 10.0
 """Less does not do for one sample of each probe [s]."""

@@ -24,7 +24,7 @@ from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, lines_of
 from costmodel.roofline.rates import Rates, joined
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import reuse_distances, touched_by
+from costmodel.roofline.reuse import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -124,12 +124,19 @@ def host_time(
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
     if level == 1:
         return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
-    distances = reuse_distances(touched_by(program), between)
-    calls = tuple((op, _call(op, rates, level, far)) for op, far in zip(program, distances, strict=True))
-    found = _summed(calls, level, 1.0)
+    found = reuses(touched_by(program), between)
+    signed = [(op, signature_of(op)) for op in program]
+
+    def priced(seconds: Sequence[float] = (), traffic: float = 0.0) -> tuple[tuple[Op, Terms], ...]:
+        distances = reuse_distances(found, seconds, traffic)
+        return tuple((op, _call(op, own, rates, level, far)) for (op, own), far in zip(signed, distances, strict=True))
+
+    calls = priced()
     if level < 6:
-        return found
-    return replace(found, terms=found.terms + Terms(overhead=rates.step), error=_error(calls, rates))
+        return _summed(calls, level, 1.0)
+    calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
+    summed = _summed(calls, level, 1.0)
+    return replace(summed, terms=summed.terms + Terms(overhead=rates.step), error=_error(calls, rates))
 
 
 def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> HostTime:
@@ -173,15 +180,16 @@ def _roof(compute: float, memory: float) -> Terms:
     return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
-def _call(op: Op, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
-    """Of one call; distances: of its operands, then of the function's own code."""
-    signature, (*operands, code) = signature_of(op), distances
+def _call(op: Op, signature: Signature, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
+    """Of one call; distances: of its operands, then of the code that it runs."""
+    *operands, common, manner, own = distances
     if level < 4 or (level == 4 and isinstance(signature, Product)):
         compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
         return _roof(compute, _moving(op, rates, level, operands))
     terms = _terms(signature, op, rates, operands)
     if level == 6:
-        return replace(terms, overhead=terms.overhead + rates.cold(code))
+        cold = rates.cold(manner_of(op), Code(common, manner, own))
+        return replace(terms, overhead=terms.overhead + cold)
     return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
@@ -197,7 +205,7 @@ def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]
         return _product(signature, op, rates, operands)
     reach = max(operands, default=0.0)
     if isinstance(signature, Gather):
-        return _gather(signature, op, rates, operands, reach)
+        return _gather(signature, op, rates, operands)
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
@@ -215,7 +223,12 @@ def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
         if 1 < strand.step < LINE // strand.itemsize and lines > ref.bytes:
             total += lines * rates.windowed(far)
             continue
-        total += lines * rates.far(far, "in place" if loop.in_place and ref.buffer is op.output.buffer else way)
+        written = ref.buffer is op.output.buffer
+        own = "in place" if loop.in_place and written else way
+        total += lines * rates.far(far, own, written=written)
+    if loop.reduced == "outer":  # one row after the other is added to the output
+        again = op.operands[0].size // op.output.size - 1
+        total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
     return total
 
 
@@ -225,14 +238,15 @@ def _product(p: Product, op: Op, rates: Rates, operands: Sequence[float]) -> Ter
     return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(operands))
 
 
-def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float], reach: float) -> Terms:
+def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return Terms(compute, 0.0, rates.call(g.name, g.dtype))
     overhead = rates.gathered_call(g.name, g.dtype)
     compute = g.rows * rates.gathered(g.name, g.dtype)(g.width)
-    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * (rates.far(operands[0]) + rates.far(operands[-1]))
-    return Terms(compute, joined(compute, moved) - compute, overhead, reach=reach)
+    way = rates.far(operands[0]) + rates.far(operands[-1], written=True)
+    moved = g.rows * g.width * ITEM_BYTES[g.dtype] * way
+    return Terms(compute, joined(compute, moved) - compute, overhead, reach=max(operands, default=0.0))
 
 
 def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
@@ -298,7 +312,9 @@ def _pattern(loop: Loop, number: int) -> str:
     strand = loop.strands[number]
     if number == len(loop.strands) - 1:
         return "part written"
-    return "column" if strand.step == 0 else "row" if strand.step == 1 else "second"
+    if strand.step > 1:
+        return "second in place" if loop.in_place else "second"
+    return "row" if strand.step else "column"
 
 
 def predict_seconds(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LINE = 64
 """Bytes in a cache line."""
+RESIDENT_BYTES = 400 * 1024
+"""A working set that the caches of one core hold, into which no other core brings anything [bytes]."""
 PAGE = 4096
 HUGE_PAGE = 2 * 1024**2
 STAGGER = 7 * LINE

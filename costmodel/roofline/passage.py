@@ -16,8 +16,7 @@ from itertools import count, pairwise
 from statistics import median
 from typing import NamedTuple
 
-from costmodel.roofline.memory import check_fits
-from costmodel.roofline.probes import RESIDENT_BYTES
+from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
 from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
@@ -76,10 +75,15 @@ class Group:
     def add(self, number: int, took: int, undisturbed: bool) -> None:
         """A sample of one of the calls."""
         for known in (self.any, self.fastest) if undisturbed else (self.any,):
-            times = known.setdefault(number, [])
-            times.append(took)
-            times.sort()
-            del times[KEPT:]
+            known[number] = sorted([*known.get(number, ()), took])[:KEPT]
+
+    def joined(self, other: Group) -> Group:
+        """With the samples of the same calls at another time."""
+        both = [
+            {number: sorted([*a.get(number, ()), *b.get(number, ())])[:KEPT] for number in {**a, **b}}
+            for a, b in ((self.fastest, other.fastest), (self.any, other.any))
+        ]
+        return Group(self.calls, *both)
 
     def time(self, rank: int) -> float:
         """Of one call, from the fastest sample of each but so many; of disturbed ones if there are no others [ns]."""
@@ -103,6 +107,12 @@ class Passage:
     groups: dict[Likeness, Group]
     whole: tuple[float, ...]
     by_part: dict[Part, tuple[float, ...]]
+
+    def joined(self, other: Passage) -> Passage:
+        """With the samples of the same program at another time, since what others do to memory may last for seconds."""
+        groups = {likeness: group.joined(other.groups[likeness]) for likeness, group in self.groups.items()}
+        by_part = {part: (*times, *other.by_part[part]) for part, times in self.by_part.items()}
+        return Passage(self.program, groups, (*self.whole, *other.whole), by_part)
 
     @property
     def seconds(self) -> float:

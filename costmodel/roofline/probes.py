@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
-from costmodel.roofline.memory import PAGE, STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.memory import PAGE, RESIDENT_BYTES, STAGGER, Memory, aligned, fill, padded
 from costmodel.roofline.program import Op, Program, Thunk, program_of
 from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
 
@@ -138,11 +138,8 @@ CURVE_BYTES = tuple(
 READ_LENGTH = 1008
 """Rows of the matrices that are read once, for a vector [elements]."""
 
-RESIDENT_BYTES = 400 * KIB
-"""A working set that the caches of one core hold [bytes]."""
-
 RATE_BYTES = (RESIDENT_BYTES, 3_100 * KIB, 13_000 * KIB, 40_000 * KIB)
-"""Working sets at which a function's own rate is measured; a quick calibration takes the first [bytes]."""
+"""Working sets at which a function's own rate is measured; a quick calibration takes the first two [bytes]."""
 
 GATHERED_ROWS = 120
 GATHERED_WIDTHS = (1, 9, 60, 700)
@@ -156,7 +153,7 @@ LARGEST_BYTES = 96 * MIB
 ROW_LENGTHS = (1, 2, 4, 7, 14, 28, 56, 112, 200, 440, 900, 1800, 3500, 4090, 4610, 9000)
 """Lengths of inner loops at which the cost of starting one is measured."""
 
-WINDOW_BYTES, WINDOW_LENGTH = (200 * KIB, 1500 * KIB, 9000 * KIB, 42_000 * KIB), 112
+WINDOW_BYTES, WINDOW_LENGTH = (200 * KIB, 1500 * KIB, 6000 * KIB, 16_000 * KIB, 42_000 * KIB), 112
 """Memory that strided windows touch, whole lines of it [bytes], and elements in a row of them."""
 
 REDUCED_LENGTHS = (2, 7, 20, 48, 50, 100, 112, 192, 200, 420, 720, 750, 1600, 3100, 12_000)
@@ -268,7 +265,7 @@ def _curves(dtype: str, thorough: bool) -> Iterator[Probe]:
         yield Probe(f"curve multiply in place {size} {dtype}", elementwise("multiply", size, dtype, True, True))
         read = product(1, size // 4 // READ_LENGTH, READ_LENGTH, dtype, "b")
         yield Probe(f"curve matmul {size} {dtype}", read)
-    for size in RATE_BYTES if thorough else RATE_BYTES[:1]:
+    for size in RATE_BYTES if thorough else RATE_BYTES[: 2 if dtype == "float32" else 1]:
         for name in (*UNARY, *BINARY, *COMPARING, *LOGICAL, "copyto"):
             yield Probe(f"rate {name} {size} {dtype}", elementwise(name, size, dtype))
         for name in (*SCALED, "greater", "greater_equal", "less", "equal"):
@@ -305,6 +302,7 @@ def _rows(dtype: str) -> Iterator[Probe]:
             "part": Op("add", (wide, full), out),
             "part written": Op("add", (full, full), wide),
             "second": Op("add", (second, full), out),
+            "second in place": Op("add", (full, second), full),
             "copy part": Op("copyto", (wide,), out),
             "copy into part": Op("copyto", (full,), wide),
             "copy second": Op("copyto", (second,), out),
@@ -377,10 +375,24 @@ def heads(batch: int, m: int, n: int, k: int, dtype: str, layout: str) -> Op:
     return Op("matmul", (a, b), array(batch, m, n, dtype=dtype))
 
 
-COLD_BYTES = (200 * KIB, 1200 * KIB, 8 * MIB)
-"""What is touched between two calls of a function, whose code and arrays are then no longer near [bytes]."""
-COLD = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
-COLD_REDUCED = ("add.reduce", "maximum.reduce")
+LARGE_PRODUCTS: tuple[Triple, ...] = (
+    (120, 260, 130),
+    (120, 520, 270),
+    (136, 770, 760),
+    (136, 3000, 790),
+    (270, 3000, 790),
+)
+"""Products that take 0.1 to 14 ms, after which tiny calls find code and arrays that were left alone meanwhile."""
+STALE_CALLS = ("add", "subtract", "multiply", "divide", "maximum", "sqrt", "reciprocal", "exp", "tanh")
+STALE_MANNERS = {"reduced": ("add.reduce", "maximum.reduce"), "scaled": ("multiply scalar", "divide scalar")}
+"""Calls of manners that take code of their own, the first of which runs it anew after a large product."""
+STALE = (*STALE_CALLS, *(name for names in STALE_MANNERS.values() for name in names))
+FIRST = ("add", "exp", "maximum.reduce", "divide scalar")
+"""Those that are measured as the first call after the product too, with the code of any call."""
+AGED = {"one": "copyto", "two": "add", "in place": "multiply"}
+AGED_BYTES, AGING = 1000 * KIB, 3
+"""Arrays that are left alone [bytes], and during which of the products: one that is longer than most moments of rest,
+since what evicts nothing in a moment of rest is no traffic."""
 COLD_BOXES = (
     Box(12, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8, layout="b"),
     Box(6, (24, 400, 400), (320, 3000, 3000), 2e7, 3e8),
@@ -400,20 +412,13 @@ BETWEEN = "between "
 
 
 def placed() -> Program:
-    """Calls that are measured in place, each once in a pass: tiny ones after a large one, and products whose weights
-    were last touched a pass ago, since together they are larger than caches; their other operands are shared.
+    """Calls that are measured in place, each once in a pass: tiny ones and arrays after a large product, and products
+    whose weights were last touched a pass ago, since together they are larger than caches; their other operands are
+    shared.
 
     Each is of a layer that has the probe's name.
     """
-    ops: list[Op] = []
-    few = array(8)
-    for size in COLD_BYTES:
-        evicting = replace(elementwise("copyto", size, "float32"), layer=f"{BETWEEN}evicting {size}")
-        for name in (*COLD, *COLD_REDUCED):
-            inputs = (few.reshape(2, 4),) if name in COLD_REDUCED else (few, few) if name in BINARY else (few,)
-            params = {"axis": -1} if name in COLD_REDUCED else {}
-            tiny = Op(name, inputs, array(2 if name in COLD_REDUCED else 8), params, layer=f"cold {name} {size}")
-            ops += [replace(tiny, layer=f"{BETWEEN}warming {name}"), evicting, tiny]
+    ops = [*_stale()]
     shapes = [(*shape, box.layout) for box in COLD_BOXES for shape in box.shapes(1.0)]
     first = [shape for box in COLD_FIRST for shape in box.shapes(1.0)]
     read = Buffer(max(max(m * k for m, _, k, _ in shapes), max(n * k for _, n, k in first)), "float32", "input")
@@ -430,6 +435,33 @@ def placed() -> Program:
         op = heads(batch, m, n, k, "float32", layout)
         ops.append(replace(op, layer=f"cold products {batch} {m} {n} {k} {layout or 'plain'}"))
     return program_of(ops, [op.output for op in ops], name="placed")
+
+
+def _stale() -> Iterator[Op]:
+    """After each large product: tiny calls one after the other, some of them first, and arrays it left alone."""
+    few = array(8)
+
+    def tiny(name: str, layer: str) -> Op:
+        function, _, scalar = name.partition(" ")
+        if name in STALE_MANNERS["reduced"]:
+            return Op(name, (few.reshape(2, 4),), array(2), {"axis": -1}, layer=layer)
+        inputs = (few, 2.0) if scalar else (few, few) if function in BINARY else (few,)
+        return Op(function, inputs, array(8), layer=layer)
+
+    for number, shape in enumerate(LARGE_PRODUCTS):
+        large = replace(product(*shape, "float32"), layer=f"{BETWEEN}product {number}")
+        yield from (tiny(name, f"{BETWEEN}warming {name}") for name in STALE)
+        yield from (large, tiny("negative", f"{BETWEEN}warming"))
+        yield from (tiny(name, f"stale {name} {number}") for name in STALE)
+        for name in FIRST:
+            yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
+    large = replace(product(*LARGE_PRODUCTS[AGING], "float32"), layer=f"{BETWEEN}product {AGING}")
+    for way, name in AGED.items():
+        aged = elementwise(name, AGED_BYTES, "float32", way == "in place", way == "in place")
+        warming = replace(
+            elementwise(name, 96, "float32", way == "in place", way == "in place"), layer=f"{BETWEEN}{way}"
+        )
+        yield from (replace(aged, layer=f"{BETWEEN}touching {way}"), large, warming, replace(aged, layer=f"aged {way}"))
 
 
 class Workbench:

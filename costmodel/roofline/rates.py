@@ -9,23 +9,25 @@ from math import exp, log
 from statistics import median
 
 from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
+from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import (
-    COLD,
-    COLD_BYTES,
-    COLD_REDUCED,
+    AGED,
     CURVE_BYTES,
+    FIRST,
     GATHERED_WIDTHS,
+    LARGE_PRODUCTS,
     RATE_BYTES,
     REDUCED_LENGTHS,
-    RESIDENT_BYTES,
     ROW_LENGTHS,
+    STALE,
+    STALE_MANNERS,
     WINDOW_BYTES,
     placed,
     probes,
 )
-from costmodel.roofline.program import Op
+from costmodel.roofline.program import Op, Program
 from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import reuse_distances, touched_by
+from costmodel.roofline.reuse import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 2.4
@@ -35,16 +37,28 @@ division on operands from memory."""
 NEAR_BYTES = 16 * 1024
 """What the first cache holds beside a call's own code and arrays [bytes]."""
 
+READ = {"one": 1, "two": 2}
+"""How many operands are read for one that is written."""
+BEYOND = 4
+"""A working set of so many times what the caches of one core hold is in the next."""
+
+TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(71)))
+"""What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best."""
+
 LIKE = {"multiply": ("add",)}
 """In-place functions that stand in for those whose repetition underflows."""
 
 
 class Table:
-    """Log-log interpolation between points; constant beyond the ends."""
+    """Log-log interpolation between points; constant beyond the ends.
 
-    def __init__(self, points: Sequence[float], values: Sequence[float]) -> None:
+    growing: in proportion to the point beyond the last, as the time of a row is to its length.
+    """
+
+    def __init__(self, points: Sequence[float], values: Sequence[float], *, growing: bool = False) -> None:
         self.points = [log(max(p, 1e-30)) for p in points]
         self.values = [log(max(v, 1e-30)) for v in values]
+        self.growing = growing
 
     def __call__(self, point: float) -> float:
         """The value at a point."""
@@ -55,7 +69,7 @@ class Table:
         if at == 0:
             return exp(self.values[0])
         if at == len(self.points):
-            return exp(self.values[-1])
+            return exp(self.values[-1] + (x - self.points[-1]) * self.growing)
         low, high = self.points[at - 1], self.points[at]
         share = (x - low) / (high - low)
         return exp(self.values[at - 1] * (1 - share) + self.values[at] * share)
@@ -124,12 +138,19 @@ class Rates:
         extra = [0.0 if size <= RESIDENT_BYTES else parted(rate, floor) / per_element for size, rate in pairs]
         return Table(CURVE_BYTES, rising(extra))
 
-    def far(self, distance: float, way: str = "two") -> float:
+    def far(self, distance: float, way: str = "two", *, written: bool = False) -> float:
         """Time per byte, beyond that in cache, of an operand at a reuse distance [s/B].
 
-        way: among how many that are read and one that is written: "one", "two", or "in place", there and back.
+        way: among how many that are read and one that is written: "one", "two", or "in place", there and back. Between
+        caches what is read and what is written cost the same. What is written to memory is loaded before and stored
+        later, and so moved twice.
         """
-        return self._streams[way](distance)
+        whole = self._streams[way](distance)
+        if way not in READ:
+            return whole
+        between = min(self._streams[way](BEYOND * RESIDENT_BYTES), whole)
+        share = (READ[way] + 1) / (READ[way] + 2)
+        return between + (whole - between) * share * (1 + written)
 
     @cached_property
     def _read(self) -> Table:
@@ -154,7 +175,7 @@ class Rates:
             op = self.ops[f"windows {size} float32"]
             beyond = parted(self.seconds[f"windows {size} float32"] - call, near * op.output.size)
             lines = 2 * op.operands[0].bytes
-            so_far = max(so_far, (beyond - op.output.bytes * self._streams["one"](size)) / lines)
+            so_far = max(so_far, (beyond - op.output.bytes * self.far(size, "one", written=True)) / lines)
             extra.append(so_far)
         return Table(WINDOW_BYTES, extra)
 
@@ -165,25 +186,107 @@ class Rates:
     @cached_property
     def placed(self) -> dict[str, tuple[Op, list[float]]]:
         """Calls that were measured in place, by name, and the reuse distances of their operands and code [bytes]."""
-        program = placed()
-        distances = reuse_distances(touched_by(program))
-        return {op.layer: (op, far) for op, far in zip(program, distances, strict=True) if op.layer in self.seconds}
+        return self._placed(self.traffic)
 
-    def cold(self, distance: float) -> float:
-        """What a call takes longer if so much was touched since its function's last call [s]."""
-        return self._cold(distance)
+    def _placed(self, traffic: float) -> dict[str, tuple[Op, list[float]]]:
+        """The same if others bring so much into the caches meanwhile [bytes/s]."""
+        distances = reuse_distances(self._reuses, [self.seconds[op.layer] for op in self._program], traffic)
+        return {op.layer: (op, far) for op, far in zip(self._program, distances, strict=True)}
 
     @cached_property
-    def _cold(self) -> Table:
-        """The same for the median function, by what was touched: one alone is measured too rarely to be told apart."""
-        extra, distances = [0.0], [float(NEAR_BYTES)]
-        for size in COLD_BYTES:
-            names = [f"cold {name} {size}" for name in (*COLD, *COLD_REDUCED)]
-            calls = [self.call(name, "float32") for name in (*COLD, *COLD_REDUCED)]
-            longer = [max(self.seconds[name] - call, 0.0) for name, call in zip(names, calls, strict=True)]
-            extra.append(median(longer))
-            distances.append(median(self.placed[name][1][-1] for name in names))
-        return Table(distances, rising(extra))
+    def _program(self) -> Program:
+        return placed()
+
+    @cached_property
+    def _reuses(self) -> list[list[Reuse]]:
+        return reuses(touched_by(self._program))
+
+    @cached_property
+    def traffic(self) -> float:
+        """What others bring into the caches that cores share [bytes/s], by what arrays cost that were left alone while
+        a product ran; 0 on a host that nobody else uses."""
+        return min(TRAFFICS, key=self._misfit)
+
+    def _misfit(self, traffic: float) -> float:
+        """How far arrays that were left alone are predicted off, as logarithms added up."""
+        found, total = self._placed(traffic), 0.0
+        for way, name in AGED.items():
+            scalar = way == "in place"
+            op, distances = found[f"aged {way}"]
+            compute = op.output.size * self.rate(name, "float32", scalar, scalar)
+            seen = {*zip(op.accesses, distances, strict=False)}
+            moved = sum(ref.bytes * self.far(far, way, written=ref is op.output) for ref, far in seen)
+            expected = self.call(name, "float32", int(scalar)) + joined(compute, moved)
+            total += abs(log(expected / self.seconds[op.layer]))
+        return total
+
+    def cold(self, manner: str, code: Code) -> float:
+        """What a call takes longer if so much came into the caches since its code was last run [s]."""
+        common = self._common(code.any) + self._own(code.own)
+        return common + (self._manners[manner](code.manner) if manner in self._manners else 0.0)
+
+    def _longer(self, name: str, way: str, number: int) -> float:
+        """How much longer a tiny call took after a large product than over and over [s]."""
+        function, _, scalar = name.partition(" ")
+        return self.seconds[f"{way} {name} {number}"] - self.call(function, "float32", int(bool(scalar)))
+
+    def _since(self, name: str, number: int, way: str = "stale") -> Code:
+        """What came into the caches since the code of such a call was last run."""
+        return Code(*self.placed[f"{way} {name} {number}"][1][-3:])
+
+    def _table(self, found: Sequence[tuple[float, float]]) -> Table:
+        """What is cold by what came into the caches: it never falls, and is nothing where all is near."""
+        found = sorted([(float(NEAR_BYTES), 0.0), *found])
+        return Table([far for far, _ in found], rising([max(longer, 0.0) for _, longer in found]))
+
+    @cached_property
+    def _own(self) -> Table:
+        """For a function's own code: the median, since one alone is measured too rarely to be told apart."""
+        led = [names[0] for names in STALE_MANNERS.values()]
+        known = [name for name in STALE if name not in led]
+        return self._table(
+            [
+                (
+                    median(self._since(name, number).own for name in known),
+                    median(self._longer(name, "stale", number) for name in known),
+                )
+                for number in range(len(LARGE_PRODUCTS))
+            ]
+        )
+
+    @cached_property
+    def _common(self) -> Table:
+        """For the code of any call: what the first after a product takes longer than when others came before it."""
+        return self._table(
+            [
+                (
+                    median(self._since(name, number, "first").any for name in FIRST),
+                    median(self._longer(name, "first", number) - self._beside(name, number) for name in FIRST),
+                )
+                for number in range(len(LARGE_PRODUCTS))
+            ]
+        )
+
+    def _beside(self, name: str, number: int) -> float:
+        """What the code of a manner and a function adds to the first call after a product [s]."""
+        led = next((names[0] for names in STALE_MANNERS.values() if name in names), name)
+        return self._longer(led, "stale", number)
+
+    @cached_property
+    def _manners(self) -> dict[str, Table]:
+        """For the code of a manner: what its first call takes longer than a function's own code accounts for."""
+        return {
+            manner: self._table(
+                [
+                    (
+                        self._since(names[0], number).manner,
+                        self._longer(names[0], "stale", number) - self._own(self._since(names[0], number).own),
+                    )
+                    for number in range(len(LARGE_PRODUCTS))
+                ]
+            )
+            for manner, names in STALE_MANNERS.items()
+        }
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -204,15 +307,21 @@ class Rates:
     # Functions
 
     def _rate(self, name: str, dtype: str, scalar: bool, in_place: bool = False) -> float:
-        """Time per element of operands in cache [s]."""
+        """Time per element of operands in cache [s]: the less of what two working sets say, since the smaller is all
+        but too large for a core's own caches, and from the larger what computes for longer hides all the way."""
         ways = [" scalar", ""] if scalar else [""]
         known = [f"{name}{way}" for way in ways] + ["add"]
         if in_place:
             known = [f"{like} in place" for like in (*known[:-1], *LIKE.get(name, ()))] + known
-        probe = next(p for p in (f"rate {way} {RATE_BYTES[0]} {dtype}" for way in known) if p in self.seconds)
-        again = probe.replace("rate", "curve", 1)  # the curve of memory may have measured the very same call
-        whole = min(self.seconds[probe], self.seconds.get(again, self.seconds[probe]))
-        return max(whole - self._call(name, dtype, int(scalar)), 0.05 * whole) / self.ops[probe].output.size
+        way = next(way for way in known if f"rate {way} {RATE_BYTES[0]} {dtype}" in self.seconds)
+        call, found = self._call(name, dtype, int(scalar)), []
+        for size in RATE_BYTES[:2]:
+            probe = f"rate {way} {size} {dtype}"
+            if probe in self.seconds:
+                again = probe.replace("rate", "curve", 1)  # the curve of memory may have measured the very same call
+                whole = min(self.seconds[probe], self.seconds.get(again, self.seconds[probe]))
+                found.append(max(whole - call, 0.05 * whole) / self.ops[probe].output.size)
+        return min(found)
 
     # Rows
 
@@ -220,18 +329,18 @@ class Rates:
         """Seconds that each inner loop of a length costs: for a copy or a repeated row or column all of it, for others
         what it adds."""
         lengths, values = [], []
+        whole = pattern.startswith(("copy", "row", "column"))
         for length in ROW_LENGTHS:
             name = f"{pattern} {length} {dtype}"
             if name not in self.seconds:
                 continue
             op = self.ops[name]
             rows = op.output.size // length
-            whole = pattern.startswith(("copy", "row", "column"))
-            plain = 0.0 if whole else self._rate("add", dtype, False) * op.output.size
+            plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * op.output.size
             call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
             lengths.append(length)
             values.append(max(self.seconds[name] - call - plain, 0.0) / rows)
-        return Table(lengths, values)
+        return Table(lengths, values, growing=whole)
 
     def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Table:
         """Time per row of a reduction, by its length [s]; even: for lengths that are multiples of 16."""
@@ -243,13 +352,13 @@ class Rates:
             probe = f"{name} {way} {n} {dtype}"
             rows = max(self.ops[probe].operands[0].size // n, 1)
             values.append(max(self.seconds[probe] - self._call(name, dtype), 0.0) / rows)
-        return Table(lengths, values)
+        return Table(lengths, values, growing=True)
 
     def _gathered(self, name: str, dtype: str) -> Table:
         """Time per row of a gather, by its width [s]."""
         name = name if f"{name} 4 1 {dtype}" in self.seconds else "add.at"
         took = [[self.seconds[f"{name} {rows} {w} {dtype}"] for rows in (4, 120)] for w in GATHERED_WIDTHS]
-        return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took])
+        return Table(GATHERED_WIDTHS, [max(many - few, 1e-10) / 116 for few, many in took], growing=True)
 
     def gathered_call(self, name: str, dtype: str) -> float:
         """Overhead of a gather [s]."""
@@ -294,9 +403,9 @@ class Rates:
         more, took, near = [], [], []
         for name, (op, distances) in self.placed.items():
             p = signature_of(op)
-            if isinstance(p, Product) and regime_of(p) == regime:
+            if name.startswith("cold ") and isinstance(p, Product) and regime_of(p) == regime:
                 home = self.operand_times(p)
-                more.append(further(home, self.operand_times(p, distances[:-1])))
+                more.append(further(home, self.operand_times(p, distances[: len(op.accesses)])))
                 took.append(one(name, p))
                 near.append(fitted.seconds(p, home)[0])
         return exposing(fitted, more, took, near)

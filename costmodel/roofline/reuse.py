@@ -1,25 +1,56 @@
-"""Reuse distances: how many bytes a program touches between two uses of an array."""
+"""Reuse distances: how many bytes a program touches between two uses of an array, and how much time passes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
-from costmodel.roofline.program import Program, Span, distinct_bytes
+from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.program import Op, Program, Span, distinct_bytes
+from costmodel.roofline.reference import Ref
 
 Place = tuple[int, int]
 """Where a span begins and ends [bytes]."""
 
 
+class Reuse(NamedTuple):
+    """What a call touches again: bytes touched since, and which call it was, of all of them run twice; -1 for none.
+
+    code: whether it is code, which a call runs as it begins, rather than an operand that it streams through.
+    """
+
+    distance: float
+    last: int
+    code: bool
+
+
+class Code(NamedTuple):
+    """Reuse distances of the code that a call runs [bytes]: that of any call, of its manner, and of its function."""
+
+    any: float
+    manner: float
+    own: float
+
+
+def manner_of(op: Op) -> str:
+    """How a call goes about it, which takes code of its own: a reduction, or one with a number that is converted."""
+    if op.name.endswith(".reduce"):
+        return "reduced"
+    return "plain" if all(isinstance(x, Ref) for x in op.inputs) else "scaled"
+
+
 def touched_by(program: Program) -> list[tuple[Span, ...]]:
-    """What each call touches: its operands, and the code of its function."""
-    codes = {name: -number for number, name in enumerate(dict.fromkeys(op.name for op in program), 1)}
-    pairs = zip(program, program.touched, strict=True)
-    return [(*spans, Span(codes[op.name] - 1, codes[op.name], 0)) for op, spans in pairs]
+    """What each call touches: its operands, and the code of any call, of its manner and of its function."""
+    pieces = [("", f" {manner_of(op)}", op.name) for op in program]
+    codes = {piece: -number for number, piece in enumerate(dict.fromkeys(p for each in pieces for p in each), 1)}
+    pairs = zip(pieces, program.touched, strict=True)
+    return [(*spans, *(Span(codes[piece] - 1, codes[piece], 0) for piece in own)) for own, spans in pairs]
 
 
-def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
-    """Bytes touched since each operand of each call was last touched, when the calls are repeated over and over.
+def reuses(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[Reuse]]:
+    """The last use of all that each call touches, when the calls are repeated over and over.
 
     Half of the call that touched it last and half of this one count, since both stream through what they touch.
     between: bytes that other work touches between two repetitions.
@@ -30,20 +61,45 @@ def reuse_distances(touched: Sequence[Sequence[Span]], between: int = 0) -> list
         for span in spans:
             recent.touch(span, time)
 
-    def distance(span: Span, number: int) -> float:
+    def reuse(span: Span, number: int) -> Reuse:
         last = recent.last(span)
         if last < 0:
-            return float("inf")
+            return Reuse(float("inf"), last, not span.bytes)
         others = between if last < len(touched) else 0
         halves = (own[last % len(touched)] + own[number]) / 2
-        return max(recent.bytes_since(last) + others + halves, span.bytes)
+        return Reuse(max(recent.bytes_since(last) + others + halves, span.bytes), last, not span.bytes)
 
     found = []
     for number, spans in enumerate(touched):
-        found.append([distance(span, number) for span in spans])
+        found.append([reuse(span, number) for span in spans])
         for span in spans:
             recent.touch(span, len(touched) + number)
     return found
+
+
+def reuse_distances(
+    found: Sequence[Sequence[Reuse]], seconds: Sequence[float] = (), traffic: float = 0.0
+) -> list[list[float]]:
+    """Bytes that came into the caches since each last use.
+
+    A cache that cores share holds what others bring too, and they go on while one call computes: what is left alone
+    for long is evicted, however little was touched. What a core's own caches hold is safe from them.
+    seconds: that each call takes. traffic: what others bring [bytes/s].
+    """
+    if not traffic:
+        return [[use.distance for use in call] for call in found]
+    starts = [0.0, *accumulate((*seconds, *seconds))]
+
+    def distance(use: Reuse, number: int) -> float:
+        if use.last < 0 or use.distance <= RESIDENT_BYTES:
+            return use.distance
+        now = len(seconds) + number
+        passed = starts[now] - starts[use.last]
+        if not use.code:
+            passed += (seconds[number] - seconds[use.last % len(seconds)]) / 2
+        return use.distance + traffic * passed
+
+    return [[distance(use, number) for use in call] for number, call in enumerate(found)]
 
 
 class _Recent:

@@ -105,8 +105,9 @@ def _loop(op: Op) -> Loop:
         Strand(step, _is_flat([(n, s[i]) for n, s in axes]), ITEM_BYTES[ref.dtype])
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
+    squared = op.name == "multiply" and len(refs) == 3 and len(op.operands) == 1
     return Loop(
-        name=op.name,
+        name="square" if squared else op.name,  # it reads one array
         dtype=_priced(next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)),
         inner=inner,
         rows=prod(n for n, _ in axes[:-1]),

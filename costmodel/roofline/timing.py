@@ -33,8 +33,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from costmodel.roofline.host import require
-from costmodel.roofline.memory import aligned, check_fits
-from costmodel.roofline.probes import RESIDENT_BYTES
+from costmodel.roofline.memory import RESIDENT_BYTES, aligned, check_fits
 from costmodel.roofline.program import Program, Thunk
 from costmodel.roofline.sentinel import Sentinel
 

@@ -2,8 +2,8 @@
 
 Calibration stands before and after the measurement (the faster of each probe counts), and each layer is measured twice
 (the faster counts): how far the two differ is the floor that no prediction gets below. Whole programs are measured in
-place, call by call, so that every NumPy function has a row: what is off there is what to mend next. What had too few
-undisturbed moments is unresolved, and not judged.
+place, call by call, twice too, so that every NumPy function has a row: what is off there is what to mend next. What had
+too few undisturbed moments is unresolved, and not judged.
 """
 
 from __future__ import annotations
@@ -406,12 +406,21 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     first = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.1, 0.3))
     times = [timing.seconds for timing in first]
     bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
-    whole = []
-    for number, (model, settings) in enumerate(WHOLE):
-        tell(0.35 + 0.3 * number / len(WHOLE))
-        program = network_of(predict(model, **settings)).program
-        whole.append(measure_in_place(program, budget=WHOLE_SHARE * budget / len(WHOLE), sentinel=sentinel))
-    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.65, 0.9))
+    networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
+
+    def visited(start: float) -> list[Passage]:
+        """Each network; what the short ones leave of their time goes to the long ones."""
+        found: dict[int, Passage] = {}
+        ends = perf_counter() + WHOLE_SHARE / 2 * budget
+        for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
+            tell(start + 0.15 * len(found) / len(networks))
+            share = max(ends - perf_counter(), 0.0) / (len(networks) - len(found))
+            found[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
+        return [found[number] for number in range(len(networks))]
+
+    early = visited(0.35)
+    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.5, 0.75))
+    whole = [a.joined(b) for a, b in zip(early, visited(0.75), strict=True)]
     after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
     forecasts = [predict_seconds(program, both) for program in programs]

@@ -21,7 +21,8 @@ from costmodel.roofline.classification import (
 )
 from costmodel.roofline.hosttime import HostTime, Terms
 from costmodel.roofline.kernels.kernel import Tape
-from costmodel.roofline.probes import RESIDENT_BYTES, probes
+from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Op, program_of
 from costmodel.roofline.signature import Loop, Product, signature_of
 from costmodel.roofline.validation import CASES, Agreement, keep_apart, layers_of

@@ -12,16 +12,8 @@ from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
 from costmodel.roofline.kernels.kernel import Tape
-from costmodel.roofline.probes import (
-    COLD,
-    COLD_BYTES,
-    COLD_REDUCED,
-    CURVE_BYTES,
-    RESIDENT_BYTES,
-    WINDOW_BYTES,
-    placed,
-    probes,
-)
+from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of
 from costmodel.roofline.rates import Table, joined, parted
 from costmodel.roofline.recorder import forward_program, network_of
@@ -73,11 +65,11 @@ def test_numpys_own_passes_are_more_than_the_compulsory_bytes(abacus: Calibratio
     assert own > 4 * predict_seconds(program, abacus, level=1).seconds
 
 
-def slow_memory() -> Calibration:
+def slow_memory(beyond: int = RESIDENT_BYTES) -> Calibration:
     """Ten times as long for each element beyond the cache."""
     seconds = dict(calibration().seconds)
     for size in CURVE_BYTES:
-        if size > RESIDENT_BYTES:
+        if size > beyond:
             for name in ("add", "copyto", "multiply in place", "matmul"):
                 probe = f"curve {name} {size} float32"
                 seconds[probe] = CALL + 10 * (seconds[probe] - CALL)
@@ -141,7 +133,7 @@ def test_overlapping_times_are_more_than_either_and_less_than_both() -> None:
 
 def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     """Its code was evicted by what was touched since its last call, whichever arrays that were."""
-    slow = {f"cold {name} {size}": CALL + 5e-6 for size in COLD_BYTES for name in (*COLD, *COLD_REDUCED)}
+    slow = {f"stale {name} {number}": CALL + 5e-6 for number in range(1, len(LARGE_PRODUCTS)) for name in STALE}
     by = calibration(seconds=calibration().seconds | slow)
 
     def sqrt_overhead(elements: int) -> float:
@@ -155,6 +147,59 @@ def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     assert sqrt_overhead(4_000_000) == pytest.approx(CALL + 5e-6, rel=0.02)
     assert sqrt_overhead(100) == pytest.approx(CALL, rel=0.02)
     assert sqrt_overhead(30_000) <= sqrt_overhead(300_000) <= sqrt_overhead(3_000_000)
+
+
+def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
+    """Its manner takes code of its own, which the next one finds near, whichever function that is."""
+    last = len(LARGE_PRODUCTS) - 1
+    by = calibration(seconds=calibration().seconds | {f"stale add.reduce {last}": CALL + 20e-6})
+    t = Tape()
+    x, few = t.array((8_000_000,), "input"), t.array((4, 4), "input")
+    t.exp(x, out=x)
+    t.sum(few, -1)
+    t.reduce("maximum", few, -1)
+    found = predict_seconds(program_of(t.ops, [x, *(op.output for op in t.ops[1:])]), by)
+    first, second = (terms.overhead for op, terms in found.calls if op.name.endswith(".reduce"))
+    assert first == pytest.approx(CALL + 20e-6, rel=0.02)
+    assert second == pytest.approx(CALL, rel=0.02)
+
+
+def beside(elements: int) -> Program:
+    """A sum of two arrays before and after products of few bytes that take ten milliseconds."""
+    t = Tape()
+    x, y, out = (t.array((elements,), "input") for _ in range(3))
+    a, b, c = (t.array((150, 150), "input") for _ in range(3))
+    t.add(x, y, out=out)
+    for _ in range(150):
+        t.matmul(a, b, out=c)
+    t.add(x, y, out=out)
+    return program_of(t.ops, [out, c])
+
+
+def test_what_is_left_alone_for_long_comes_from_memory_where_others_use_the_cache() -> None:
+    """The sums touch as much between two uses as before, but ten milliseconds pass."""
+    seconds = slow_memory(beyond=20_000_000).seconds
+    aged = {f"aged {way}": CALL + 9 * (seconds[f"aged {way}"] - CALL) for way in AGED}
+    alone, shared = calibration(seconds=seconds), calibration(seconds=seconds | aged)
+    assert alone.rates.traffic == 0.0
+    assert shared.rates.traffic > 1e9
+
+    def sums(by: Calibration, elements: int) -> float:
+        return sum(terms.memory for op, terms in predict_seconds(beside(elements), by).calls if op.name == "add")
+
+    assert sums(shared, 200_000) > 1.2 * sums(alone, 200_000)
+    assert sums(shared, 1000) == sums(alone, 1000), "the core's own caches hold it"
+
+
+def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
+    from costmodel.roofline.probes import REDUCED_LENGTHS, ROW_LENGTHS
+
+    rates = calibration().rates
+    for table, length in (
+        (rates.row("column", "float32"), ROW_LENGTHS[-1]),
+        (rates.reduced("add.reduce", "outer", "float32", True), REDUCED_LENGTHS[-1]),
+    ):
+        assert table(5 * length) == pytest.approx(5 * table(length))
 
 
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:

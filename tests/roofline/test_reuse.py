@@ -1,26 +1,32 @@
 """Reuse distances: what lies between two uses of an array."""
 
+from collections.abc import Sequence
 from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.program import Span, distinct_bytes
-from costmodel.roofline.reuse import reuse_distances
+from costmodel.roofline.reuse import reuse_distances, reuses
 
 
 def span(start: int, size: int) -> Span:
     return Span(start, start + size, size)
 
 
+def distances_of(touched: Sequence[Sequence[Span]], between: int = 0) -> list[list[float]]:
+    return reuse_distances(reuses(touched, between))
+
+
 def test_a_call_repeated_alone_touches_all_it_has_between() -> None:
     a, b = span(0, 100), span(200, 60)
-    assert reuse_distances([(a, b)]) == [[160, 160]]
+    assert distances_of([(a, b)]) == [[160, 160]]
 
 
 def test_what_lies_between_two_uses_counts_once() -> None:
     a, b, c = span(0, 100), span(200, 60), span(300, 8)
-    first, second, third = reuse_distances([(a, b), (b, c), (c, a)])
+    first, second, third = distances_of([(a, b), (b, c), (c, a)])
     assert second[0] == (160 + 68) / 2, "half of the call before, half of this one"
     assert third[1] == 68 - 8 + 8 + (160 + 108) / 2 - 8 + 8, "b and c lie between"
     assert first[0] == (108 + 160) / 2
@@ -29,20 +35,38 @@ def test_what_lies_between_two_uses_counts_once() -> None:
 
 def test_what_others_touch_lies_between_two_repetitions_only() -> None:
     a, b = span(0, 100), span(200, 60)
-    warm, cold = reuse_distances([(a, b), (b, a)]), reuse_distances([(a, b), (b, a)], between=10**6)
+    warm, cold = distances_of([(a, b), (b, a)]), distances_of([(a, b), (b, a)], between=10**6)
     assert cold[0] == [distance + 10**6 for distance in warm[0]]
     assert cold[1] == warm[1]
 
 
 def test_a_span_is_never_nearer_than_itself() -> None:
     large, small = span(0, 10_000), span(20_000, 4)
-    distances = reuse_distances([(large, small), (small, small)])
+    distances = distances_of([(large, small), (small, small)])
     assert distances[0][0] >= 10_000
 
 
 def test_parts_of_what_was_touched_were_touched() -> None:
     whole, part, other = span(0, 1000), Span(500, 600, 100), span(5000, 10)
-    assert inf not in [d for call in reuse_distances([(whole, other), (part, other)]) for d in call]
+    assert inf not in [d for call in distances_of([(whole, other), (part, other)]) for d in call]
+
+
+def test_what_others_bring_meanwhile_counts_beyond_the_caches_of_a_core() -> None:
+    """A megabyte that is left alone for the two milliseconds of the call between, and a kilobyte that is not."""
+    large, small, other = span(0, 10**6), span(2 * 10**6, 1000), span(3 * 10**6, 1000)
+    found = reuses([(large,), (small, other), (other, small)])
+    seconds, traffic = [1e-4, 2e-3, 1e-4], 5e9
+    near, aged = reuse_distances(found), reuse_distances(found, seconds, traffic)
+    assert near[0][0] > RESIDENT_BYTES
+    assert aged[0][0] - near[0][0] == traffic * sum(seconds), "from the middle of one run of it to that of the next"
+    assert aged[2] == near[2], "what the core's own caches hold is safe from others"
+
+
+def test_code_is_run_as_a_call_begins_and_operands_are_streamed_through() -> None:
+    code, much = Span(-1, 0, 0), span(0, 10**6)
+    first, _ = reuse_distances(reuses([(code,), (much, code)]), [1e-3, 3e-3], 1e9)
+    own = reuse_distances(reuses([(code,), (much, code)]))[0]
+    assert first[0] - own[0] == 1e9 * 3e-3, "from the start of the other call, not from its middle"
 
 
 PLACES = st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda place: Span(place[0], sum(place), place[1]))
@@ -82,4 +106,4 @@ def _counted(calls: list[list[Span]], last: int) -> int:
 
 @given(CALLS, st.integers(0, 100))
 def test_distances_are_what_walking_back_from_each_use_finds(calls: list[list[Span]], others: int) -> None:
-    assert reuse_distances(calls, others) == walked(calls, others)
+    assert distances_of(calls, others) == walked(calls, others)
