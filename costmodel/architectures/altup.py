@@ -172,6 +172,5 @@ def _size(x: Tensor) -> Tensor:
 
 def _as_large(x: Tensor, size: Tensor) -> Tensor:
     """`x` with rows as large as `size` says."""
-    # One bound costs the same on either side.
-    own = Pointwise("sqrt")(Clamp(SMALLEST, below=False)(_mean_square(x), name="not_zero"), name="own_size")
+    own = Pointwise("sqrt")(Clamp(SMALLEST, None)(_mean_square(x), name="not_zero"), name="own_size")
     return Divide()(Multiply()(x, size, name="sized"), own, name="as_large")

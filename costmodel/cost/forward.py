@@ -359,8 +359,9 @@ class Forward:
             lifetimes.take(plan.forward_scratch, now)
 
     def _slot(self, x: Tensor) -> Slot:
-        made = None if x.maker is None else self._slots.get(x.maker.y)  # of which it may be a view, as of a slice
-        if x.storage.origin == "weight" and x not in self._slots and (made is None or not x.maker.inputs):
+        maker = x.maker
+        made = None if maker is None or not maker.inputs else self._slots.get(maker.y)  # it may be a view of a slice
+        if x.storage.origin == "weight" and x not in self._slots and made is None:
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
                 slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
