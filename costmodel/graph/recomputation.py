@@ -13,6 +13,10 @@ from costmodel.symbolic.sizes import ceil_root, decided
 from costmodel.training.settings import Settings
 
 
+SELECTIVE = "core"
+"""What mixers call the part that "selective" recomputes."""
+
+
 @dataclass
 class Recomputation:
     """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
@@ -36,7 +40,7 @@ class Recomputation:
             return cls(1 if settings.checkpoint == "block" else "sqrt")
         if isinstance(settings.checkpoint, int):
             return cls(settings.checkpoint)
-        names = ("core",) if settings.checkpoint == "selective" else settings.checkpoint
+        names = (SELECTIVE,) if settings.checkpoint == "selective" else settings.checkpoint
         return cls(names=frozenset((names,) if isinstance(names, str) else names))
 
     def __bool__(self) -> bool:
@@ -82,13 +86,18 @@ class Recomputation:
                 "checkpoint by blocks needs a model of equal blocks: name the parts to recompute instead"
             )
         for name in self.names:
+            if name == SELECTIVE and name not in self.seen:
+                raise SettingError(
+                    'checkpoint="selective" recomputes attention from its scores to mixed values, and scans, of which'
+                    " this model has none: name the parts to recompute instead"
+                )
             if name not in self.seen:
                 raise unknown("part to checkpoint", name, self.seen)
 
 
 def ends_of(path: list[str]) -> set[str]:
     """Names that a part at this path goes by: the path, and each end of it, without trailing numbers but the last's."""
-    stems = [name.rstrip("0123456789") or name for name in path]
+    stems = [name.rstrip("0123456789.") or name for name in path]
     ends = {".".join((*stems[start:-1], name)) for start in range(len(stems)) for name in (stems[-1], *path[-1:])}
     return ends | {".".join(path)}
 

@@ -130,3 +130,19 @@ def test_qkv_is_all_three_projections(model: str, targets: list[str]) -> None:
             == cm.predict(model, seq=8, lora={"rank": 8, "targets": targets}).trainable_params
             > 0
         )
+
+
+def test_a_part_without_its_number_is_every_one_of_them() -> None:
+    """Equal hidden layers, which run as rounds of one, are hidden layers too."""
+    model = cm.MLP(sizes=[8, 16, 16, 16, 4])
+    output = 16 * 4 + 4
+    assert cm.predict(model, freeze=["hidden"]).trainable_params == output
+    forward = cm.predict(model, mode="inference").flops.total
+    again = cm.predict(model, checkpoint="hidden").flops.hardware - cm.predict(model).flops.hardware
+    assert again == forward - cm.predict(cm.MLP(sizes=[16, 4]), mode="inference").flops.total
+
+
+def test_a_model_without_attention_has_nothing_selective_to_recompute() -> None:
+    message = error_of(lambda: cm.predict("resnet18", checkpoint="selective"))
+    assert message.startswith('checkpoint="selective" recomputes attention')
+    assert "'core'" not in message
