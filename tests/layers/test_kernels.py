@@ -164,16 +164,17 @@ def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int,
     ("shape", "strides"),
     [((3, 2), (4, 1)), ((3, 2), (4, 0)), ((2, 3, 2), (0, 4, 1)), ((3, 2, 2), (4, 2, 1)), ((3, 2, 2), (4, 1, 1))],
 )
-def test_what_is_seen_several_times_is_summed(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Of three rows of four, no more numbers than those are seen: some twice, or each once."""
+@pytest.mark.parametrize("piece", [False, True])
+def test_what_is_seen_several_times_is_summed(shape: tuple[int, ...], strides: tuple[int, ...], piece: bool) -> None:
+    """Of three rows of four, no more numbers than those are seen: some twice, or each once, as one piece of several."""
     run = Run(training=True, device="gpu")
     x = run.tensor((3, 4), "activation", requires_grad=True)
-    load_all()["part"](shape=shape, strides=strides)(x)
+    load_all()["part"](shape=shape, strides=strides, piece=piece)(x)
     (call,) = run.root.calls()
     ((_, work, shared),) = call.gradients()
     seen = np.lib.stride_tricks.as_strided(np.arange(12), shape, [8 * step for step in strides])
     several = len(np.unique(seen)) < seen.size
-    assert (bool(work.pointwise), shared) == (several, not several)
+    assert (bool(work.pointwise), shared) == (several, piece and not several)
 
 
 @given(seed=st.integers(0, 99))
