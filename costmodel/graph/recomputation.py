@@ -12,7 +12,6 @@ from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.symbolic.sizes import ceil_root, decided
 from costmodel.training.settings import Settings
 
-
 SELECTIVE = "core"
 """What mixers call the part that "selective" recomputes."""
 
