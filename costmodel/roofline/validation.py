@@ -404,8 +404,6 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
 
     before = measure_probes(progress=part(0.0, 0.1), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     first = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.1, 0.3))
-    times = [timing.seconds for timing in first]
-    bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
     networks = [network_of(predict(model, **settings)).program for model, settings in WHOLE]
 
     def visited(start: float) -> list[Passage]:
@@ -418,8 +416,10 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
             found[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
         return [found[number] for number in range(len(networks))]
 
-    early = visited(0.35)
-    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.5, 0.75))
+    early = visited(0.3)
+    second = measure(programs, protocol=protocol, sentinel=sentinel, progress=part(0.5, 0.7))
+    times = [min(a.seconds, b.seconds) for a, b in zip(first, second, strict=True)]
+    bounds = classify(programs, times, before.machine, sentinel, budget=CLASSES_SHARE * budget)
     whole = [a.joined(b) for a, b in zip(early, visited(0.75), strict=True)]
     after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
