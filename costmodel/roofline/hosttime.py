@@ -312,9 +312,9 @@ def _pattern(loop: Loop, number: int) -> str:
     strand = loop.strands[number]
     if number == len(loop.strands) - 1:
         return "part written"
-    if strand.step > 1:
-        return "second in place" if loop.in_place else "second"
-    return "row" if strand.step else "column"
+    if strand.step in (0, 1):
+        return "row" if strand.step else "column"
+    return "second in place" if loop.in_place else "second"
 
 
 def predict_seconds(

@@ -105,7 +105,8 @@ def _loop(op: Op) -> Loop:
         Strand(step, _is_flat([(n, s[i]) for n, s in axes]), ITEM_BYTES[ref.dtype])
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
-    squared = op.name == "multiply" and len(refs) == 3 and len(op.operands) == 1
+    in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
+    squared = op.name == "multiply" and len(refs) == 3 and len(op.operands) == 1 and not in_place
     return Loop(
         name="square" if squared else op.name,  # it reads one array
         dtype=_priced(next((x.dtype for x in refs if x.dtype in ("float32", "float64")), op.output.dtype)),
@@ -113,7 +114,7 @@ def _loop(op: Op) -> Loop:
         rows=prod(n for n, _ in axes[:-1]),
         strands=strands,
         scalars=len(op.inputs) + 1 - len(refs),
-        in_place=any(x.buffer is op.output.buffer for x in refs[:-1]),
+        in_place=in_place,
         reduced="" if not op.name.endswith(".reduce") else "outer" if steps[1] else "inner",
     )
 
