@@ -200,8 +200,8 @@ class TransformerSpec(Architecture, defer_build=True):
     value_norm: bool = Field(default=False, description="RMS norm of values within each head, without weights")
     shared_kv_layers: Size | None = Field(
         default=None,
-        description="last blocks, which have the keys and values of the last block of their kind before them, and make "
-        "none (default: none)",
+        description="last blocks, which make no keys and values: each has those of the last block before them that is "
+        "windowed, and rotated, as it is (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
@@ -230,7 +230,8 @@ class TransformerSpec(Architecture, defer_build=True):
     )
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     mlp_widths: Annotated[Listed[Size], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)] = Field(
-        default=ALL, description="those of each block, over and over, in the place of one for all (default: none)"
+        default=ALL,
+        description="hidden features of each block's MLP, over and over, in place of mlp_width (default: none)",
     )
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
