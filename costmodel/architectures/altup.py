@@ -34,22 +34,26 @@ SMALLEST = 1e-5
 
 
 class Streams:
-    """The streams of one model's blocks, (streams, batch, T, width), and what each token adds to them in each block."""
+    """The streams of one model's blocks, (streams, batch, T, width), and what each token adds to them in each block.
 
-    def __init__(self, model: TransformerSpec, tokens: Tensor, x: Tensor) -> None:
+    tokens: (batch, T), of which x, (batch, T, width), was made. layers: how many blocks there are.
+    """
+
+    def __init__(self, model: TransformerSpec, tokens: Tensor, x: Tensor, layers: int) -> None:
         assert model.altup is not None
         self.model, self.altup = model, model.altup
+        self.streams = int(model.altup.streams)  # one by one they have no formula in their number, so nothing has one
         b, t, _ = x.shape
         d = self.altup.layer_width
-        wide = model.layers * d
+        wide = layers * d
         # Tokens beyond the table have its first row: two comparisons and a choice.
         rows = Made((b, t), "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
         table = Scale(math.sqrt(value_of(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
         made = Linear(wide, bias=False)(x, name="to_layers")
         made = Scale(1 / math.sqrt(value_of(model.width)))(made, name="scale_to_layers")
-        made = normed(model, made.view((b, t, model.layers, d), None), "layer_norm")
-        made = Add()(made, table.view((b, t, model.layers, d), None), name="add_layers")
+        made = normed(model, made.view((b, t, layers, d), None), "layer_norm")
+        made = Add()(made, table.view((b, t, layers, d), None), name="add_layers")
         self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide), None)
 
     def spread(self, x: Tensor) -> Tensor:
@@ -57,7 +61,7 @@ class Streams:
 
         Their rows have the root mean square of its own.
         """
-        n, shape = int(self.altup.streams), x.shape
+        n, shape = self.streams, x.shape
         size = _size(x)
         others = [_as_large(Linear(shape[-1], bias=False)(x, name=f"stream{i}"), size) for i in range(1, n)]
         parts = [y.view((1, *shape), None) for y in (x, *others)]
@@ -72,7 +76,7 @@ class Streams:
         size, features = _size(first), x.shape[-1]
         made = [
             _as_large(Linear(features, bias=False)(_stream(x, i), name=f"from_stream{i}"), size)
-            for i in range(1, int(x.shape[0]))
+            for i in range(1, self.streams)
         ]
         parts = [y.view((1, *y.shape), None) for y in (first, *made)]
         return Reduce("mean", first.shape)(Joined(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
@@ -94,7 +98,7 @@ class Streams:
         """(batch, T, width) → (batch, T, streams): what the router weighs each stream by, −1 to 1."""
         x = normed(self.model, x, "router_norm", tied=tied.get("router_norm"))
         x = Scale(1 / value_of(self.model.width))(x, name="scale_router")
-        y = Linear(self.altup.streams, bias=False)(x, name="router", tied=tied.get("router"))
+        y = Linear(self.streams, bias=False)(x, name="router", tied=tied.get("router"))
         return Tanh()(y, name="modalities")
 
     def _predicted(self, x: Tensor) -> tuple[Tensor, Mapping[str, Mapping[str, Tensor]]]:
