@@ -1,9 +1,9 @@
 """Several residual streams, of which a block computes one and predicts the others (Baykal et al. 2023, AltUp).
 
 Composed of operators as Gemma 3n's model in `transformers` is. With the streams come a low-rank sum beside attention
-(Menghani et al. 2024, LAuReL), a vector of each token for each block, and MLPs that keep the largest of their gate.
-Coefficients of the prediction are held within bounds in training by changing the weights in place, which is left out:
-two comparisons for each of streams³ weights.
+(Menghani et al. 2024, LAuReL), a vector of each token for each block, and MLPs that keep only the largest of their
+gate. In training the weights of the prediction are clamped in place, which is left out: two comparisons for each of
+streams³ weights a block.
 """
 
 from __future__ import annotations
@@ -28,45 +28,55 @@ from costmodel.symbolic.sizes import value_of
 Sublayer = Callable[[Tensor], Tensor]
 
 BOUND = 120.0
-"""Of coefficients in training (``altup_coef_clip``)."""
+"""Largest weight of the correction in training (``altup_coef_clip``)."""
 SMALLEST = 1e-5
-"""Of a mean square that a stream is divided by."""
+"""Least mean square of a row that is divided by its root."""
 
 
 class Streams:
-    """The streams of one model's blocks, (streams, batch, T, width), and what each token adds to them in each block."""
+    """The streams of one model's blocks, (streams, batch, T, width), and what each token adds to them in each block.
 
-    def __init__(self, model: TransformerSpec, tokens: Tensor, x: Tensor) -> None:
+    tokens: (batch, T), of which x, (batch, T, width), was made. layers: how many blocks there are.
+    """
+
+    def __init__(self, model: TransformerSpec, tokens: Tensor, x: Tensor, layers: int) -> None:
         assert model.altup is not None
         self.model, self.altup = model, model.altup
+        self.streams = int(model.altup.streams)  # one by one they have no formula in their number, so nothing has one
         b, t, _ = x.shape
         d = self.altup.layer_width
-        wide = model.layers * d
+        wide = layers * d
         # Tokens beyond the table have its first row: two comparisons and a choice.
         rows = Made((b, t), "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
         table = Scale(math.sqrt(value_of(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
         made = Linear(wide, bias=False)(x, name="to_layers")
         made = Scale(1 / math.sqrt(value_of(model.width)))(made, name="scale_to_layers")
-        made = normed(model, made.view((b, t, model.layers, d), None), "layer_norm")
-        made = Add()(made, table.view((b, t, model.layers, d), None), name="add_layers")
+        made = normed(model, made.view((b, t, layers, d), None), "layer_norm")
+        made = Add()(made, table.view((b, t, layers, d), None), name="add_layers")
         self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide), None)
 
     def spread(self, x: Tensor) -> Tensor:
-        """(batch, T, width) → (streams, batch, T, width): x, and what is made of it, as large as it."""
-        n, shape = int(self.altup.streams), x.shape
+        """(batch, T, width) → (streams, batch, T, width): x and projections of it.
+
+        Their rows have the root mean square of its own.
+        """
+        n, shape = self.streams, x.shape
         size = _size(x)
         others = [_as_large(Linear(shape[-1], bias=False)(x, name=f"stream{i}"), size) for i in range(1, n)]
         parts = [y.view((1, *shape), None) for y in (x, *others)]
         return Joined((n, *shape))(*parts, name="streams")
 
     def merged(self, x: Tensor) -> Tensor:
-        """(streams, batch, T, width) → (batch, T, width): their mean, of the others what is made of them."""
+        """(streams, batch, T, width) → (batch, T, width): the mean of the first and of projections of the others.
+
+        Their rows have the first one's root mean square.
+        """
         first = _stream(x, 0)
         size, features = _size(first), x.shape[-1]
         made = [
             _as_large(Linear(features, bias=False)(_stream(x, i), name=f"from_stream{i}"), size)
-            for i in range(1, int(x.shape[0]))
+            for i in range(1, self.streams)
         ]
         parts = [y.view((1, *y.shape), None) for y in (first, *made)]
         return Reduce("mean", first.shape)(Joined(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
@@ -85,14 +95,17 @@ class Streams:
         return self._with_token(x)
 
     def _modalities(self, x: Tensor, tied: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
-        """(batch, T, width) → (batch, T, streams), between −1 and 1."""
+        """(batch, T, width) → (batch, T, streams): what the router weighs each stream by, −1 to 1."""
         x = normed(self.model, x, "router_norm", tied=tied.get("router_norm"))
         x = Scale(1 / value_of(self.model.width))(x, name="scale_router")
-        y = Linear(self.altup.streams, bias=False)(x, name="router", tied=tied.get("router"))
+        y = Linear(self.streams, bias=False)(x, name="router", tied=tied.get("router"))
         return Tanh()(y, name="modalities")
 
     def _predicted(self, x: Tensor) -> tuple[Tensor, Mapping[str, Mapping[str, Tensor]]]:
-        """Each stream and what all say of it, by coefficients that the first makes; and the weights of the router."""
+        """Each stream plus a sum of all, by coefficients that the first makes, (streams, batch, T, width).
+
+        With the stored weights of the router and its norm, which the correction reads too.
+        """
         n, b, t, _ = x.shape
         with x.run.scope("predict"):
             said = self._modalities(_stream(x, 0), {})
@@ -113,7 +126,10 @@ class Streams:
             return Add()(x, y, name="add")
 
     def _corrected(self, x: Tensor, made: Tensor, router: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
-        """Each stream and its share of what the first's prediction has missed."""
+        """Each predicted stream plus its share of what the first's prediction missed, (streams, batch, T, width).
+
+        made: (batch, T, width), what the block computed. router: weights of the router and its norm.
+        """
         n, b, t, d = x.shape
         with x.run.scope("correct"):
             said = self._modalities(made, router)
@@ -129,7 +145,7 @@ class Streams:
             return Add()(Multiply()(missed, of, name="corrections"), x, name="add_predictions")
 
     def _with_token(self, x: Tensor) -> Tensor:
-        """All streams but the first with what the token adds in this block, by a gate that the first makes."""
+        """All streams but the first plus what the token adds in this block, by a gate that the first makes."""
         n, b, t, d = x.shape
         p = self.altup.layer_width
         with x.run.scope("token"):
@@ -148,7 +164,7 @@ class Streams:
 
 
 def largest(x: Tensor) -> Tensor:
-    """What of each row is above its mean and so many deviations, and by how much (``_gaussian_topk``)."""
+    """relu(x − mean − c·deviation) of each row (``Gemma3nTextMLP._gaussian_topk``), whatever number c is."""
     shape = (*x.shape[:-1], 1)
     mean = Reduce("mean", shape)(x, name="gate_mean")
     deviation = Scale(1.0)(Reduce("std", shape)(x, name="gate_deviation"), name="deviations")
@@ -166,11 +182,11 @@ def _mean_square(x: Tensor) -> Tensor:
 
 
 def _size(x: Tensor) -> Tensor:
-    """The root of each row's mean square, (..., 1)."""
+    """(..., features) → (..., 1): the root of each row's mean square."""
     return Pointwise("pow")(_mean_square(x), name="size")
 
 
 def _as_large(x: Tensor, size: Tensor) -> Tensor:
-    """`x` with rows as large as `size` says."""
+    """`x` with rows of the root mean square `size`, (..., 1)."""
     own = Pointwise("sqrt")(Clamp(SMALLEST, None)(_mean_square(x), name="not_zero"), name="own_size")
     return Divide()(Multiply()(x, size, name="sized"), own, name="as_large")

@@ -183,12 +183,11 @@ class Mixer:
             return absorbed(self.model, x, angles, self._kept)
         if self.model.latent is not None:
             return projected(self.model, x, angles, self._kept)
-        kind = (self.variant.windowed, self.variant.rotated)
         query, *own = self._project(x)
         if angles:
             query = Rotary(self.model.rotated)(query, *angles, name="rotate_query")
         if self.variant.borrows:
-            return [query, *self.tables.lent[kind], *own]
+            return [query, *self.tables.lent[self.variant.keys], *own]
         key, value, *gate = own
         if angles:
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
@@ -199,7 +198,7 @@ class Mixer:
                     f"checkpoint: blocks of {self.model.title} hand keys and values to blocks after them "
                     "(shared_kv_layers), which what is run again cannot: recompute parts that make none, such as 'mlp'"
                 )
-            self.tables.lent[kind] = kept
+            self.tables.lent[self.variant.keys] = kept
         return [query, *kept, *gate]
 
     def _project(self, x: Tensor) -> list[Tensor]:

@@ -18,7 +18,7 @@ from costmodel.architectures.spec import TransformerSpec, Variant
 from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale
-from costmodel.symbolic.sizes import exact_div
+from costmodel.symbolic.sizes import SymInt, exact_div
 
 if TYPE_CHECKING:
     from costmodel.architectures.altup import Streams
@@ -58,7 +58,6 @@ def _blocks(
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
     shared = Shared(run) if model.shared_blocks else None
-    streams = None if model.altup is None or tokens is None else _streams(model, tokens, x)
 
     def block(variant: Variant, x: Tensor) -> Tensor:
         if shared is None:
@@ -78,14 +77,15 @@ def _blocks(
         return _sequential(model, x, sublayers, normed_first=variant.normed)
 
     stack = Stack(model.pattern, model.layers, block)
+    streams = None if model.altup is None or tokens is None else _streams(model, tokens, x, stack.counted(run))
     return stack(run, x) if streams is None else streams.merged(stack(run, streams.spread(x)))
 
 
-def _streams(model: TransformerSpec, tokens: Tensor, x: Tensor) -> Streams:
+def _streams(model: TransformerSpec, tokens: Tensor, x: Tensor, layers: int) -> Streams:
     """What several residual streams share; what is not used is not loaded."""
     from costmodel.architectures.altup import Streams
 
-    return Streams(model, tokens, x)
+    return Streams(model, tokens, x, layers)
 
 
 def _mixer(model: TransformerSpec, tables: Tables, variant: Variant) -> Sublayers:
@@ -177,20 +177,33 @@ class Stack:
         """Apply all blocks to `x`; what is recomputed in groups of blocks is so whatever their variants."""
         if len(set(self.pattern)) == 1:
             return run.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block")
+        groups, period, rounds = self._rounds(run)
+        if rounds > 1:
+            body = partial(self._groups, run, groups[:period])
+            x = run.repeat(rounds, body, x, "block", grouped=False, listed=True)
+            groups = groups[len(groups) // period * period :]
+        with run.scope("block", listed=True):
+            return self._groups(run, groups, x)
+
+    def counted(self, run: Run) -> int:
+        """How many blocks there are, as a number without a formula where they are not rounds of equal ones.
+
+        The cost of blocks that are listed has no formula in their number: what else is of that many has none either,
+        or a derivative would be of a part of the cost.
+        """
+        rounds = self.layers if len(set(self.pattern)) == 1 else self._rounds(run)[2]
+        return self.layers if isinstance(rounds, SymInt) else int(self.layers)
+
+    def _rounds(self, run: Run) -> tuple[list[Group], int, int]:
+        """Blocks by group, how many groups are a period, and how often that is whole."""
         plan = run.recomputation
         size = plan.group(self.layers) if plan.every is not None and not plan.open else 1
         variants = [self.pattern[n % len(self.pattern)] for n in range(int(self.layers))]
         groups = [tuple(variants[start : start + size]) for start in range(0, len(variants), size)]
         period = next(n for n in range(1, len(groups) + 1) if all(g == groups[i % n] for i, g in enumerate(groups)))
         times, rest = divmod(len(groups), period)
-        if times > 1:
-            even = not rest and size * len(groups) == self.layers
-            rounds = exact_div(self.layers, period * size) if even else times
-            body = partial(self._groups, run, groups[:period])
-            x = run.repeat(rounds, body, x, "block", grouped=False, listed=True)
-            groups = groups[times * period :]
-        with run.scope("block", listed=True):
-            return self._groups(run, groups, x)
+        even = times > 1 and not rest and size * len(groups) == self.layers
+        return groups, period, exact_div(self.layers, period * size) if even else times
 
     def _groups(self, run: Run, groups: Sequence[Group], x: Tensor) -> Tensor:
         for group, alike in groupby(groups):

@@ -131,7 +131,7 @@ NONE: Any = (False,)
 
 
 class AltUp(Description):
-    """Residual streams, one of which blocks compute and predict the others by (Baykal et al. 2023), as in Gemma 3n.
+    """Several residual streams: a block computes one and predicts the others (Baykal et al. 2023), as in Gemma 3n.
 
     With it come a low-rank sum beside attention (Menghani et al. 2024, LAuReL), and a vector of each token for each
     block, which is added to all streams but the first.
@@ -144,10 +144,11 @@ class AltUp(Description):
     layer_width: Size = Field(default=256, description="features of a token's vector for a block")
     layer_vocab: Size | None = Field(default=None, description="rows of the table of those (default: the vocabulary)")
     output_scale: bool = Field(
-        default=True, description="the trained factor of each feature of what meets that vector is read"
+        default=True, description="a trained scale of the stream that gates that vector (false: a weight nothing reads)"
     )
     sparse_pattern: Pattern = Field(
-        default=NONE, description="in which blocks an MLP keeps but the largest of its gate, over and over"
+        default=NONE,
+        description="which blocks keep only the largest of their MLP's gate, over and over (default: none)",
     )
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, lcm
@@ -44,8 +45,9 @@ from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
 class Variant(NamedTuple):
     """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
 
-    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. hidden: of
-    the MLP, if that is its own. lends: its keys and values are those of blocks after it, which borrow them.
+    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. hidden:
+    features of the MLP's hidden layer where each block has its own, else 0. lends: its keys and values are those of
+    blocks after it, which borrow them.
     """
 
     windowed: bool = True
@@ -59,6 +61,11 @@ class Variant(NamedTuple):
     normed: bool = True
     lends: bool = False
     borrows: bool = False
+
+    @property
+    def keys(self) -> tuple[bool, bool]:
+        """The kind of its keys and values: another block's can be in their place only if they are of the same kind."""
+        return self.windowed, self.rotated
 
     @property
     def plain(self) -> Variant:
@@ -193,8 +200,8 @@ class TransformerSpec(Architecture, defer_build=True):
     value_norm: bool = Field(default=False, description="RMS norm of values within each head, without weights")
     shared_kv_layers: Size | None = Field(
         default=None,
-        description="last blocks, which have the keys and values of the last block of their kind before them, and make "
-        "none (default: none)",
+        description="last blocks, which make no keys and values: each has those of the last block before them that is "
+        "windowed, and rotated, as it is (default: none)",
     )
     score_scale: Factor | None = Field(default=None, description="factor of the scores (default: 1/√head size)")
     score_cap: Factor | None = Field(default=None, description="c of the scores' soft cap c·tanh(x/c) (default: none)")
@@ -223,7 +230,8 @@ class TransformerSpec(Architecture, defer_build=True):
     )
     mlp_width: Size | None = Field(default=None, description="hidden features of the MLP (default: 4 × width)")
     mlp_widths: Annotated[Listed[Size], BeforeValidator(as_tuple), Field(max_length=MOST_PATTERN)] = Field(
-        default=ALL, description="those of each block, over and over, in the place of one for all (default: none)"
+        default=ALL,
+        description="hidden features of each block's MLP, over and over, in place of mlp_width (default: none)",
     )
     mlp_bias: bool = Field(default=True, description="bias in the MLP's linear layers")
     mlp_dropout: Probability = Field(default=0.0, description="dropout of the MLP's hidden features")
@@ -350,32 +358,29 @@ class TransformerSpec(Architecture, defer_build=True):
                 "latent needs positions: rotary, and a rotary.size smaller than the head size "
                 f"{int(self.head_features)}: keys are turned in features that all heads share"
             )
-        needs = {
-            "fused_qkv": False,
-            "kv_heads": None,
-            "query_key_norm": None,
-            "qkv_clip": None,
-            "attention_gate": False,
-        }
-        for field, value in needs.items():
-            if getattr(self, field) != value:
-                raise ValueError(f"latent needs {field}: {'false' if value is False else 'null'}")
+        self._check_needs(
+            "latent",
+            fused_qkv=False,
+            kv_heads=None,
+            query_key_norm=None,
+            value_norm=False,
+            qkv_clip=None,
+            attention_gate=False,
+        )
 
     def _check_disentangled(self) -> None:
         if self.disentangled is None:
             return
-        needs = {
-            "causal": False,
-            "fused_qkv": False,
-            "kv_heads": None,
-            "latent": None,
-            "query_key_norm": None,
-            "qkv_clip": None,
-            "attention_gate": False,
-        }
-        for field, value in needs.items():
-            if getattr(self, field) != value:
-                raise ValueError(f"disentangled needs {field}: {'false' if value is False else 'null'}")
+        self._check_needs(
+            "disentangled",
+            causal=False,
+            fused_qkv=False,
+            kv_heads=None,
+            latent=None,
+            query_key_norm=None,
+            qkv_clip=None,
+            attention_gate=False,
+        )
 
     def _check_sublayers(self) -> None:
         if self.mlp_widths and (self.mlp_width is not None or self.experts is not None):
@@ -404,52 +409,52 @@ class TransformerSpec(Architecture, defer_build=True):
     def _check_altup(self) -> None:
         if self.altup is None:
             return
-        needs = {
-            "norm_placement": "both",
-            "parallel": False,
-            "shared_blocks": False,
-            "layer_scale": False,
-            "residual_scale": None,
-            "residual_dropout": 0.0,
-            "mixed_dropout": None,
-            "experts": None,
+        self._check_needs(
+            "altup",
+            norm_placement="both",
+            parallel=False,
+            shared_blocks=False,
+            layer_scale=False,
+            residual_scale=None,
+            residual_dropout=0.0,
+            mixed_dropout=None,
+            experts=None,
             **dict.fromkeys(MIXERS),
-            **dict.fromkeys(("attention_pattern", "mlp_pattern"), ()),
-        }
-        for field, value in needs.items():
-            if getattr(self, field) != value:
-                said = {"both": "'both'", False: "false", None: "null", (): "[]"}.get(value, value)
-                raise ValueError(f"altup needs {field}: {said}")
+            attention_pattern=(),
+            mlp_pattern=(),
+        )
         if self.mlp != "gated" and any(variant.sparse for variant in self.pattern):
             raise ValueError(f"altup.sparse_pattern is of a gate: it needs mlp 'gated', not {self.mlp!r}")
 
     def _check_shared_keys(self) -> None:
-        if self.value_norm and self.latent is not None:
-            raise ValueError("latent needs value_norm: false")
         if (shared := self.shared_kv_layers) is None:
             return
         if shared >= self.layers:
             raise ValueError(f"shared_kv_layers {shared} leaves none of {self.layers} blocks that has keys of its own")
-        needs = {
-            "fused_qkv": False,
-            "latent": None,
-            "disentangled": None,
-            "shared_blocks": False,
+        self._check_needs(
+            "shared_kv_layers",
+            fused_qkv=False,
+            latent=None,
+            disentangled=None,
+            shared_blocks=False,
             **dict.fromkeys(MIXERS),
-            "attention_pattern": (),
-        }
-        for field, value in needs.items():
-            if getattr(self, field) != value:
-                said = {False: "false", None: "null"}.get(value, "[]")
-                raise ValueError(f"shared_kv_layers needs {field}: {said}")
+            attention_pattern=(),
+        )
         pattern = self.pattern
-        lent = {(variant.windowed, variant.rotated) for variant in pattern if variant.lends}
+        lent = {variant.keys for variant in pattern if variant.lends}
         for number, variant in enumerate(pattern):
-            if variant.borrows and (variant.windowed, variant.rotated) not in lent:
+            if variant.borrows and variant.keys not in lent:
                 raise ValueError(
                     f"shared_kv_layers {shared}: before the last {shared} there is no block of the kind of block "
                     f"{number}, whose keys and values that could have"
                 )
+
+    def _check_needs(self, name: str, **needs: Any) -> None:
+        """Raise ValueError unless the fields have the values that the field of this name needs beside it."""
+        for field, value in needs.items():
+            if getattr(self, field) != value:
+                said = json.dumps(value).replace('"', "'")  # as in a model file
+                raise ValueError(f"{name} needs {field}: {said}")
 
     @property
     def mixer(self) -> StateSpace | GatedDelta | ShortConvolution | None:
@@ -656,7 +661,7 @@ def check_varied(layers: int) -> None:
 def lending(every: Sequence[Variant], shared: int) -> list[Variant]:
     """All blocks, of which the last `shared` borrow keys and values of the last of their kind before them."""
     own = len(every) - shared
-    lenders = {(variant.windowed, variant.rotated): number for number, variant in enumerate(every[:own])}
-    borrowed = {(variant.windowed, variant.rotated) for variant in every[own:]}
-    lends = {number for kind, number in lenders.items() if kind in borrowed}
+    lenders = {variant.keys: number for number, variant in enumerate(every[:own])}
+    borrowed = {variant.keys for variant in every[own:]}
+    lends = {number for keys, number in lenders.items() if keys in borrowed}
     return [variant._replace(lends=number in lends, borrows=number >= own) for number, variant in enumerate(every)]

@@ -95,7 +95,11 @@ class Recomputation:
 
 
 def ends_of(path: list[str]) -> set[str]:
-    """Names that a part at this path goes by: the path, and each end of it, without trailing numbers but the last's."""
+    """Names that a part at this path goes by: the path, and each end of it, without numbers behind names.
+
+    The last name counts with its number too. Rounds of equal parts have that of the first and, behind a dot, of the
+    round they begin with: ``hidden1.2``.
+    """
     stems = [name.rstrip("0123456789.") or name for name in path]
     ends = {".".join((*stems[start:-1], name)) for start in range(len(stems)) for name in (stems[-1], *path[-1:])}
     return ends | {".".join(path)}

@@ -174,7 +174,7 @@ class Clamp(Unary):
         """Takes one input, and has a bound."""
         super().check(call)
         if self.low is None and self.high is None:
-            raise call.fail("clamp has no bound: give low, high or both")
+            raise call.fail("neither low nor high is given: give one or both")
 
     def _bounds(self) -> int:
         return (self.low is not None) + (self.high is not None)

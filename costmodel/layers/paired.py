@@ -83,9 +83,10 @@ class Paired(Elementwise):
 
 
 def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
-    """What backward of bounds has beside the gradients: of each operand, in the order made, how large its masks are.
+    """What backward of bounds has beside the gradients.
 
     An operand's gradient is chosen by its masks from g and a zero, beside those before it; then they are summed.
+    masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
     """
     y, needed = call.y, [(x, mask) for x, mask in masks if x.requires_grad]
     zero = size_bytes(1, y.dtype)
@@ -98,13 +99,13 @@ def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
 
 
 def _joint(call: Call, a: Tensor, b: Tensor) -> int:
-    """Elements of a comparison of two operands."""
+    """Elements of a comparison of two operands, which is a byte each."""
     return product(broadcast(a.shape, b.shape, call.name))
 
 
 @layer
 class Bounded(Elementwise):
-    """y = max(x, a) with a tensor as bound, or min."""
+    """y = max(x, a), or min(x, a), where the bound a is a tensor."""
 
     source = "torch.clamp_min, torch.clamp_max; dx = g where x is within, da where it is not"
 

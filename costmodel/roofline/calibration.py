@@ -217,7 +217,8 @@ def how_long(thorough: bool = False, budget: float | None = None) -> str:
 CACHE_VARIABLE = "COSTMODEL_CACHE"
 """Environment variable that names the folder of calibrations."""
 LARGEST_FILE = 1_000_000
-"""Bytes; a thorough calibration has an eighth of that, and what is larger takes a hundred times as much to refuse."""
+"""A longer file is refused unread, since reading takes hundreds of times its size; a thorough calibration has an eighth
+of this [bytes]."""
 
 Say = Callable[[str], None]
 Stored = TypeVar("Stored", bound=BaseModel)

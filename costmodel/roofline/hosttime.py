@@ -203,13 +203,12 @@ def _moving(op: Op, rates: Rates, level: int, operands: Sequence[float]) -> floa
 def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
     if isinstance(signature, Product):
         return _product(signature, op, rates, operands)
-    reach = max(operands, default=0.0)
     if isinstance(signature, Gather):
         return _gather(signature, op, rates, operands)
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
-    return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach)
+    return Terms(compute, joined(beside, moved) - beside, overhead, rows, reach=max(operands, default=0.0))
 
 
 def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:

@@ -40,7 +40,7 @@ NEAR_BYTES = 16 * 1024
 READ = {"one": 1, "two": 2}
 """How many operands are read for one that is written."""
 BEYOND = 4
-"""A working set of so many times what the caches of one core hold is in the next."""
+"""A working set of so many times what the caches of one core hold is in the next cache."""
 
 TRAFFICS = (0.0, *(10 ** (7.5 + step / 20) for step in range(71)))
 """What others may bring into a shared cache [bytes/s], of which the one is chosen that fits best."""

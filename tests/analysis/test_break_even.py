@@ -101,6 +101,29 @@ def test_slopes_are_central_differences_of_what_is_quadratic(batch: int, seq: in
     assert found.elasticity == Fraction(above - below, 2) * seq / here
 
 
+OF_STREAMS = ("layers", "altup.streams", "altup.layer_width", "altup.laurel_rank", "altup.layer_vocab")
+"""Sizes of a model with streams whose slope, where there is one, is the difference of two models."""
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"fused_qkv": False, "shared_kv_layers": 2}, {"altup.sparse_pattern": [True, False]}]
+)
+def test_slopes_are_of_all_that_depends_on_a_size_or_are_not_given(fields: dict[str, Any]) -> None:
+    """Blocks and streams that are listed one by one leave no formula in their number."""
+    streams = {"streams": 3, "laurel_rank": 3, "layer_width": 5, "layer_vocab": 7}
+    model = cm.Transformer(
+        vocab=50, context=64, layers=4, width=8, heads=2, norm_placement="both", altup=streams, mlp="gated"
+    )
+    model = model.with_fields(fields)
+    slopes = {one.symbol: one.slope for one in cm.sensitivity(model, "params", seq=4).ranked}
+    step = 2 if "altup.sparse_pattern" in fields else 1  # a pattern is of two blocks
+    for name in OF_STREAMS:
+        more = model.with_fields({name: model.value(name) + step})
+        grown = cm.predict(more, seq=4).params - cm.predict(model, seq=4).params
+        assert slopes.get(model.LETTERS.get(name, ""), Fraction(grown, step)) == Fraction(grown, step), name
+    assert "d_a" in slopes
+
+
 def test_a_quantity_of_zero_has_no_elasticity() -> None:
     assert "is 0 here" in error_of(lambda: cm.sensitivity("gpt2-small", "memory.counters", optimizer="sgd"))
     assert "known are B" in error_of(lambda: cm.sensitivity("gpt2-small", "flops.total")["b"])

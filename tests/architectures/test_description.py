@@ -106,6 +106,26 @@ def test_what_is_wrong_in_a_part_is_said_by_its_dotted_name(made: Callable[[], A
     assert said in error_of(made)
 
 
+STREAMS: dict[str, Any] = {"altup": 2, "norm_placement": "both", "mlp": "gated"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"altup": 2}, "altup needs norm_placement: 'both'"),
+        ({**STREAMS, "residual_dropout": 0.1}, "altup needs residual_dropout: 0.0"),
+        ({**STREAMS, "experts": 4}, "altup needs experts: null"),
+        ({**STREAMS, "mlp_pattern": (True,)}, "altup needs mlp_pattern: []"),
+        ({"shared_kv_layers": 1}, "shared_kv_layers needs fused_qkv: false"),
+        ({"disentangled": 3}, "disentangled needs causal: false"),
+        ({**STREAMS, "mlp": "plain", "altup": {"sparse_pattern": (True,)}}, "it needs mlp 'gated', not 'plain'"),
+        ({"mlp_widths": (3, 4), "mlp_width": 5}, "leave out mlp_width"),
+    ],
+)
+def test_what_a_part_needs_beside_it_is_said_as_a_file_says_it(fields: dict[str, Any], said: str) -> None:
+    assert said in error_of(lambda: small(**fields))
+
+
 @pytest.mark.parametrize("tokens", [-1, 9, 10**9, True, 1.0])
 def test_tokens_before_the_patches_are_few(tokens: Any) -> None:
     assert "VisionTransformer: tokens: input should be" in error_of(lambda: cm.VisionTransformer(tokens=tokens))

@@ -117,6 +117,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: cm.from_torch(Calls(packed), X),
         r"Calls: packed sequences cannot be captured at test_from_torch_errors.py:\d+ in packed .* the padded batch",
     ),
+    "a number's remainder, which has no derivative": (
+        lambda: cm.from_torch(Calls(lambda x, _: torch.remainder(7.0, x)), X),
+        "remainder of numbers that need gradients has no rule",
+    ),
     "an unknown way": (lambda: cm.from_torch(nn.Linear(2, 2), X, unknown="zero"), "neither 'error' nor 'lower_bound'"),
     "an unknown input": (
         lambda: cm.from_torch(nn.Linear(2, 2), X, dynamic={"inputs": {0: "batch"}}),

@@ -305,8 +305,9 @@ def range_(op: OpCall) -> Tensor:
 def logic(op: OpCall) -> Tensor:
     """An operation per element."""
     inputs = [op.tensor(name) for name in ("self", "other", "input") if op.is_tensor(name)]
-    if op.step.op in ("fmod", "remainder") and len(inputs) == 1 and op.role == "activation":
-        return op.layer(Pointwise("add"), *inputs)  # by a number: it takes away what no gradient goes to
+    by_number = op.step.op in ("fmod", "remainder") and op.is_tensor("self") and not op.is_tensor("other")
+    if by_number and op.role == "activation":
+        return op.layer(Pointwise("add"), *inputs)  # it takes away what no gradient goes to
     if any(x.requires_grad for x in inputs) and op.role == "activation":
         raise op.fail("of numbers that need gradients has no rule")
     y = made(op, *inputs)
