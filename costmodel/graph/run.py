@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
-from costmodel.graph.recomputation import Recomputation
+from costmodel.graph.recomputation import GROUP, Recomputation
 from costmodel.graph.tensor import (
     AbstractLayer,
     Block,
@@ -141,9 +141,8 @@ class Run:
 
         dtype: the type that it is stored in; one that is trained is of the policy's.
         """
-        trains = (self.training and not frozen) and (
-            self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
-        )
+        asked = self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
+        trains = self.training and not frozen and asked
         stored = self.precision.weight if trains else dtype
         tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=stored)
         self.weights[tensor.storage] = shape
@@ -357,7 +356,7 @@ class Run:
         def group(x: Tensor, size: int = size) -> Tensor:
             return self.again(lambda x: self._repeat(size, body, x, name), x)
 
-        x = self._repeat(times // size, group, x, "group")
+        x = self._repeat(times // size, group, x, GROUP)
         return group(x, times - times // size * size)
 
     def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
