@@ -128,7 +128,12 @@ def _ends_in(words: Sequence[str], given: Sequence[str]) -> bool:
     *before, last = words
     if given[-1] in (last, *_unnumbered(last)) and _ends_in(before, given[:-1]):
         return True
-    return (last.isdigit() or last == GROUP) and _ends_in(before, given)
+    return (_is_number(last) or last == GROUP) and _ends_in(before, given)
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word numbers rounds: "2", or "2-5"."""
+    return not word.strip("0123456789-")
 
 
 def _unnumbered(word: str) -> tuple[str, ...]:
@@ -145,7 +150,7 @@ def unknown_part(what: str, name: str, paths: Iterable[str], others: Iterable[st
     every, last = set(paths), set()
     for path in paths:
         words = path.split(".")
-        plain = [(_unnumbered(word) or (word,))[-1] for word in words if not word.isdigit()]
+        plain = [(_unnumbered(word) or (word,))[-1] for word in words if not _is_number(word)]
         every |= {".".join(some[start:]) for some in (words, plain) for start in range(len(some))}
         last |= {*plain[-1:]}
     return unknown(what, name, {*others, *(one for one in every if any(is_named(path, one) for path in paths))}, last)

@@ -58,6 +58,11 @@ class Adaptation:
         self.seen.update(parts)
         return not self._picked(parts, self.frozen)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the parts to freeze, or to adapt."""
+        return self._targets if self.lora else self.frozen
+
     @cached_property
     def _targets(self) -> frozenset[str]:
         named = self.lora.targets if self.lora else ()
