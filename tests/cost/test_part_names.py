@@ -113,6 +113,16 @@ def test_a_repeated_part_is_all_of_its_rounds() -> None:
     assert found.params - second.trainable_params == sizes["repeat3.2.conv"]
 
 
+def test_a_hidden_layer_has_its_own_number_whether_or_not_those_before_are_equal() -> None:
+    """The one of 16 to 12 features is the third; the second is one of two equal ones, which go by the first."""
+    model = cm.MLP(sizes=[8, 16, 16, 12, 4])
+    frozen = cm.predict(model, freeze=["hidden3"])
+    assert frozen.params - frozen.trainable_params == 16 * 12 + 12
+    equal = cm.predict(model, freeze=["hidden1"])
+    assert equal.params - equal.trainable_params == (8 * 16 + 16) + (16 * 16 + 16)
+    assert "'hidden3'" in error_of(lambda: cm.predict(model, freeze=["hidden2"]))
+
+
 @pytest.mark.parametrize(
     ("path", "name", "named"),
     [
