@@ -29,7 +29,7 @@ DEEP += "gpt-oss-20b", "deepseek-v2-lite", "t5-v1.1-small", "mlp-mnist"
 class Unrolled(Run):
     """Records every round of a repeated part by itself, and numbers it."""
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: bool) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
         for number in range(1, int(times) + 1):
             with self.scope(f"{name}.{number}", listed=how.get("listed", False)):
                 x = body(x)
