@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 Made = TypeVar("Made")
@@ -46,16 +47,29 @@ class UnknownNameError(CostModelError):
     """A name that is not known; the message lists the nearest ones that are."""
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """Error for an unknown `name`, with the nearest known ones (all of them when few or none is near)."""
+MOST_LISTED = 300
+"""Characters of known names that an error lists; the others are counted."""
+
+
+def unknown(what: str, name: object, known: Iterable[str], short: Iterable[str] = ()) -> UnknownNameError:
+    """Error for an unknown `name`, with the nearest known ones (all, as far as they fit a line, when none is near).
+
+    short: those to list, where what is known are many names for the same.
+    """
     from difflib import get_close_matches  # only errors need it
 
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.5) if isinstance(name, str) else []
     if near:
         return UnknownNameError(f"unknown {what} {shown(name)}: did you mean {' or '.join(map(repr, near))}?")
-    listed = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-    return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed}")
+    return UnknownNameError(f"unknown {what} {shown(name)}: known are {listed(sorted(short) or names)}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in one line: the first of them, and how many more there are."""
+    ends = list(accumulate(len(name) + 2 for name in names))
+    fit = max(1, sum(end <= MOST_LISTED for end in ends))
+    return ", ".join(names[:fit]) + (f" and {len(names) - fit:,} more" if len(names) > fit else "")
 
 
 def named(what: str, given: object, kind: type[Made], ready: Mapping[str, Made]) -> Made:

@@ -13,6 +13,7 @@ from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table
 from costmodel.display.units import UNITS, shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
+from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ DEFAULT = "flops.total"
 def share(prediction: Prediction, what: str) -> int:
     """A quantity such as "params", or of one part, such as "attention", "attention.scores" or "mlp:params".
 
-    A part is named by its place in the names of layers; FLOPs in total are meant where no quantity is given. Raises
-    UnknownNameError, or SettingError for a quantity that is no sum over layers.
+    A part is named as `is_named` says; FLOPs in total are meant where no quantity is given. Raises UnknownNameError, or
+    SettingError for a quantity that is no sum over layers.
     """
     if what in QUANTITIES:
         return int(prediction.value(what))
@@ -36,16 +37,11 @@ def share(prediction: Prediction, what: str) -> int:
         if quantity in QUANTITIES:
             raise SettingError(f"{quantity} is no sum over layers: of a part ask for one of {', '.join(SUMMED)}")
         raise unknown("quantity", quantity, SUMMED)
-    rows = [row for row in prediction.layers if f".{part}." in f".{row.name}."]
+    rows = [row for row in prediction.layers if any(is_named(path, part) for path in paths_to(row.name))]
     if not rows:
-        raise unknown("quantity or part", what, [*QUANTITIES, *part_names(prediction)])
+        paths = {path for row in prediction.layers for path in paths_to(row.name)}
+        raise unknown_part("quantity or part", what, paths, QUANTITIES)
     return sum(int(getattr(row, column)) for row in rows for column in ROW_COLUMNS[quantity])
-
-
-def part_names(prediction: Prediction) -> list[str]:
-    """Every word of the layers' names, and every name."""
-    names = {row.name for row in prediction.layers}
-    return sorted(names | {word for name in names for word in name.split(".")})
 
 
 @dataclass(frozen=True)
@@ -174,10 +170,9 @@ def cross(asked: Prediction, a: str, b: str, for_: str) -> BreakEven:
     for what in (a, b):
         if not isinstance(what, str):
             raise SettingError(f"{shown(what)} is not a cost: use a name such as 'memory.activations' or 'mlp'")
+        share(asked, what)
     if _unit(a) != _unit(b):
         raise SettingError(f"{a} and {b} are not in one unit: {_unit(a)} and {_unit(b)}")
-    for what in (a, b):
-        share(asked, what)
     return _Course(knob_of(asked, for_, stretched=True), a, b).result()
 
 

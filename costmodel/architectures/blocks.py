@@ -15,6 +15,7 @@ from costmodel.architectures.feedforward import dropped, feed_forward, normed, s
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec, Variant
+from costmodel.graph.recomputation import GROUP
 from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale
@@ -207,7 +208,7 @@ class Stack:
 
     def _groups(self, run: Run, groups: Sequence[Group], x: Tensor) -> Tensor:
         for group, alike in groupby(groups):
-            name = self._name(group[0]) if len(set(group)) == 1 else "group"
+            name = self._name(group[0]) if len(group) == 1 else GROUP
             x = _applied(run, lambda x, group=group: self._group(run, group, x), x, len(list(alike)), name)
         return x
 

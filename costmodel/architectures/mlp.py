@@ -77,12 +77,14 @@ class MLP(Architecture):
         return BatchShape(batch)
 
     def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
-        """(batch, n_0) → (batch, n_last). Consecutive hidden layers of one size are a repeated block."""
+        """(batch, n_0) → (batch, n_last). Hidden layers of one size in a row go by the number of the first."""
         first, *hidden, last = self.sizes
         x = run.input((shape.batch, first))
-        for number, (width, group) in enumerate(groupby(hidden), start=1):
+        number = 1
+        for width, group in groupby(hidden):
             times = len(list(group))
             x = run.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
+            number += times
         return Linear(last, bias=self.bias)(x, name="output")
 
     def _layer(self, x: Tensor, width: int) -> Tensor:

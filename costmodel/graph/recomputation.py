@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from costmodel.errors import SettingError, unknown
+from costmodel.errors import SettingError, UnknownNameError, unknown
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.symbolic.sizes import ceil_root, decided
 from costmodel.training.settings import Settings
@@ -20,13 +20,14 @@ SELECTIVE = "core"
 class Recomputation:
     """What to recompute: every so many equal blocks ("sqrt": as many as there are groups), and parts by name.
 
-    A part is named by its path (``block.mlp``) or the end of it (``mlp``), without trailing numbers. depth: the most
-    equal blocks in a row that were met.
+    A part is named as `is_named` says. depth: the most equal blocks in a row that were met. seen: paths of the parts
+    that were met. found: the names that some part has.
     """
 
     every: int | str | None = None
     names: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
     depth: int = 0
     open: bool = False
 
@@ -59,9 +60,11 @@ class Recomputation:
         """Whether the part at this path is one that was named."""
         if not self.names:
             return False
-        ends = ends_of(path)
-        self.seen |= ends
-        return not self.names.isdisjoint(ends)
+        here = ".".join(path)
+        self.seen.add(here)
+        picked = {name for name in self.names if is_named(here, name)}
+        self.found |= picked
+        return bool(picked)
 
     @contextmanager
     def stretch(self, block: Block) -> Iterator[None]:
@@ -84,25 +87,73 @@ class Recomputation:
             raise SettingError(
                 "checkpoint by blocks needs a model of equal blocks: name the parts to recompute instead"
             )
-        for name in self.names:
-            if name == SELECTIVE and name not in self.seen:
+        for name in sorted(self.names - self.found):
+            if name == SELECTIVE:
                 raise SettingError(
                     'checkpoint="selective" recomputes attention from its scores to mixed values, and scans, of which'
                     " this model has none: name the parts to recompute instead"
                 )
-            if name not in self.seen:
-                raise unknown("part to checkpoint", name, self.seen)
+            raise unknown_part("part to checkpoint", name, self.seen)
 
 
-def ends_of(path: list[str]) -> set[str]:
-    """Names that a part at this path goes by: the path, and each end of it, without numbers behind names.
+GROUP = "group"
+"""What stands in a path for blocks that are recomputed together."""
 
-    The last name counts with its number too. Rounds of equal parts have that of the first and, behind a dot, of the
-    round they begin with: ``hidden1.2``.
+
+def is_named(path: str, name: str) -> bool:
+    """Whether a part goes by a name: its path (``block.mlp``) or the end of it (``mlp``).
+
+    Each word of the name may leave out its number (``conv`` is every one of ``conv1``, ``conv2``), and the name a word
+    that is a number, which tells rounds of a part or modules of a list apart (``hidden1`` is all of ``hidden1`` and
+    ``hidden1.2``). So a name means the same however many of its equal rounds were traced at once.
     """
-    stems = [name.rstrip("0123456789.") or name for name in path]
-    ends = {".".join((*stems[start:-1], name)) for start in range(len(stems)) for name in (stems[-1], *path[-1:])}
-    return ends | {".".join(path)}
+    given = name.split(".")
+    words = path.split(".")
+    if name.isdigit():  # says nothing without what it is a number of
+        return words == given
+    return _ends_in(words, given)
+
+
+def paths_to(path: str) -> list[str]:
+    """Paths of the parts that what is at this path is in, and its own."""
+    words = path.split(".")
+    return [".".join(words[:end]) for end in range(1, len(words) + 1)]
+
+
+def _ends_in(words: Sequence[str], given: Sequence[str]) -> bool:
+    if not given:
+        return True
+    if not words:
+        return False
+    *before, last = words
+    if given[-1] in (last, *_unnumbered(last)) and _ends_in(before, given[:-1]):
+        return True
+    return (_is_number(last) or last == GROUP) and _ends_in(before, given)
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word numbers rounds: "2", or "2-5"."""
+    return not word.strip("0123456789-")
+
+
+def _unnumbered(word: str) -> tuple[str, ...]:
+    """A word without the number at its end, and without what joins them, as far as something is left."""
+    stem = word.rstrip("0123456789")
+    return tuple(name for name in (stem, stem.rstrip("_")) if name and stem != word)
+
+
+def unknown_part(what: str, name: str, paths: Iterable[str], others: Iterable[str] = ()) -> UnknownNameError:
+    """Error for a `name` of no part: the nearest names that parts at these paths go by, or the last words of all.
+
+    others: names that could have been meant besides.
+    """
+    every, last = set(paths), set()
+    for path in paths:
+        words = path.split(".")
+        plain = [(_unnumbered(word) or (word,))[-1] for word in words if not _is_number(word)]
+        every |= {".".join(some[start:]) for some in (words, plain) for start in range(len(some))}
+        last |= {*plain[-1:]}
+    return unknown(what, name, {*others, *(one for one in every if any(is_named(path, one) for path in paths))}, last)
 
 
 def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:

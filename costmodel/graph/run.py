@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from costmodel.errors import ShapeError, SpecError
-from costmodel.graph.recomputation import Recomputation
+from costmodel.graph.recomputation import GROUP, Recomputation
 from costmodel.graph.tensor import (
     AbstractLayer,
     Block,
@@ -31,6 +31,11 @@ MOST_CALLS = 5_000
 
 class Adaptation(Protocol):
     """Which weights are trained, and what is added to a layer's output for it."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of parts that it is told by."""
+        ...
 
     def trains(self, path: list[str]) -> bool:
         """Whether the weights of the layer at this path are trained."""
@@ -136,14 +141,16 @@ class Run:
         self.inputs[tensor.storage] = None
         return tensor
 
-    def weight(self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False) -> Tensor:
+    def weight(
+        self, shape: Shape, name: str, dtype: Dtype | None = None, *, frozen: bool = False, part: str = ""
+    ) -> Tensor:
         """A weight, trained unless it is frozen; pass the tensor to another layer to tie the two.
 
-        dtype: the type that it is stored in; one that is trained is of the policy's.
+        dtype: the type that it is stored in; one that is trained is of the policy's. part: the layer that has it, in
+        the parts that are open (default: as `name` says).
         """
-        trains = (self.training and not frozen) and (
-            self.adaptation is None or self.adaptation.trains([*self._path, name.split(".")[-2]])
-        )
+        asked = self.adaptation is None or self.adaptation.trains([*self._path, part or name.split(".")[-2]])
+        trains = self.training and not frozen and asked
         stored = self.precision.weight if trains else dtype
         tensor = self.tensor(shape, "weight", origin="weight", requires_grad=trains, name=name, dtype=stored)
         self.weights[tensor.storage] = shape
@@ -314,6 +321,11 @@ class Run:
             self._shared = outer
 
     @property
+    def part_names(self) -> frozenset[str]:
+        """Names of parts that are asked for: to be recomputed, frozen or adapted."""
+        return self.recomputation.names | (self.adaptation.names if self.adaptation else frozenset())
+
+    @property
     def caller(self) -> str:
         """The innermost part that is open, by a path whose parts each end in "/"."""
         return self._scopes[: self._scopes.rfind("/") + 1]
@@ -340,24 +352,26 @@ class Run:
         *,
         grouped: bool = True,
         listed: bool = False,
+        numbers: Callable[[int], str] | None = None,
     ) -> Tensor:
         """Apply `body` to `x`, then to its own result, `times` times in all, and trace it once.
 
-        grouped: the rounds are the equal blocks that checkpointing groups. listed: see `scope`.
+        grouped: the rounds are the equal blocks that checkpointing groups. listed: see `scope`. numbers: how the rounds
+        from the n-th on, from 0, are numbered where those before are traced on their own (None: n + 1).
 
         The first rounds are traced on their own until a round hands on exactly the layout that it was given; all that
         remain are then alike. The answer is that of unrolling, whatever is kept across rounds.
         """
         if self.recomputation.every is None or self.recomputation.open or not grouped:
-            return self._repeat(times, body, x, name, listed=listed)
+            return self._repeat(times, body, x, name, listed=listed, numbers=numbers)
         size = self.recomputation.group(times)
         if size == 1:
-            return self._repeat(times, lambda x: self.again(body, x), x, name)
+            return self._repeat(times, lambda x: self.again(body, x), x, name, numbers=numbers)
 
         def group(x: Tensor, size: int = size) -> Tensor:
             return self.again(lambda x: self._repeat(size, body, x, name), x)
 
-        x = self._repeat(times // size, group, x, "group")
+        x = self._repeat(times // size, group, x, GROUP)
         return group(x, times - times // size * size)
 
     def again(self, body: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -366,13 +380,21 @@ class Run:
             return body(x)
 
     def _repeat(
-        self, times: int, body: Callable[[Tensor], Tensor], x: Tensor, name: str, *, listed: bool = False
+        self,
+        times: int,
+        body: Callable[[Tensor], Tensor],
+        x: Tensor,
+        name: str,
+        *,
+        listed: bool = False,
+        numbers: Callable[[int], str] | None = None,
     ) -> Tensor:
         left = times
         while left > 0:
             entry = x.view(x.shape, x.strides)
             entry.storage = Storage(0, x.storage.role, x.storage.origin, self.block, dtype=x.dtype)
-            label = name if left is times else f"{name}.{times - left + 1}"
+            done = times - left
+            label = name if left is times else f"{name}.{numbers(done) if numbers else done + 1}"
             block = Block(label, left, self.block)
             self.block.entries.append(block)
             self.block = block

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
-from costmodel.errors import unknown
-from costmodel.graph.recomputation import ends_of
+from costmodel.errors import SettingError, shown
+from costmodel.graph.recomputation import is_named, paths_to, unknown_part
 from costmodel.graph.tensor import Call, Tensor
 from costmodel.layers.arithmetic import Add, Dropout, Scale
 from costmodel.layers.linear import Linear
@@ -20,21 +21,27 @@ STANDS_FOR = {
     "q_proj": ("query",),
     "k_proj": ("key",),
     "v_proj": ("value",),
-    "o_proj": ("attention.output",),
-    "gate_proj": ("mlp.gate",),
-    "up_proj": ("mlp.up",),
-    "down_proj": ("mlp.down",),
+    "o_proj": ("attention.output", "cross_attention.output"),
+    "gate_proj": ("mlp.gate", "mlp.shared.gate"),
+    "up_proj": ("mlp.up", "mlp.shared.up"),
+    "down_proj": ("mlp.down", "mlp.shared.down"),
 }
 """Parts that a name means where the model has no part called so: of separate projections, and as model hubs say."""
 
 
 @dataclass
 class Adaptation:
-    """What of a model is trained. `frozen`: parts by name, as `Recomputation` names them."""
+    """What of a model is trained.
+
+    frozen: parts by name, as `is_named` says. seen: paths of the parts that could be named. found: the names that some
+    have. layers: paths of all layers.
+    """
 
     frozen: frozenset[str] = frozenset()
     lora: Lora | None = None
     seen: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
+    layers: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
@@ -47,27 +54,34 @@ class Adaptation:
             return path[-1] in (DOWN, UP)
         if not self.frozen:
             return True
-        return self.frozen.isdisjoint(self._parts(path))
+        parts = paths_to(".".join(path))
+        self.seen.update(parts)
+        return not self._picked(parts, self.frozen)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the parts to freeze, or to adapt."""
+        return self._targets if self.lora else self.frozen
 
     @cached_property
     def _targets(self) -> frozenset[str]:
         named = self.lora.targets if self.lora else ()
         return frozenset(part for name in named for part in (name, *STANDS_FOR.get(name, ())))
 
-    def _parts(self, path: list[str]) -> set[str]:
-        """Names of the layer and of every part that it is in."""
-        parts = set().union(*(ends_of(path[:end]) for end in range(1, len(path) + 1)))
-        self.seen |= parts
-        return parts
+    def _picked(self, paths: Sequence[str], names: Iterable[str]) -> set[str]:
+        """Those of the names that one of the paths has."""
+        picked = {name for name in names if any(is_named(path, name) for path in paths)}
+        self.found |= picked
+        return picked
 
     def adapt(self, call: Call, x: Tensor, path: list[str]) -> Tensor:
         """The output of a call on `x`, with an adapter's added if the call is a target."""
         lora, layer = self.lora, call.layer
+        self.layers.add(call.name)
         if lora is None or not isinstance(layer, Linear) or path[-1] in (DOWN, UP):
             return call.y
-        ends = ends_of(path)
-        self.seen |= ends
-        if not ends.intersection(self._targets):
+        self.seen.add(call.name)
+        if not self._picked([call.name], self._targets):
             return call.y
         name = path[-1]
         with call.run.scope(f"{name}_adapter"):
@@ -77,7 +91,12 @@ class Adaptation:
             return Add()(call.y, update)
 
     def check(self) -> None:
-        """Raise an error if a part that was named is nowhere in the model."""
+        """Raise an error if a part that was named is nowhere in the model, or has nothing to freeze or to adapt."""
+        what, lacks = ("adapt", "is no linear layer") if self.lora else ("freeze", "has no weights")
         for name in sorted(self.lora.targets if self.lora else self.frozen):
-            if not self.seen.intersection((name, *(STANDS_FOR.get(name, ()) if self.lora else ()))):
-                raise unknown("part to adapt" if self.lora else "part to freeze", name, self.seen)
+            if not self.found.isdisjoint((name, *(STANDS_FOR.get(name, ()) if self.lora else ()))):
+                continue
+            error = unknown_part(f"part to {what}", name, self.seen)
+            if any(is_named(path, name) for layer in self.layers for path in paths_to(layer)):
+                raise SettingError(f"{shown(name)} {lacks} to {what}{str(error)[str(error).index(': ') :]}")
+            raise error

@@ -27,7 +27,7 @@ class Unrolled(Run):
 
     bare: tuple[str, ...] = ()
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: bool) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
         for number in range(int(times)):
             listed = how.get("listed", False)
             with nullcontext() if name.startswith(self.bare) else self.scope(f"{name}{number}", listed=listed):

@@ -46,7 +46,7 @@ def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]
 class Unrolling(Run):
     """A run that records every round of a repeated block by itself."""
 
-    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: bool) -> Tensor:
+    def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
         for number in range(times):
             with self.scope(f"{name}{number}"):
                 x = body(x)

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from costmodel.architectures.attention import AttentionSetting
-from costmodel.errors import CostModelError, SpecError, shown, unknown
+from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
+from costmodel.graph.recomputation import is_named, paths_to
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
@@ -82,15 +83,15 @@ class Interpreter:
         self._made[name] = made
         return made
 
-    def weight(self, name: str) -> Tensor:
-        """A tensor by name; a weight by itself, to be held by the layer that reads it."""
+    def weight(self, name: str, part: str = "") -> Tensor:
+        """A tensor by name; a weight by itself, to be held by the layer that reads it, which `part` is if given."""
         if name not in self.program.weights:
             return self.tensor(name)
         self._held.add(name)
         if name not in self._weights:
             weight = self.program.weights[name]
             path = weight.path if "." in weight.path else f"{weight.path}.{weight.path}"
-            self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained)
+            self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained, part=part)
         return self._weights[name]
 
     def taken(self, name: str) -> bool:
@@ -101,9 +102,9 @@ class Interpreter:
         return before
 
     def _parameter(self, name: str) -> Tensor:
-        weight = self.weight(name)
         path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
         label = path.removeprefix(f"{here}.") if here else path
+        weight = self.weight(name, label)
         grad, self.run.grad = self.run.grad, True
         made = self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
         self.run.grad = grad
@@ -134,8 +135,8 @@ class Interpreter:
             self._open.append((name, scope))
 
     def _blocks(self, found: Loop) -> None:
-        """Equal blocks: traced once, unless gradients go from them to what they share."""
-        if any(self.tensor(name).requires_grad for name in found.outer):
+        """Equal blocks: traced once, unless gradients go from them to what they share, or one is asked for by name."""
+        if self._told_apart(found) or any(self.tensor(name).requires_grad for name in found.outer):
             for step in (step for block in found.blocks for step in block):
                 self._enter(step.path)
                 self._step(step)
@@ -154,7 +155,8 @@ class Interpreter:
             return self._made[found.exits[number]]
 
         x = self.tensor(found.entries[0])
-        y = self.run.repeat(len(found.blocks), body, x, found.label)
+        modules = [block[0].path[found.depth - 1] for block in found.blocks]
+        y = self.run.repeat(len(found.blocks), body, x, found.label, numbers=lambda n: _numbers(modules[n:]))
         self._open = outside
         self._made[found.entries[0]] = x  # which others may read too
         self._made[found.exits[-1]] = y
@@ -162,6 +164,24 @@ class Interpreter:
             self._held.update(own)
             for name in own & self.program.buffers.keys():
                 self.taken(name)
+
+    def _told_apart(self, found: Loop) -> bool:
+        """Whether a part that is asked for by name is in some of equal blocks only. Raises SettingError."""
+        if not (names := sorted(self.run.part_names)):
+            return False
+        blocks = []
+        for steps, own in zip(found.blocks, found.own, strict=True):
+            weights = sorted(self.program.weights[name].path for name in own if name in self.program.weights)
+            blocks.append([*(".".join((*step.path, step.name)) for step in steps), *weights])
+        for name in names:
+            if len({sum(is_named(part, name) for path in block for part in paths_to(path)) for block in blocks}) > 1:
+                if self.run.recomputation.every is None:
+                    return True
+                raise SettingError(
+                    f"{shown(name)} is one of equal blocks, or in one, which checkpoint by blocks takes together: name"
+                    " the parts to recompute instead"
+                )
+        return False
 
     def _step(self, step: Step) -> None:
         self._here = step
@@ -208,3 +228,9 @@ class Interpreter:
             raise SpecError(
                 f"{where}: {step.op} makes {show_shape(told)} and not {show_shape(found)} as its rule has it"
             )
+
+
+def _numbers(modules: Sequence[str]) -> str:
+    """The numbers of the first and the last of modules that a list numbers."""
+    ends = [module[len(module.rstrip("0123456789")) :] for module in (modules[0], modules[-1])]
+    return "-".join(dict.fromkeys(ends))
