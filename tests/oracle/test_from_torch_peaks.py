@@ -107,6 +107,23 @@ JOINS: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
 }
 
 
+COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
+    "sort": (lambda x, w: (x * w).sort(1)[0], (4, 8), [(4, 8)]),
+    "topk": (lambda x, w: (x * w).topk(3, 1)[0], (4, 8), [(4, 8)]),
+    "kthvalue": (lambda x, w: (x * w).kthvalue(3, 0)[0], (4, 8), [(4, 8)]),
+    "the largest": (lambda x, w: (x * w).max(1)[0], (4, 8), [(4, 8)]),
+    "gather": (lambda x, w: (x * w).gather(1, x.argsort(1)[:, :3]), (4, 8), [(4, 8)]),
+    "cummax": (lambda x, w: (x * w).cummax(1)[0], (4, 8), [(4, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_gradients_of_several_operators(name: str) -> None:
+    """What PyTorch's gradient makes on its way is there for as long as PyTorch has it."""
+    function, given, shapes = COMPOSED[name]
+    assert_held(Of(function, *shapes), meta(*given))
+
+
 @pytest.mark.parametrize("name", JOINS)
 def test_weights_that_are_joined(name: str) -> None:
     """A weight takes a slice of what came in as its gradient where that lies in one piece, else a copy."""
