@@ -261,7 +261,7 @@ def power(draw: Draw, op: Operator) -> Case:
     how = pick(draw, "number", "tensor", "base")
     if how == "tensor":
         return Case(op, broadcasting(draw, 2))
-    exponent = pick(draw, 2, 3, 0.5)
+    exponent = pick(draw, 0, 1, 2, 3, 0.5) if how == "number" else pick(draw, 2, 3, 0.5)
     return Case((lambda x: op(x, exponent)) if how == "number" else (lambda x: op(exponent, x)), (one(draw),))
 
 

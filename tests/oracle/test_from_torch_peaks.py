@@ -113,6 +113,9 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
     "kthvalue": (lambda x, w: (x * w).kthvalue(3, 0)[0], (4, 8), [(4, 8)]),
     "the largest": (lambda x, w: (x * w).max(1)[0], (4, 8), [(4, 8)]),
     "gather": (lambda x, w: (x * w).gather(1, x.argsort(1)[:, :3]), (4, 8), [(4, 8)]),
+    "a power of 0": (lambda x, w: (x * w) ** 0, (4, 8), [(4, 8)]),
+    "a power of 0.0": (lambda x, w: (x * w) ** 0.0 * 1, (4, 8), [(4, 8)]),
+    "a power of 1": (lambda x, w: (x * w) ** 1, (4, 8), [(4, 8)]),
     "cummax": (lambda x, w: (x * w).cummax(1)[0], (4, 8), [(4, 8)]),
 }
 
