@@ -116,6 +116,14 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
     "a power of 0": (lambda x, w: (x * w) ** 0, (4, 8), [(4, 8)]),
     "a power of 0.0": (lambda x, w: (x * w) ** 0.0 * 1, (4, 8), [(4, 8)]),
     "a power of 1": (lambda x, w: (x * w) ** 1, (4, 8), [(4, 8)]),
+    "a power of two tensors": (lambda x, w, v: (x * w) ** (x * v), (4, 8), [(4, 8), (4, 8)]),
+    "a power of a tensor": (lambda x, w: (x * w) ** x, (4, 8), [(4, 8)]),
+    "a power by a tensor": (lambda x, w: x ** (x * w), (4, 8), [(4, 8)]),
+    "a power by a row": (lambda x, w, v: (x * w) ** v, (4, 8), [(4, 8), (8,)]),
+    "a power of a column": (lambda x, w, v: v ** (x * w), (4, 8), [(4, 8), (4, 1)]),
+    "a power of a row by a column": (lambda x, w, v: w**v, (4, 8), [(8,), (4, 1)]),
+    "a power by a number": (lambda x, w, v: (x * w) ** v, (4, 8), [(4, 8), ()]),
+    "a power by whole numbers": (lambda x, w: (x * w) ** x.argsort(1), (4, 8), [(4, 8)]),
     "cummax": (lambda x, w: (x * w).cummax(1)[0], (4, 8), [(4, 8)]),
 }
 
