@@ -257,7 +257,11 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
         shape = op.replay.shape(op.step.makes[1].shape)
         places = op.layer(Made(shape, "index", 1), x, name=f"{op.step.name}.places")
         return [op.layer(Chosen(op.shape), x, places), places]
-    return made(op, x) if op.role != "activation" else op.layer(Reduce(function, op.shape), x)
+    if op.role != "activation":
+        return made(op, x)
+    orders = {"norm": "p", "linalg_vector_norm": "ord"}
+    kind = Reduce(function, op.shape, op.constant(orders[function], 2.0) if function in orders else 2.0)
+    return op.layer(kind, x)
 
 
 @rule("scaled_dot_product_attention")
