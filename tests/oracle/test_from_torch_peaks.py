@@ -135,6 +135,22 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.parametrize("how", ["sum", "mean", "prod", "amax", "amin"])
+@pytest.mark.parametrize("included", [True, False])
+@pytest.mark.parametrize(("needed", "width"), [("both", 3), ("first", 1), ("second", 40), ("both", 1)])
+def test_numbers_combined_at_places(how: str, included: bool, needed: str, width: int) -> None:
+    """Both gradients are made, whichever is needed: of a few numbers, or of more than there are places."""
+
+    def combined(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        into = w * 1 if needed != "second" else x[:4, :8] * 1
+        numbers = v * 1 if needed != "first" else x[:4, :width] * 1
+        rest = w.sum() if needed == "second" else v.sum() if needed == "first" else 0
+        places = x[:4, :width].argsort(1)
+        return into.scatter_reduce(1, places, numbers, how, include_self=included) + rest
+
+    assert_held(Of(combined, (4, 8), (4, width)), meta(64, 64))
+
+
 @pytest.mark.parametrize("name", COMPOSED)
 def test_gradients_of_several_operators(name: str) -> None:
     """What PyTorch's gradient makes on its way is there for as long as PyTorch has it."""

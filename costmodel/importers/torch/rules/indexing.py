@@ -45,7 +45,8 @@ def accumulated(op: OpCall) -> Tensor:
 @rule("scatter_reduce")
 def scatter_reduce(op: OpCall) -> Tensor:
     """A copy in which numbers are combined with others at some places."""
-    return op.layer(Combined(), op.tensor("self"), op.tensor("src"), op.tensor("index"))
+    kind = Combined(op.value("reduce"), op.value("include_self", True))
+    return op.layer(kind, op.tensor("self"), op.tensor("src"), op.tensor("index"))
 
 
 @rule("copy")
