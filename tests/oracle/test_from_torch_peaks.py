@@ -131,6 +131,19 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
     "a norm": (lambda x, w: torch.norm(x * w), (4, 8), [(4, 8)]),
     "the largest magnitude": (lambda x, w: torch.linalg.vector_norm(x * w, float("inf")), (4, 8), [(4, 8)]),
     "a norm, kept": (lambda x, w: torch.linalg.vector_norm(x * w, dim=0, keepdim=True) * 1, (4, 8), [(4, 8)]),
+    **{
+        f"a grid, {how}": (
+            lambda x, w, v, how=how: x * torch.mul(*torch.meshgrid(w, v, indexing=how)),
+            (5, 8) if how == "ij" else (8, 5),
+            [(5,), (8,)],
+        )
+        for how in ("ij", "xy")
+    },
+    "a grid of three": (
+        lambda x, w, v, u: sum(torch.meshgrid(w * 1, v, u, indexing="xy"), x),
+        (3, 5, 2),
+        [(5,), (3,), (2,)],
+    ),
     "cummax": (lambda x, w: (x * w).cummax(1)[0], (4, 8), [(4, 8)]),
 }
 
