@@ -33,7 +33,8 @@ def matmul(op: OpCall) -> Tensor:
     first, second = [name for name in op.step.args if name in known and not (name == "self" and added)]
     a, b = op.tensor(first), op.tensor(second)
     if op.step.op == "addmm":
-        return op.layer(Product(), a, b, op.tensor("self"))
+        scaled, added_scaled = (op.constant(name, 1.0) != 1 for name in ("alpha", "beta"))
+        return op.layer(Product(scaled=scaled, added_scaled=added_scaled), a, b, op.tensor("self"))
     if op.step.op == "baddbmm":
         y = op.layer(Add(), op.tensor("self"), op.layer(Matmul(), a, b, name=f"{op.step.name}.product"))
         return y.view(y.shape, None)
