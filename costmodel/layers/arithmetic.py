@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
@@ -19,7 +19,7 @@ from costmodel.layers.base import (
     takes,
 )
 from costmodel.layers.kernels import backward_each, forward_pass
-from costmodel.symbolic.sizes import maximum
+from costmodel.symbolic.sizes import largest, maximum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant, Probability
 
@@ -93,6 +93,16 @@ def product_gradients(operands: Iterable[Tensor], y: Tensor) -> Workspace:
         if x.dtype != y.dtype:
             most, alive = maximum(most, alive + x.bytes), alive + x.bytes - last
     return Workspace(0, 0, most - sum(x.bytes for x in needed))
+
+
+def steps_or_sums(call: Call, steps: Sequence[int]) -> Workspace:
+    """What backward has beside the gradients: the most that one of its steps has in all [bytes], or while it sums."""
+    if not steps:
+        return NO_WORKSPACE
+    gradients = sum(x.bytes for x in call.inputs if x.requires_grad)
+    summing = product_gradients(call.inputs, call.y)
+    summing_bytes = size_bytes(summing.backward, call.y.dtype) + summing.backward_bytes
+    return Workspace(0, 0, maximum(largest(steps) - gradients, summing_bytes))
 
 
 @layer
@@ -409,8 +419,20 @@ class Power(Elementwise):
         yield call.y
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """All that is on the way to a gradient stays until that is there; the exponent's is made first.
+
+        For it a mask of where a is 0 and b not negative, log a, y·log a, a zero, and the choice of the two. For a's
+        b − 1, a^(b − 1), b·a^(b − 1), that times g, a zero, and a mask of where b is 0 (``pow_backward_exponent``,
+        ``pow_backward_self``).
+        """
+        a, b = call.inputs
+        n, zero = call.y.bytes, size_bytes(1, call.y.dtype)
+        steps = []
+        if b.requires_grad:
+            steps.append(call.y.size + a.bytes + 3 * n + zero)
+        if a.requires_grad:
+            steps.append((n if b.requires_grad else 0) + b.bytes + b.size + 4 * n + zero)
+        return steps_or_sums(call, steps)
 
 
 @layer

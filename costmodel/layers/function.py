@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Unary, Workspace, layer
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
+from costmodel.training.fields import Count
 
 
 class Function(NamedTuple):
@@ -85,7 +86,7 @@ FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
 class Pointwise(Unary):
     """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead.
 
-    exponent: c of `pow`, where it is known; no cost depends on it.
+    exponent: c of `pow`, where it is known; only that of 0 changes a cost, as the gradient then is zeros.
     """
 
     source = "torch's functions of one tensor; what backward needs is from its table of derivatives"
@@ -93,7 +94,7 @@ class Pointwise(Unary):
 
     function: str
     in_place: bool = False
-    exponent: int | None = None
+    exponent: Count | None = None
 
     @property
     def cast_as(self) -> str:
@@ -105,7 +106,10 @@ class Pointwise(Unary):
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on."""
+        """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on; of x⁰ it is zeros."""
+        if self.exponent == 0:
+            yield Gradient(call.x, LayerFlops(0, 0))
+            return
         backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
         yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
 
@@ -114,6 +118,8 @@ class Pointwise(Unary):
 
         Numbers that are none are found by three masks: |x| is not infinite, x is itself, and both.
         """
+        if self.exponent == 0:
+            return NO_WORKSPACE
         mask_bytes = 3 * call.x.size if self.function == "nan_to_num" else 0
         return Workspace(0, FUNCTIONS[self.function].steps * call.x.size, mask_bytes)
 

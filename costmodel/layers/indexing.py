@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
 from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
 from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.layers.shape import Moving, joint_role
+from costmodel.symbolic.sizes import maximum
+from costmodel.training.dtypes import size_bytes
 
 
 @layer
@@ -211,9 +214,15 @@ class Accumulated(Moving):
 
 @layer
 class Combined(Moving):
-    """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest."""
+    """A copy of x in which numbers s are combined at places i: by a sum, a product, a mean, the largest or smallest.
+
+    included: x's own number is one of those that are combined.
+    """
 
     source = "torch.Tensor.scatter_reduce; of a product dx = g·y/x, ds = (g·y)[i]/s"
+
+    how: Literal["sum", "prod", "mean", "amax", "amin"] = "prod"
+    included: bool = True
 
     def output(self, call: Call) -> Shape:
         """New memory."""
@@ -224,8 +233,12 @@ class Combined(Moving):
         return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Of a product: g·y, and a quotient for each element of x and of s."""
+        """Of a product: g·y, and a quotient for each element of x and of s. Of a sum g itself, and g[i]."""
         x, numbers, _ = call.inputs
+        if self.how == "sum":
+            yield Gradient(x, LayerFlops(0, 0), shared=self.included)
+            yield Gradient(numbers, LayerFlops(0, 0))
+            return
         yield Gradient(x, LayerFlops(0, 2 * x.size))
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
 
@@ -241,3 +254,26 @@ class Combined(Moving):
         """Everything, whichever way numbers are combined."""
         yield from call.inputs
         yield call.y
+
+    def workspace(self, call: Call) -> Workspace:
+        """Both gradients are made, whichever is needed, and what is on the way to them (``scatter_reduce_backward``).
+
+        Of a sum nothing else. Of a mean how many numbers there are, g divided by that, and both read at the places. Of
+        an extreme, y at the places, where x and where s is it, how many those are, g divided by that, also read at the
+        places, and a mask for x's gradient, then one for s's. Of a product x and s without zeros, the products of x
+        and of s with those that are left, g·y twice, how many zeros there are, what is read at the places, and where s
+        is 0, and where it alone is.
+        """
+        x, numbers, places = call.inputs
+        n, k = (size_bytes(of.size, call.y.dtype) for of in (x, places))
+        shared = self.how == "sum" and self.included
+        if self.how == "sum":
+            made = k if shared else n + k
+        elif self.how == "mean":
+            made = 2 * n + 3 * k
+        elif self.how == "prod":
+            made = 6 * n + 7 * k + 2 * places.size
+        else:
+            made = 4 * n + 2 * k + maximum(2 * k + places.size, x.size)
+        needed = [of for of in (x, numbers) if of.requires_grad and not (of is x and shared)]
+        return Workspace(0, 0, made - sum(of.bytes for of in needed))

@@ -30,7 +30,7 @@ from costmodel.layers.kernels import (
     stream,
     unpacked,
 )
-from costmodel.symbolic.sizes import exact_div, product
+from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
 @layer
@@ -198,13 +198,16 @@ class Matmul(Weightless):
 class Product(Weightless):
     """y = a b (+ c), a: (..., m, k), b: (k, n), c broadcasts: the rows of a as one matrix.
 
-    vector: b is one, whose products FlopCounterMode does not count.
+    vector: b is one, whose products FlopCounterMode does not count. scaled: the product is multiplied by a number,
+    added_scaled: so is c, in the same kernel.
     """
 
     source = "torch.mm, torch.addmm, torch.matmul with a matrix; da = g bᵀ, db = aᵀ g"
     in_lists = False
 
     vector: bool = False
+    scaled: bool = False
+    added_scaled: bool = False
 
     def check(self, call: Call) -> None:
         """Inner sizes agree."""
@@ -225,13 +228,14 @@ class Product(Weightless):
         return LayerFlops(2 * call.x.size * call.inputs[1].shape[1], 0, 0 if self.vector else None)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size; what was added sums over what it was broadcast along."""
+        """Two products of the forward one's size; what was added is scaled, and summed where it was broadcast."""
         same = self._work(call)
         yield Gradient(call.x, same)
         yield Gradient(call.inputs[1], same)
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
-            yield Gradient(c, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
+            work = (self.added_scaled + (not whole)) * call.y.size
+            yield Gradient(c, LayerFlops(0, work), shared=whole and not self.added_scaled)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product that adds c to its result, after a copy of rows that memory order does not hold."""
@@ -250,8 +254,11 @@ class Product(Weightless):
             if operand.requires_grad:
                 yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
         for c in call.inputs[2:]:
-            if c.requires_grad and not c.has(call.y.shape):
-                yield stream(call, "backward sum", "reduction", call.y.size, call.y.bytes, c.bytes)
+            whole = c.has(call.y.shape)
+            if c.requires_grad and (self.added_scaled or not whole):
+                work = (self.added_scaled + (not whole)) * call.y.size
+                what, sort = ("scaling", "pointwise") if whole else ("sum", "reduction")
+                yield stream(call, f"backward {what}", sort, work, call.y.bytes, c.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Each operand for the other's gradient; rows as one matrix: a view if memory order allows it, else a copy."""
@@ -263,5 +270,18 @@ class Product(Weightless):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """A scaled gradient of a or b, made in this order, is there beside what it is scaled from; then c's is summed.
+
+        Sources: ``mm_mat1_backward``, ``mm_mat2_backward``, ``maybe_multiply``; ``validate_outputs`` sums.
+        """
+        alive = most = gradients = 0
+        for x in call.inputs[:2]:
+            if x.requires_grad:
+                most = maximum(most, alive + (2 if self.scaled else 1) * x.size)
+                alive = gradients = alive + x.size
+        for c in call.inputs[2:]:
+            if c.requires_grad:
+                whole = c.has(call.y.shape)
+                gradients = gradients + (0 if whole and not self.added_scaled else c.size)
+                alive = alive + (call.y.size if self.added_scaled else 0) + (0 if whole else c.size)
+        return Workspace(0, maximum(most, alive) - gradients)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Storage, Tensor, broadcast, dense_strides
-from costmodel.layers.arithmetic import Elementwise, product_gradients
+from costmodel.layers.arithmetic import Elementwise, steps_or_sums
 from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, layer, takes
 from costmodel.layers.kernels import backward_each, forward_pass
-from costmodel.symbolic.sizes import largest, maximum, product
+from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import size_bytes
 
 
@@ -88,14 +88,9 @@ def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
     An operand's gradient is chosen by its masks from g and a zero, beside those before it; then they are summed.
     masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
     """
-    y, needed = call.y, [(x, mask) for x, mask in masks if x.requires_grad]
+    y, needed = call.y, [mask for x, mask in masks if x.requires_grad]
     zero = size_bytes(1, y.dtype)
-    choosing = largest([n * y.bytes + zero + mask for n, (_, mask) in enumerate(needed, 1)]) if needed else 0
-    summing = product_gradients(call.inputs, y)
-    gradients = sum(x.bytes for x, _ in needed)
-    return Workspace(
-        0, 0, maximum(choosing - gradients, size_bytes(summing.backward, y.dtype) + summing.backward_bytes)
-    )
+    return steps_or_sums(call, [n * y.bytes + zero + mask for n, mask in enumerate(needed, 1)])
 
 
 def _joint(call: Call, a: Tensor, b: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -18,8 +19,9 @@ from costmodel.layers.base import (
     takes_rank,
 )
 from costmodel.layers.kernels import backward_pass, forward_pass
-from costmodel.symbolic.sizes import minimum
+from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.fields import Constant
 
 Keeps = Literal["input", "output"]
 
@@ -47,15 +49,37 @@ REDUCTIONS = {
 """Reductions by name. A norm is √Σ x²: dx = x·(g/y); of a product dx = g·y/x, of a variance 2/(n − 1)·g·(x − μ)."""
 
 
+def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
+    """What backward of a norm of this order makes on the way (``norm_backward``).
+
+    Of the absolute sum the signs; of the Euclidean norm x/y, and a mask of where y is 0. Of the largest |x| it, a mask
+    of where it is y, how many those are, g divided by that, that at those places, and the signs. Else |x| to a power,
+    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place.
+    """
+    n, rows, mask_bytes = x.size, y.size, x.size
+    if abs(order) == math.inf:
+        return Workspace(0, 3 * n + rows, mask_bytes + size_bytes(rows, "int64"))
+    if order == 1:
+        return Workspace(0, n)
+    if order == 2:
+        return Workspace(0, n, rows)
+    if order > 2:
+        return Workspace(0, n + rows)
+    if order > 1:
+        return Workspace(0, 2 * n)
+    return Workspace(0, 2 * n, maximum(mask_bytes, size_bytes(rows, y.dtype)))
+
+
 @layer
 class Reduce(Weightless):
-    """One number for all that lie along some axes; `shape`: of the result."""
+    """One number for all that lie along some axes; `shape`: of the result; `order`: of a norm."""
 
     source = "torch's reductions; what backward needs is from its table of derivatives"
     in_lists = False
 
     function: str
     shape: tuple[int, ...]
+    order: Constant = 2.0
 
     def check(self, call: Call) -> None:
         """Takes one input."""
@@ -94,8 +118,10 @@ class Reduce(Weightless):
         """What backward makes on the way.
 
         Of extremes a mask of where they are, how many, and g divided by that; x − y and eˣ⁻ʸ; x − μ, μ and the factor
-        before it, of a deviation also g divided by it.
+        before it, of a deviation also g divided by it. Of norms see `norm_steps`.
         """
+        if self.function in ("norm", "linalg_vector_norm"):
+            return norm_steps(self.order, call.x, call.y)
         x, y = call.x.size, call.y.size
         if self.function in ("amax", "amin"):
             return Workspace(0, y, x + size_bytes(y, "int64"))

@@ -6,6 +6,7 @@ and truth values are made too, so that whoever keeps them is seen to. What stand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -261,7 +262,7 @@ def power(draw: Draw, op: Operator) -> Case:
     how = pick(draw, "number", "tensor", "base")
     if how == "tensor":
         return Case(op, broadcasting(draw, 2))
-    exponent = pick(draw, 2, 3, 0.5)
+    exponent = pick(draw, 0, 1, 2, 3, 0.5) if how == "number" else pick(draw, 2, 3, 0.5)
     return Case((lambda x: op(x, exponent)) if how == "number" else (lambda x: op(exponent, x)), (one(draw),))
 
 
@@ -788,15 +789,19 @@ def prod(draw: Draw, op: Operator) -> Case:
     return Case(op if axis is None else (lambda x: op(x, axis)), (x,))
 
 
+ORDERS = (1, 2, 3, 0.5, 1.5, math.inf, -math.inf, -1)
+"""Of norms."""
+
+
 @case("linalg_vector_norm")
 def vector_norm(draw: Draw, op: Operator) -> Case:
-    order, axes = pick(draw, 1, 2, 3), pick(draw, None, [0])
+    order, axes = pick(draw, *ORDERS), pick(draw, None, [0])
     return Case(lambda x: op(x, order, axes), (one(draw),))
 
 
 @case("norm")
 def norm(draw: Draw, op: Operator) -> Case:
-    order = pick(draw, 1, 2, 3)
+    order = pick(draw, *ORDERS)
     return Case((lambda x: op(x, order)) if draw(st.booleans()) else (lambda x: op(x, order, [0])), (one(draw),))
 
 

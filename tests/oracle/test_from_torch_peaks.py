@@ -107,6 +107,70 @@ JOINS: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
 }
 
 
+COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
+    "sort": (lambda x, w: (x * w).sort(1)[0], (4, 8), [(4, 8)]),
+    "topk": (lambda x, w: (x * w).topk(3, 1)[0], (4, 8), [(4, 8)]),
+    "kthvalue": (lambda x, w: (x * w).kthvalue(3, 0)[0], (4, 8), [(4, 8)]),
+    "the largest": (lambda x, w: (x * w).max(1)[0], (4, 8), [(4, 8)]),
+    "gather": (lambda x, w: (x * w).gather(1, x.argsort(1)[:, :3]), (4, 8), [(4, 8)]),
+    "a power of 0": (lambda x, w: (x * w) ** 0, (4, 8), [(4, 8)]),
+    "a power of 0.0": (lambda x, w: (x * w) ** 0.0 * 1, (4, 8), [(4, 8)]),
+    "a power of 1": (lambda x, w: (x * w) ** 1, (4, 8), [(4, 8)]),
+    "a power of two tensors": (lambda x, w, v: (x * w) ** (x * v), (4, 8), [(4, 8), (4, 8)]),
+    "a power of a tensor": (lambda x, w: (x * w) ** x, (4, 8), [(4, 8)]),
+    "a power by a tensor": (lambda x, w: x ** (x * w), (4, 8), [(4, 8)]),
+    "a power by a row": (lambda x, w, v: (x * w) ** v, (4, 8), [(4, 8), (8,)]),
+    "a power of a column": (lambda x, w, v: v ** (x * w), (4, 8), [(4, 8), (4, 1)]),
+    "a power of a row by a column": (lambda x, w, v: w**v, (4, 8), [(8,), (4, 1)]),
+    "a power by a number": (lambda x, w, v: (x * w) ** v, (4, 8), [(4, 8), ()]),
+    "a power by whole numbers": (lambda x, w: (x * w) ** x.argsort(1), (4, 8), [(4, 8)]),
+    **{
+        f"a norm of order {order}": (lambda x, w, order=order: torch.norm(x * w, order, 1), (4, 8), [(4, 8)])
+        for order in (1, 2, 3, 0.5, 1.5, -1, float("inf"), -float("inf"))
+    },
+    "a norm": (lambda x, w: torch.norm(x * w), (4, 8), [(4, 8)]),
+    "the largest magnitude": (lambda x, w: torch.linalg.vector_norm(x * w, float("inf")), (4, 8), [(4, 8)]),
+    "a norm, kept": (lambda x, w: torch.linalg.vector_norm(x * w, dim=0, keepdim=True) * 1, (4, 8), [(4, 8)]),
+    **{
+        f"a grid, {how}": (
+            lambda x, w, v, how=how: x * torch.mul(*torch.meshgrid(w, v, indexing=how)),
+            (5, 8) if how == "ij" else (8, 5),
+            [(5,), (8,)],
+        )
+        for how in ("ij", "xy")
+    },
+    "a grid of three": (
+        lambda x, w, v, u: sum(torch.meshgrid(w * 1, v, u, indexing="xy"), x),
+        (3, 5, 2),
+        [(5,), (3,), (2,)],
+    ),
+    "cummax": (lambda x, w: (x * w).cummax(1)[0], (4, 8), [(4, 8)]),
+}
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "prod", "amax", "amin"])
+@pytest.mark.parametrize("included", [True, False])
+@pytest.mark.parametrize(("needed", "width"), [("both", 3), ("first", 1), ("second", 40), ("both", 1)])
+def test_numbers_combined_at_places(how: str, included: bool, needed: str, width: int) -> None:
+    """Both gradients are made, whichever is needed: of a few numbers, or of more than there are places."""
+
+    def combined(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        into = w * 1 if needed != "second" else x[:4, :8] * 1
+        numbers = v * 1 if needed != "first" else x[:4, :width] * 1
+        rest = w.sum() if needed == "second" else v.sum() if needed == "first" else 0
+        places = x[:4, :width].argsort(1)
+        return into.scatter_reduce(1, places, numbers, how, include_self=included) + rest
+
+    assert_held(Of(combined, (4, 8), (4, width)), meta(64, 64))
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_gradients_of_several_operators(name: str) -> None:
+    """What PyTorch's gradient makes on its way is there for as long as PyTorch has it."""
+    function, given, shapes = COMPOSED[name]
+    assert_held(Of(function, *shapes), meta(*given))
+
+
 @pytest.mark.parametrize("name", JOINS)
 def test_weights_that_are_joined(name: str) -> None:
     """A weight takes a slice of what came in as its gradient where that lies in one piece, else a copy."""

@@ -40,6 +40,17 @@ IN_PLACE = {
 }
 """Of masks that tell what is within bounds: what backward does in place unless a mode looks on."""
 
+INTO_ZEROS = {
+    torch.ops.aten.scatter_add.default: torch.ops.aten.scatter_add_.default,
+    torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
+}
+"""What backward of a gather, and of what sorts or finds the largest, does in place unless a mode looks on.
+
+That is into zeros which it has just made (``areAnyTensorSubclassLike``); anywhere else these copy.
+"""
+
+ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.new_zeros.default)
+
 
 class Tracker(TorchDispatchMode):
     """Follows one device; `most` is by phase, as far as `phase` was set on the way."""
@@ -51,6 +62,7 @@ class Tracker(TorchDispatchMode):
         self.most: dict[str, Most] = {}
         self._weights = [tensor for tensor in given if isinstance(tensor, nn.Parameter)]
         self._now = self._saved_now = 0
+        self._zeros: int | None = None
         self._alive: dict[int, weakref.finalize] = {}
         self._packs: Counter[int] = Counter()
         for tensor in given:
@@ -91,13 +103,13 @@ class Tracker(TorchDispatchMode):
         self._saved_now -= size * (self._packs[key] == 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.scatter_add.default and not torch.is_grad_enabled():
-            # A gather's backward adds in place, but where a mode looks on (areAnyTensorSubclassLike).
-            func = torch.ops.aten.scatter_add_.default
+        if func in INTO_ZEROS and not torch.is_grad_enabled() and args[0].untyped_storage()._cdata == self._zeros:
+            func = INTO_ZEROS[func]
         if func in IN_PLACE and not torch.is_grad_enabled():  # for the same reason
             whole = args[0].shape == torch.broadcast_shapes(*(mask.shape for mask in args))
             func = IN_PLACE[func] if whole else func
         result = func(*args, **(kwargs or {}))
+        self._zeros = result.untyped_storage()._cdata if func in ZEROS else None
         if func is torch.ops.aten.native_batch_norm_backward.default and not args[-1][0]:
             result = (None, *result[1:])  # the meta device makes the input's gradient all the same
         for leaf in tree_iter(result):

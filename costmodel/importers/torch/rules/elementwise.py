@@ -204,7 +204,8 @@ def power(op: OpCall) -> Tensor:
         return op.layer(Pointwise("exponential"), op.tensor("exponent"))
     x = op.tensor("self")
     if not op.is_tensor("exponent"):
-        return op.layer(Pointwise("pow"), x) if op.role == "activation" else made(op, x)
+        kind = Pointwise("pow", exponent=0 if op.constant("exponent") == 0 else None)
+        return op.layer(kind, x) if op.role == "activation" else made(op, x)
     return _two(op, Power(), x, op.tensor("exponent"))
 
 

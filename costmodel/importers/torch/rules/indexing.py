@@ -45,7 +45,8 @@ def accumulated(op: OpCall) -> Tensor:
 @rule("scatter_reduce")
 def scatter_reduce(op: OpCall) -> Tensor:
     """A copy in which numbers are combined with others at some places."""
-    return op.layer(Combined(), op.tensor("self"), op.tensor("src"), op.tensor("index"))
+    kind = Combined(op.value("reduce"), op.value("include_self", True))
+    return op.layer(kind, op.tensor("self"), op.tensor("src"), op.tensor("index"))
 
 
 @rule("copy")
@@ -68,15 +69,17 @@ def atleast(op: OpCall) -> Tensor | list[Tensor]:
 @rule("broadcast_tensors", "meshgrid")
 def broadcast(op: OpCall) -> list[Tensor]:
     """Tensors of one shape: each seen as often as it takes."""
-    tensors, found = op.tensors("tensors"), []
-    for number, (x, told) in enumerate(zip(tensors, op.step.makes, strict=True)):
-        shape = shape_of(told.shape, op.sizes)
+    tensors, shapes = op.tensors("tensors"), [shape_of(told.shape, op.sizes) for told in op.step.makes]
+    places = list(range(len(tensors)))
+    if op.step.op == "meshgrid" and op.value("indexing", "ij") == "xy" and len(tensors) > 1:
+        places[:2] = 1, 0  # as PyTorch does it: first those two change places, then all are expanded
+    found: dict[int, Tensor] = {}
+    for place in places:
+        x, shape = tensors[place], shapes[place]
         if op.step.op == "meshgrid":
-            swapped = op.value("indexing", "ij") == "xy" and number < 2
-            axis = 1 - number if swapped else number
-            x = op.reshaped(x, tuple(x.shape[0] if n == axis else 1 for n in range(len(shape))))
-        found.append(expanded(op, x, shape))
-    return found
+            x = op.reshaped(x, tuple(x.shape[0] if n == places[place] else 1 for n in range(len(shape))))
+        found[place] = expanded(op, x, shape)
+    return [found[place] for place in range(len(tensors))]
 
 
 @rule("var_mean", "std_mean")

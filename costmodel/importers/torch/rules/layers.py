@@ -33,7 +33,8 @@ def matmul(op: OpCall) -> Tensor:
     first, second = [name for name in op.step.args if name in known and not (name == "self" and added)]
     a, b = op.tensor(first), op.tensor(second)
     if op.step.op == "addmm":
-        return op.layer(Product(), a, b, op.tensor("self"))
+        scaled, added_scaled = (op.constant(name, 1.0) != 1 for name in ("alpha", "beta"))
+        return op.layer(Product(scaled=scaled, added_scaled=added_scaled), a, b, op.tensor("self"))
     if op.step.op == "baddbmm":
         y = op.layer(Add(), op.tensor("self"), op.layer(Matmul(), a, b, name=f"{op.step.name}.product"))
         return y.view(y.shape, None)
@@ -257,7 +258,11 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
         shape = op.replay.shape(op.step.makes[1].shape)
         places = op.layer(Made(shape, "index", 1), x, name=f"{op.step.name}.places")
         return [op.layer(Chosen(op.shape), x, places), places]
-    return made(op, x) if op.role != "activation" else op.layer(Reduce(function, op.shape), x)
+    if op.role != "activation":
+        return made(op, x)
+    orders = {"norm": "p", "linalg_vector_norm": "ord"}
+    kind = Reduce(function, op.shape, op.constant(orders[function], 2.0) if function in orders else 2.0)
+    return op.layer(kind, x)
 
 
 @rule("scaled_dot_product_attention")
