@@ -52,8 +52,8 @@ MIXING = {"selective_scan", "delta_scan", "solve_triangular"}
 """Kinds of what mixes tokens beside attention, which is refused by name."""
 SEED = st.integers(0, 99)
 
-REFUSED = (*MIXERS, "disentangled")
-"""Modules of what mixes tokens in another way, which is refused by name."""
+REFUSED = (*MIXERS, "disentangled", "altup")
+"""Modules of what mixes tokens in another way, or holds several streams, which is refused by name."""
 OF_REFUSED = {"compared", "softmax_along", "parameter", "copied"}
 """Kinds of losses and of pooling by attention, which are refused by name."""
 
