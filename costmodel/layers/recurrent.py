@@ -149,6 +149,9 @@ class Recurrent(Layer):
         for g in asked:
             if g.operand in sizes:
                 yield self._product_of(call, "backward", sizes[g.operand])
+        biases = [weights[name] for name in ("bias_ih", "bias_hh") if name in weights]
+        if made := sum(g.operand.bytes for g in asked if g.operand in biases):
+            yield stream(call, "backward sum", "reduction", 0, worked, made)  # its additions are counted above
 
     def _product_of(self, call: Call, what: str, sizes: Product, launches: int = 1) -> Kernel:
         """A product of each of so many steps."""

@@ -530,10 +530,9 @@ def hidden_of(mlp: Any, x: Tensor) -> Tensor:
     if mlp.spec.mlp == "plain":
         return act(mlp.up(x))
     if mlp.spec.mlp == "gated":
-        gate = mlp.gate(x)
         if getattr(mlp, "sparse", False):
-            gate = import_module(".streams", __package__).largest(gate)
-        return act(gate) * mlp.up(x)
+            return act(import_module(".streams", __package__).largest(mlp.gate(x))) * mlp.up(x)
+        return act(mlp.gate(x)) * mlp.up(x)  # no name holds the gate while the rest is computed
     gate, up = mlp.gate(x).clamp(max=7.0), mlp.up(x).clamp(-7.0, 7.0)
     return (up + 1) * (gate * act(gate * 1.702))
 
