@@ -121,14 +121,14 @@ def paths_to(path: str) -> list[str]:
 
 
 def _ends_in(words: Sequence[str], given: Sequence[str]) -> bool:
-    if not given:
-        return True
-    if not words:
-        return False
-    *before, last = words
-    if given[-1] in (last, *_unnumbered(last)) and _ends_in(before, given[:-1]):
-        return True
-    return (_is_number(last) or last == GROUP) and _ends_in(before, given)
+    """Whether a path's words end in those given, words left out as `is_named` says; in as many steps as both have."""
+    left = {len(given)}  # how many of those given may be left to find before the words so far
+    for word in reversed(words):
+        if 0 in left:
+            break
+        found = {number - 1 for number in left if given[number - 1] in (word, *_unnumbered(word))}
+        left = found | left if _is_number(word) or word == GROUP else found
+    return 0 in left
 
 
 def _is_number(word: str) -> bool:

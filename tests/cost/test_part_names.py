@@ -190,3 +190,10 @@ def test_names_of_model_hubs_leave_no_namesake_out(name: str, kinds: tuple[str, 
         ours = {"o_proj": "output", "up_proj": "up"}[name]
         hub, own = (cm.predict(model, seq=8, lora={"rank": 2, "targets": [t]}).trainable_params for t in (name, ours))
         assert hub == own > 0
+
+
+def test_a_path_of_numbers_is_held_against_a_name_of_numbers_in_few_steps() -> None:
+    """Which of them are left out is not tried one by one: there would be more ways than seconds."""
+    path, name = ".".join(["0"] * 200), ".".join(["0"] * 100)
+    assert is_named(path, name)
+    assert not is_named(path, f"x.{name}")
