@@ -20,6 +20,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbclient.output_widget import OutputWidget
 
 HERE = Path(__file__).parent
 COMPARED = ("text/latex", "text/markdown", "text/plain")
@@ -71,6 +72,7 @@ def _ran(notebook: Any) -> Any:
     """The notebook with its outputs, and nothing that says when or where it was run."""
     client = NotebookClient(notebook, timeout=SECONDS, record_timing=False, coalesce_streams=True)
     client.resources = {"metadata": {"path": str(HERE)}}
+    client.widget_registry["@jupyter-widgets/output"]["OutputModel"] = _BelowSliders
     done = client.execute()
     for number, cell in enumerate(done.cells):
         cell.id = f"cell-{number}"  # scripts have none, and those drawn at random would change with every run
@@ -81,6 +83,14 @@ def _ran(notebook: Any) -> Any:
     if measured:
         done.metadata["measured"] = True
     return done
+
+
+class _BelowSliders(OutputWidget):
+    """What stands below sliders, held here alone."""
+
+    def sync_state(self) -> None:
+        """Tell the kernel nothing: what is sent while its answer is awaited on the same socket can hide that answer,
+        and the cell then waits for its whole time (https://github.com/jupyter/nbclient/issues/312)."""
 
 
 def _without_kernel(output: Any, widgets: dict[str, Any]) -> Iterator[Any]:
