@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 from costmodel.architectures.feedforward import capped, clipped, normed
 from costmodel.architectures.kv_cache import Cache
 from costmodel.architectures.mla import absorbed, projected
-from costmodel.architectures.spec import TransformerSpec, Variant
+from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Call, Tensor, contiguous_strides

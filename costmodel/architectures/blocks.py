@@ -14,7 +14,8 @@ from costmodel.architectures.attention import AttentionSetting, Mixer, Tables
 from costmodel.architectures.feedforward import dropped, feed_forward, normed, scaled
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.moe import routed
-from costmodel.architectures.spec import TransformerSpec, Variant
+from costmodel.architectures.spec import TransformerSpec
+from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
 from costmodel.graph.run import Run, Shared
 from costmodel.graph.tensor import Tensor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from math import ceil, floor, lcm
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from math import ceil, floor
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -37,42 +37,9 @@ from costmodel.architectures.parts import (
     Rotary,
     Window,
 )
+from costmodel.architectures.variants import Variant, check_varied, lending, variants
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
-from costmodel.errors import SpecError, shown
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
-
-
-class Variant(NamedTuple):
-    """What may differ from block to block: a window, positions that turn it, a choice of experts, a norm first.
-
-    And what there is of sublayers: attention, what else mixes tokens, an MLP, of which a gate may be sparse. hidden:
-    features of the MLP's hidden layer where each block has its own, else 0. lends: its keys and values are those of
-    blocks after it, which borrow them.
-    """
-
-    windowed: bool = True
-    rotated: bool = True
-    routed: bool = False
-    attends: bool = True
-    mixes: bool = False
-    feeds: bool = True
-    sparse: bool = False
-    hidden: int = 0
-    normed: bool = True
-    lends: bool = False
-    borrows: bool = False
-
-    @property
-    def keys(self) -> tuple[bool, bool]:
-        """The kind of its keys and values: another block's can be in their place only if they are of the same kind."""
-        return self.windowed, self.rotated
-
-    @property
-    def plain(self) -> Variant:
-        """The same without what is of sublayers that it does not have."""
-        seen = self if self.attends else self._replace(windowed=True, rotated=True)
-        return seen if self.feeds else seen._replace(routed=False, sparse=False, hidden=0)
-
 
 HEAD = {
     "head_bias": "head.bias",
@@ -99,6 +66,14 @@ RENAMED = {
 }
 """Names of a transformer's fields by the names that they had when all were flat."""
 
+OTHERWISE_MADE = {
+    "fused_qkv": False,
+    "kv_heads": None,
+    "query_key_norm": None,
+    "qkv_clip": None,
+    "attention_gate": False,
+}
+"""What plain attention may have, and `latent` and `disentangled` have not: they make query, key and value otherwise."""
 
 MIXERS = ("state_space", "gated_delta", "short_convolution")
 """Fields of what mixes tokens beside attention."""
@@ -358,29 +333,12 @@ class TransformerSpec(Architecture, defer_build=True):
                 "latent needs positions: rotary, and a rotary.size smaller than the head size "
                 f"{int(self.head_features)}: keys are turned in features that all heads share"
             )
-        self._check_needs(
-            "latent",
-            fused_qkv=False,
-            kv_heads=None,
-            query_key_norm=None,
-            value_norm=False,
-            qkv_clip=None,
-            attention_gate=False,
-        )
+        self._check_needs("latent", value_norm=False, **OTHERWISE_MADE)
 
     def _check_disentangled(self) -> None:
         if self.disentangled is None:
             return
-        self._check_needs(
-            "disentangled",
-            causal=False,
-            fused_qkv=False,
-            kv_heads=None,
-            latent=None,
-            query_key_norm=None,
-            qkv_clip=None,
-            attention_gate=False,
-        )
+        self._check_needs("disentangled", causal=False, latent=None, **OTHERWISE_MADE)
 
     def _check_sublayers(self) -> None:
         if self.mlp_widths and (self.mlp_width is not None or self.experts is not None):
@@ -633,35 +591,3 @@ class TransformerSpec(Architecture, defer_build=True):
     def buckets(self) -> int:
         """Distances that relative positions tell apart."""
         return 32 if self.relative_buckets is None else self.relative_buckets
-
-
-MOST_VARIED = 10_000
-"""More blocks than these are not looked at one by one."""
-
-
-def variants(patterns: Sequence[Sequence[Any]], layers: int, dense: int) -> list[Variant]:
-    """The variants of the first blocks, by the pattern of each field, which those after them repeat.
-
-    Of all `layers` blocks, where the first `dense` ones have no experts. Raises SpecError for too many.
-    """
-    length = lcm(*map(len, patterns))
-    if length > 1 or dense:  # only then does it matter how many blocks there are
-        check_varied(layers)
-        length = int(layers) if dense else min(length, int(layers))
-    made = [Variant(*(pattern[n % len(pattern)] for pattern in patterns)) for n in range(length)]
-    return [variant._replace(routed=False).plain for variant in made[:dense]] + [v.plain for v in made[dense:]]
-
-
-def check_varied(layers: int) -> None:
-    """Raise SpecError for too many blocks to look at one by one."""
-    if int(layers) > MOST_VARIED:
-        raise SpecError(f"layers {shown(int(layers))}: blocks of several kinds are at most {MOST_VARIED:,}")
-
-
-def lending(every: Sequence[Variant], shared: int) -> list[Variant]:
-    """All blocks, of which the last `shared` borrow keys and values of the last of their kind before them."""
-    own = len(every) - shared
-    lenders = {variant.keys: number for number, variant in enumerate(every[:own])}
-    borrowed = {variant.keys for variant in every[own:]}
-    lends = {number for keys, number in lenders.items() if keys in borrowed}
-    return [variant._replace(lends=number in lends, borrows=number >= own) for number, variant in enumerate(every)]
