@@ -52,6 +52,7 @@ SLICED = cm.Transformer(
 )
 
 
+@pytest.mark.slow
 @given(open_questions())
 @examples(60)
 @example((cm.Transformer(vocab=1, context=1, layers=1, width=1, heads=1), {}, {"experts.per_token": [1, 2]}))

@@ -65,6 +65,7 @@ def test_nothing_is_lost_with_a_worker(client: Any, tmp_path: Path) -> None:
     assert len(list(path.glob("*"))) == 32 * 4
 
 
+@pytest.mark.slow
 def test_workers_write_zarr(client: Any, tmp_path: Path) -> None:
     lazy = cm.sweep(SMALL, **GRID, quantities=NAMES, chunks={"batch": 4}, client=client)
     lazy.to_zarr(tmp_path / "sweep.zarr", consolidated=False)

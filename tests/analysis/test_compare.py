@@ -17,6 +17,7 @@ from tests.profiles import examples
 from tests.strategies import questions
 
 
+@pytest.mark.slow
 @given(questions(), questions())
 @examples(30)
 def test_ratios_and_differences_lead_from_the_first_to_the_others(one: tuple, other: tuple) -> None:
@@ -72,6 +73,7 @@ def test_a_perceptron_is_matched_as_by_hand() -> None:
     assert (found.size, found.value) == (62, 16 * 62 + 5)
 
 
+@pytest.mark.slow
 def test_the_picture_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
     found = cm.compare("gpt2-small", "mlp-mnist")
     found.plot(tmp_path / "bars.png")

@@ -26,6 +26,7 @@ def same(p: Prediction, quantity: str, expected: Any) -> bool:
     return sympy.simplify(p.formula(quantity) - expected) == 0
 
 
+@pytest.mark.slow
 def test_parameters_of_a_gpt() -> None:
     """Narayanan et al. 2021, eq. 2, and the final norm's two vectors, which it leaves out."""
     expected = 12 * L * d**2 * (1 + sympy.Rational(13, 12) / d + (V + n_ctx) / (12 * L * d)) + 2 * d

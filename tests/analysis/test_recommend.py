@@ -126,6 +126,7 @@ def test_the_change_that_helps_first_is_said_first_and_none_that_does_not() -> N
     assert not [tip for tip in found.tips if "sgd" in tip]  # the optimizer's states are not what is too much
 
 
+@pytest.mark.slow
 def test_weights_that_alone_do_not_fit_are_said_to() -> None:
     assert any("weights alone" in tip for tip in cm.recommend("llama-3.1-8b", memory="4 GiB").tips)
 
@@ -146,6 +147,7 @@ def test_without_a_machine_16_bits_come_before_fp32() -> None:
     assert set(kinds) == {"bf16-autocast", "fp32"}
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_tips_do() -> None:
     found = cm.recommend(TINY, memory="300 kB", optimizer="adamw", precision=AS_ASKED)
     assert (bool(found), found.entries) == (False, ())
@@ -172,6 +174,7 @@ def test_tables_and_frames_have_each(found: Recommendations) -> None:
     json.dumps(found.to_dict())
 
 
+@pytest.mark.slow
 @given(transformers(), st.integers(1, 40))
 @examples(15)
 def test_whatever_is_recommended_fits_and_is_as_large_as_can_be(model: Any, more: int) -> None:

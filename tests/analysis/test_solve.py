@@ -29,6 +29,7 @@ def test_a_search_ends_at_the_last_that_holds(count: int, last: int, guess: int)
     assert last_true(lambda n: n <= last, count, guess) == last
 
 
+@pytest.mark.slow
 @given(questions(), st.integers(1, 12), st.integers(0, 99))
 @examples(25)
 def test_the_largest_batch_is_the_largest_of_all_that_fit(question: Any, fits: int, spare: int) -> None:
@@ -62,6 +63,7 @@ def test_an_answer_is_within_its_target_and_the_next_size_is_not(model: Any, nam
         error_of(lambda size=between: cm.predict(with_size(model, name, size), batch=batch, seq=seq))
 
 
+@pytest.mark.slow
 @given(mlps(), sizes)
 @examples(40)
 def test_a_perceptron_is_widened_in_proportion(model: cm.MLP, times: int) -> None:

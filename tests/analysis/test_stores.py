@@ -94,6 +94,7 @@ def test_parquet_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert list(frame.reason) == list(expected.reason)
 
 
+@pytest.mark.slow
 def test_zarr_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert here(capsys, *ARGUMENTS, "--out", str(tmp_path / "sweep.zarr")).code == 0
     found = xarray.open_zarr(tmp_path / "sweep.zarr", consolidated=False)
@@ -187,6 +188,7 @@ def test_only_the_same_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda _: b"", lambda _: b"PAR1 nothing at all PAR1"])
 def test_a_corrupt_file_is_not_resumed(capsys, tmp_path: Path, monkeypatch: Any, damage: Any) -> None:
     path = tmp_path / "sweep.parquet"

@@ -86,6 +86,7 @@ def network_sweeps(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list
     return model, {}, {name: draw(choices[name]) for name in names}
 
 
+@pytest.mark.slow
 @given(sweeps() | network_sweeps())
 @examples(40)
 def test_every_cell_equals_predict(question: tuple[Any, dict[str, Any], dict[str, list[Any]]]) -> None:
@@ -233,12 +234,14 @@ def test_a_frame_has_a_row_for_each_cell() -> None:
     assert row["memory.peak"] == cell_of(ds, batch=3, seq=8, heads=1)["memory.peak"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_any_executor_gives_the_same(pool: type[Any]) -> None:
     with pool(2) as executor:
         assert cm.sweep(SMALL, **GRID, executor=executor).identical(cm.sweep(SMALL, **GRID))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", ["auto", 3, {"batch": 3}, (8, 2, 4)])
 def test_chunks_are_lazy_and_the_same(chunks: Any) -> None:
     lazy = cm.sweep(SMALL, **GRID, chunks=chunks)
@@ -303,6 +306,7 @@ def test_a_grid_that_does_not_fit_says_how_large_it_is() -> None:
     assert "use fewer values, or several sweeps (chunks='auto' would make" in line
 
 
+@pytest.mark.slow
 def test_a_grid_that_does_not_fit_is_lazy_as_advised() -> None:
     large: dict[str, Any] = {name: range(1, 10**5 + 1) for name in ("batch", "vocab")}
     assert "give chunks='auto' to have it lazily" in error_of(lambda: cm.sweep(SMALL, **large))

@@ -19,6 +19,7 @@ PRICED = cm.Machine(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", ["eager", "compiled"])
 def test_a_sweep_has_the_times_of_predictions(stack: Any) -> None:
     grid: dict[str, Any] = {"batch": range(1, 8), "seq": [16, 100, 256]}

@@ -53,6 +53,7 @@ def test_every_command_takes_out_and_none_an_older_name() -> None:
         assert not options & {"--plot", "--html", "--csv"}, verb.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_every_answer_is_written_as_page_table_data_and_text(capsys, tmp_path: Path, asked: tuple[str, ...]) -> None:
     pytest.importorskip("pandas")
@@ -70,6 +71,7 @@ def test_every_answer_is_written_as_page_table_data_and_text(capsys, tmp_path: P
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_a_picture_is_written_where_there_is_one(
     capsys, tmp_path: Path, asked: tuple[str, ...], request: pytest.FixtureRequest

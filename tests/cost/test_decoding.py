@@ -50,6 +50,7 @@ QUANTITIES = (
 )
 
 
+@pytest.mark.slow
 @examples(40)
 @given(questions(), st.sampled_from(QUANTITIES))
 def test_formulas_are_the_numbers(asked: tuple[Transformer, dict[str, Any]], quantity: str) -> None:
@@ -57,6 +58,7 @@ def test_formulas_are_the_numbers(asked: tuple[Transformer, dict[str, Any]], qua
     assert p.explain(quantity).value == p.value(quantity)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(questions())
 def test_blocks_folded_are_as_every_block_by_itself(asked: tuple[Transformer, dict[str, Any]]) -> None:
@@ -67,6 +69,7 @@ def test_blocks_folded_are_as_every_block_by_itself(asked: tuple[Transformer, di
     assert all(step.alive.cache >= 0 for step in steps)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(questions())
 def test_a_cache_in_place_moves_no_more_and_peaks_no_higher(asked: tuple[Transformer, dict[str, Any]]) -> None:

@@ -100,6 +100,7 @@ def repeated(items: Any) -> Any:
     return st.builds(lambda times, blocks: {"repeat": {"times": times, "blocks": blocks}}, st.integers(1, 6), inner)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.recursive(st.sampled_from(ITEMS), repeated, max_leaves=5), min_size=1, max_size=4),
     st.sampled_from(["train", "inference"]),

@@ -97,6 +97,7 @@ def sums_over_calls(run: Run, asked: Settings) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @given(questions())
 def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[Any, dict[str, Any]]) -> None:
     """Blocks are recomputed in groups, which nothing is in where nothing repeats; parts are by name."""
@@ -116,6 +117,7 @@ def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[An
         assert p.value(quantity) == total, quantity
 
 
+@pytest.mark.slow
 @given(questions())
 def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
@@ -123,6 +125,7 @@ def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> Non
     assert costs(model, chosen, Run) == costs(model, chosen, Unrolling)
 
 
+@pytest.mark.slow
 @given(questions())
 def test_unrolling_leaves_no_repeats(question: tuple[Any, dict[str, Any]]) -> None:
     model, _ = question
@@ -131,6 +134,7 @@ def test_unrolling_leaves_no_repeats(question: tuple[Any, dict[str, Any]]) -> No
     assert not any(isinstance(entry, Block) for entry in run.root.entries)
 
 
+@pytest.mark.slow
 @given(
     transformers(), st.integers(1, 3), st.sampled_from(["block", "sqrt", "selective", ("mlp",), ("attention", "mlp")])
 )
@@ -157,6 +161,7 @@ def test_checkpointing_by_the_root_takes_the_smallest_groups_that_are_no_fewer(l
     assert all(predict(model, batch=2, checkpoint=k).timeline.steps != root.timeline.steps for k in others)
 
 
+@pytest.mark.slow
 @given(transformers(), st.integers(1, 9), st.integers(1, 16))
 def test_doubling_the_batch_doubles_work_and_activations(model: Transformer, batch: int, seq: int) -> None:
     """A capacity is rounded up, and is no whole number of times larger."""
@@ -359,6 +364,7 @@ def answer(model: Any, **asked: Any) -> tuple[list[Row], int, int]:
     return p.layers, p.memory.buffers, p.memory.inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given_fields", "change"), VARIATIONS, ids=lambda value: ",".join(value) or "base")
 def test_no_field_is_inert(given_fields: dict[str, Any], change: dict[str, Any]) -> None:
     before, after = Transformer.of(BASE | given_fields), Transformer.of(BASE | given_fields | change)

@@ -32,6 +32,7 @@ def two(spec: Any, chunks: int, **settings: Any) -> tuple[Prediction, Prediction
     return cm.predict(spec, **settings), cm.predict(spec, loss_chunks=chunks, **settings)
 
 
+@pytest.mark.slow
 @given(TRANSFORMERS, st.integers(1, 4), st.integers(2, 8), PRECISION)
 def test_it_is_the_same_work_at_another_time(spec: Transformer, batch: int, chunks: int, precision: str) -> None:
     whole, chunked = two(spec, chunks, batch=batch, precision=precision)

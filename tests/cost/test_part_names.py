@@ -69,6 +69,7 @@ def nets() -> st.SearchStrategy[Any]:
     return cnns | mlps | questions().map(lambda question: question[0])
 
 
+@pytest.mark.slow
 @given(nets(), st.data())
 def test_a_name_freezes_the_same_folded_and_unrolled(model: Any, data: st.DataObject) -> None:
     rows = cm.predict(model).layers
@@ -79,6 +80,7 @@ def test_a_name_freezes_the_same_folded_and_unrolled(model: Any, data: st.DataOb
     assert folded.flops == unrolled.flops
 
 
+@pytest.mark.slow
 @given(nets(), st.data())
 def test_a_name_recomputes_the_same_folded_and_unrolled(model: Any, data: st.DataObject) -> None:
     seen = Recomputation(names=frozenset({"none"}))
@@ -91,6 +93,7 @@ def test_a_name_recomputes_the_same_folded_and_unrolled(model: Any, data: st.Dat
     assert folded.pointwise_flops == unrolled.pointwise_flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", DEEP)
 def test_every_row_can_be_named_as_it_is_shown(model: str) -> None:
     found = cm.predict(model)

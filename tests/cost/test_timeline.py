@@ -24,6 +24,7 @@ def asked(question: Question) -> Prediction:
     return predict(model, **chosen)
 
 
+@pytest.mark.slow
 @given(questions())
 def test_the_peak_is_the_highest_step(question: Question) -> None:
     p = asked(question)
@@ -33,6 +34,7 @@ def test_the_peak_is_the_highest_step(question: Question) -> None:
     assert p.memory.temporaries == max(step.alive.temporaries for step in p.timeline.steps)
 
 
+@pytest.mark.slow
 @given(questions())
 def test_what_stays_is_there_at_every_step(question: Question) -> None:
     p = asked(question)
@@ -56,6 +58,7 @@ def test_activations_are_kept_until_backward_and_gradients_until_the_end(questio
 TWO_OUTPUTS = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, classes=3)
 
 
+@pytest.mark.slow
 @given(questions())
 @example((TWO_OUTPUTS, {"batch": 2}))
 @example((TWO_OUTPUTS, {"batch": 2, "precision": "bf16-autocast"}))
@@ -68,6 +71,7 @@ def test_phases_follow_one_another(question: Question) -> None:
     assert (phases[-1] == "optimizer") == p.settings.training
 
 
+@pytest.mark.slow
 @given(mlps() | transformers())
 def test_inference_keeps_nothing_for_later(model: Any) -> None:
     p = predict(model, batch=3, mode="inference")

@@ -38,6 +38,7 @@ def highest(steps: Iterable[Step]) -> dict[tuple[str, ...], int]:
     return totals
 
 
+@pytest.mark.slow
 @given(questions())
 def test_unfolding_takes_every_round_to_the_same_heights(question: tuple[Any, dict[str, Any]]) -> None:
     model, chosen = question
@@ -77,6 +78,7 @@ def test_the_table_s_steps_are_in_order_and_start_with_the_first() -> None:
     assert {"end of forward", "most in recompute", "end of backward", "most in optimizer"} <= {name for name, _ in rows}
 
 
+@pytest.mark.slow
 @given(questions())
 def test_the_largest_at_the_peak_is_no_more_than_its_category(question: tuple[Any, dict[str, Any]]) -> None:
     model, chosen = question

@@ -177,6 +177,7 @@ def test_several_models_are_one_page() -> None:
     assert int(found["quantities"]["params"]["value"]) == cm.predict(other).params
 
 
+@pytest.mark.slow
 def test_a_setting_of_one_of_several_models_is_left_out_of_the_others() -> None:
     small = cm.Transformer(vocab=50, context=16, layers=4, width=8, heads=2)
     asked: dict[str, Any] = {"precision": "fp32", "mode": "inference", "attention": ["eager", "flash"], "on": None}

@@ -58,6 +58,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_bytes(request: pytest.Fixtur
     assert found["stopped"] >= moments
 
 
+@pytest.mark.slow
 def test_there_are_more_than_a_thousand_cases(tmp_path: Path) -> None:
     ground = prepare(tmp_path)
     labels = [label for cases in PARTS.values() for label, _ in cases(ground)]

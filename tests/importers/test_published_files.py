@@ -36,6 +36,7 @@ def test_every_ready_model_has_its_file() -> None:
     assert transformers() - UNPUBLISHED == set(PUBLISHED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_file_is_the_ready_model(name: str) -> None:
     read, ready = build(PUBLISHED[name], name), cm.load(name)

@@ -193,11 +193,13 @@ PUBLISHED_PARAMS = {
 NAMES = [entry.name for entry in cm.models()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "params"), PUBLISHED_PARAMS.items())
 def test_parameters_are_the_published_ones(name: str, params: int) -> None:
     assert cm.predict(name).params == params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", cm.models(), ids=lambda entry: entry.name)
 def test_every_ready_model_predicts_describes_itself_and_names_its_source(entry) -> None:
     assert entry.params > 0
@@ -315,6 +317,7 @@ def test_a_token_meets_every_weight_of_a_dense_model() -> None:
     assert p.active_params == p.params
 
 
+@pytest.mark.slow
 def test_models_are_found_by_family_and_size() -> None:
     found = cm.models(family="Llama", max_params=8e9)
     assert [entry.name for entry in found] == ["llama-2-7b", "llama-3.2-1b", "llama-3.2-3b", "llama-7b"]

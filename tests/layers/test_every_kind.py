@@ -64,6 +64,7 @@ def test_a_default_is_a_value_that_can_be_given(kind: type[Layer]) -> None:
 GROWING = ("flops.forward", "flops.backward", "pointwise_flops.total", "memory.activations", "memory.inputs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_kind_answers_or_is_refused(name: str) -> None:
     """Each sample that a batch has more costs the same, and what is kept is alive at once with the weights."""

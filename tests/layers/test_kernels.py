@@ -96,6 +96,7 @@ def test_every_row_of_a_table_has_a_kernel(name: str, table: dict[str, Any]) -> 
     assert {f"{name} {row}" for row in table} == {row for row in KERNELS if row.split()[0] == name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KERNELS))
 @EXAMPLES
 @given(data=st.data(), training=st.booleans(), seed=st.integers(0, 99))
@@ -112,6 +113,7 @@ def test_forward_is_right_and_takes_the_stated_flops(name: str, data: st.DataObj
     np.testing.assert_allclose(p.y.values, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KERNELS))
 @EXAMPLES
 @given(data=st.data(), needed=st.booleans(), seed=st.integers(0, 99))

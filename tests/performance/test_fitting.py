@@ -32,6 +32,7 @@ def rows(machine: str, **constants: float) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.6])
 def test_one_step_gives_one_number_that_reproduces_it(factor: float) -> None:
     (row, *_) = rows("h100-sxm", conditions=factor)

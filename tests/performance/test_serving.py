@@ -44,6 +44,7 @@ def test_a_request_alone_is_its_prefill_and_its_steps() -> None:
     assert two.latency == pytest.approx(two.time_to_first_token + two.time_per_token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrivals", ["together", "steady"])
 @pytest.mark.parametrize("engine", [None, *ENGINES])
 def test_more_at_a_time_is_slower_for_each_and_no_slower_for_all(engine: str | None, arrivals: Any) -> None:
@@ -149,6 +150,7 @@ def test_the_range_holds_the_latency() -> None:
     assert low < s.loads[0].latency < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2-small", "gemma-3-1b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("precision", ["bf16", "int4"])
 def test_every_family_is_answered(model: str, precision: Any) -> None:

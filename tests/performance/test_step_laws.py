@@ -70,6 +70,7 @@ def timed(question: Any, machine: Machine | None = None, **changes: Any) -> Time
     return cm.predict(name, **{**settings, **own}).on(machine or load_machine(on), **{**how, **changes})
 
 
+@pytest.mark.slow
 @examples(60)
 @given(questions())
 def test_a_step_is_no_faster_than_its_ceiling_and_uses_no_more_than_the_peak(question: Any) -> None:
@@ -82,6 +83,7 @@ def test_a_step_is_no_faster_than_its_ceiling_and_uses_no_more_than_the_peak(que
     assert sum(row.seconds for row in t.kernels) == pytest.approx(device, rel=1e-9)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(questions(), st.floats(1.0, 1e3), st.data())
 def test_more_bandwidth_or_peak_is_never_slower(question: Any, more: float, data: st.DataObject) -> None:
@@ -92,6 +94,7 @@ def test_more_bandwidth_or_peak_is_never_slower(question: Any, more: float, data
         assert timed(question, better).seconds <= before * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(questions())
 def test_two_batches_take_longer_than_one_and_at_most_twice_as_long(question: Any) -> None:

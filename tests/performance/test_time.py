@@ -33,6 +33,7 @@ def timed(case: tuple[str, dict[str, Any]], machine: Any = "h100-sxm", **how: An
     return cm.predict(name, **settings).on(machine, **how)
 
 
+@pytest.mark.slow
 @given(cases, machines, stacks)
 def test_rows_add_up_and_no_time_beats_the_datasheet(case: Any, machine: str, stack: Any) -> None:
     t = timed(case, machine, stack=stack)
@@ -46,6 +47,7 @@ def test_rows_add_up_and_no_time_beats_the_datasheet(case: Any, machine: str, st
     assert t.low <= t.seconds <= t.high
 
 
+@pytest.mark.slow
 @given(cases, machines)
 def test_fused_is_no_slower_than_eager(case: Any, machine: str) -> None:
     eager, compiled = (timed(case, machine, stack=stack) for stack in ("eager", "compiled"))
@@ -56,6 +58,7 @@ def test_fused_is_no_slower_than_eager(case: Any, machine: str) -> None:
     assert all(fusion.launches >= 0 and fusion.bytes >= 0 for fusion in compiled.fusions)
 
 
+@pytest.mark.slow
 @given(cases, st.sampled_from(["bandwidth", "peak"]), st.floats(1.0, 8.0))
 def test_more_machine_is_never_slower(case: Any, what: str, factor: float) -> None:
     def machine(times: dict[str, float]) -> cm.Machine:
@@ -264,6 +267,7 @@ def test_the_shell_refuses_wrong_runs_in_one_line(arguments: str, said: str, cap
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "said"),
     [

@@ -272,6 +272,7 @@ def test_a_budget_is_a_time(budget: object) -> None:
         calibrate(budget=budget)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a machine so busy that its clock stood still."""
     monkeypatch.undo()

@@ -82,6 +82,7 @@ def found() -> Validation:
     )
 
 
+@pytest.mark.slow
 def test_validate_prints_every_model_the_floor_and_the_worst_cases(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "validate", lambda *_, **__: found())
     outcome = here(capsys, "roofline", "validate")

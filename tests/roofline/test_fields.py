@@ -165,6 +165,7 @@ def costs(model: Architecture) -> tuple[int, ...]:
     return p.params, p.flops.total, p.pointwise_flops.total, p.memory.activations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of", "field"), [(of, name) for of, name in FIELDS if name.partition(".")[0] in NOT_RUN])
 def test_every_field_of_a_part_that_is_not_run_has_an_effect_on_costs(of: type[Architecture], field: str) -> None:
     fields, wanted = needed(of, field), of.field_named(field).annotation
@@ -181,6 +182,7 @@ def test_every_field_of_a_part_that_is_not_run_has_an_effect_on_costs(of: type[A
     raise AssertionError(f"{field} changes nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of", "field"), FIELDS, ids=lambda value: getattr(value, "__name__", value))
 def test_every_field_of_an_architecture_has_an_effect(of: type[Architecture], field: str) -> None:
     """Every choice by name has one; of sizes and factors some value does, as others may say what the default says."""

@@ -81,6 +81,7 @@ def has_program(name: str) -> bool:
     return kind in load_all() and (kind != "pointwise" or row in POINTWISE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(filter(has_program, KERNELS)))
 @examples(3)
 @given(data=st.data())
@@ -112,6 +113,7 @@ SIZES: dict[str, dict[str, Any]] = {
 """Batches whose arrays outgrow the iterator's buffers of 8,192 elements."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str) -> None:

@@ -84,6 +84,7 @@ def test_memory_costs_only_what_does_not_fit_the_cache() -> None:
     assert found.terms.reach == sum(ref.bytes for ref in (large.inputs[0], large.outputs[0]))
 
 
+@pytest.mark.slow
 def test_slower_memory_never_makes_it_faster(abacus: Calibration) -> None:
     for name in ("block.attention.softmax", "block.attention_norm", "block.mlp.up", "block.attention.mix"):
         program = layer("gpt2-small", name, batch=2, seq=128)
@@ -202,6 +203,7 @@ def test_rows_longer_than_any_probe_take_as_much_longer() -> None:
         assert table(5 * length) == pytest.approx(5 * table(length))
 
 
+@pytest.mark.slow
 def test_windows_beyond_the_caches_cost_what_their_probe_says() -> None:
     seconds = calibration().seconds
     name = f"windows {WINDOW_BYTES[-1]} float32"

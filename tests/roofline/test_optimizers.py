@@ -147,6 +147,7 @@ def decoded(codes: np.ndarray, scales: np.ndarray, signed: bool) -> np.ndarray:
     return np.array([book[code] * scales[at // 256] for at, code in enumerate(flat)]).reshape(codes.shape)
 
 
+@pytest.mark.slow
 @given(LARGE, SEED)
 def test_moments_are_kept_as_the_nearest_codes_of_their_blocks(shape: tuple[int, ...], seed: int) -> None:
     """After a step from nothing: a tenth of the gradient, and a thousandth of its square."""
@@ -163,6 +164,7 @@ def test_moments_are_kept_as_the_nearest_codes_of_their_blocks(shape: tuple[int,
             np.testing.assert_allclose(np.abs(kept.reshape(-1)[start : start + 256] - block), nearest, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(LARGE, SEED)
 def test_steps_on_states_of_a_byte_go_nearly_where_adam_s_go(shape: tuple[int, ...], seed: int) -> None:
     """Rounded by up to 1.2 % of the largest in a block for the mean, but never so far as to turn back on the whole."""

@@ -19,6 +19,7 @@ def test_every_probe_runs_on_the_bench() -> None:
             function(*arguments, **options)
 
 
+@pytest.mark.slow
 def test_probes_have_names_of_their_own_and_fit_the_bench() -> None:
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
     for thorough in (False, True):
