@@ -31,11 +31,16 @@ class PairedFunction(NamedTuple):
 
 PAIRED = {
     "atan2": PairedFunction(1, 4, 1, 2, 3),
+    "fmax": PairedFunction(1, 2, 1, 1, 0),
+    "fmin": PairedFunction(1, 2, 1, 1, 0),
     "hypot": PairedFunction(4, 0, 2, 2, 1, own=True),
     "logaddexp": PairedFunction(4, 0, 4, 4, 3),
     "xlogy": PairedFunction(4, 0, 4, 2, 1),
 }
-"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
+"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is.
+
+And the larger and the smaller of two, or the one that is a number.
+"""
 
 
 @layer
@@ -70,9 +75,12 @@ class Paired(Elementwise):
 
         The last is made beside the first and its own steps. Of an angle backward makes 1/(a² + b²) and that with zeros
         where nothing is divided, then for each gradient a product beside it, and −a, all of which stay until the end.
-        Of a·log b masks tell where a is 0, where b is not positive, and where both hold.
+        Of a·log b masks tell where a is 0, where b is not positive, and where both hold; of the larger of two where a
+        is, and where b is no number.
         """
         (a, b), n = call.inputs, call.y.size
+        if self.function in ("fmax", "fmin"):
+            return _chosen(call, [(x, n + b.size) for x in call.inputs], zero=False)
         needed = sum(x.requires_grad for x in call.inputs)
         made, mask_bytes = (needed + PAIRED[self.function].steps) * n, 0
         if self.function == "atan2":
@@ -82,15 +90,15 @@ class Paired(Elementwise):
         return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
 
 
-def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
+def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]], *, zero: bool = True) -> Workspace:
     """What backward of bounds has beside the gradients.
 
-    An operand's gradient is chosen by its masks from g and a zero, beside those before it; then they are summed.
+    An operand's gradient is chosen by its masks from g and a `zero`, beside those before it; then they are summed.
     masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
     """
     y, needed = call.y, [mask for x, mask in masks if x.requires_grad]
-    zero = size_bytes(1, y.dtype)
-    return steps_or_sums(call, [n * y.bytes + zero + mask for n, mask in enumerate(needed, 1)])
+    zero_bytes = size_bytes(1, y.dtype) if zero else 0
+    return steps_or_sums(call, [n * y.bytes + zero_bytes + mask for n, mask in enumerate(needed, 1)])
 
 
 def _joint(call: Call, a: Tensor, b: Tensor) -> int:

@@ -40,6 +40,7 @@ REDUCTIONS = {
     "linalg_vector_norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "logsumexp": Reduction((4, 0), (3, 0), ("input", "output")),
     "mean": Reduction((1, 0), (0, 1), ()),
+    "nansum": Reduction((3, -1), (2, 0), ("input",)),
     "norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "prod": Reduction((1, -1), (1, 1), ("input", "output")),
     "std": Reduction((4, 1), (3, 2), ("input", "output")),
@@ -118,11 +119,14 @@ class Reduce(Weightless):
         """What backward makes on the way.
 
         Of extremes a mask of where they are, how many, and g divided by that; x − y and eˣ⁻ʸ; x − μ, μ and the factor
-        before it, of a deviation also g divided by it. Of norms see `norm_steps`.
+        before it, of a deviation also g divided by it. Of a sum of what is a number masks of what
+        is none and what is one. Of norms see `norm_steps`.
         """
         if self.function in ("norm", "linalg_vector_norm"):
             return norm_steps(self.order, call.x, call.y)
         x, y = call.x.size, call.y.size
+        if self.function == "nansum":
+            return Workspace(0, 0, 2 * x)
         if self.function in ("amax", "amin"):
             return Workspace(0, y, x + size_bytes(y, "int64"))
         return Workspace(0, {"logsumexp": 2 * x, "var": x + 2 * y, "std": x + 3 * y}.get(self.function, 0))

@@ -367,6 +367,8 @@ def logic(draw: Draw, op: Operator) -> Case:
         if name in ("floor_divide", "diff"):
             x = x._replace(requires_grad=False)
         return Case(op if name == "diff" else lambda x: op(x, 2), (x,))
+    if name == "multinomial":
+        return Case(lambda x: op(x, 2), (draw(given((3, 4)))._replace(requires_grad=False),))
     if name == "histc":
         return Case(op, (one(draw)._replace(requires_grad=False),))
     if name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -769,7 +771,7 @@ def cumulate(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: op(x, axis), (x,))
 
 
-@case("amax", "amin", "mean", "sum", "std", "var", "logsumexp")
+@case("amax", "amin", "mean", "sum", "std", "var", "logsumexp", "nansum")
 def reduce(draw: Draw, op: Operator) -> Case:
     x = one(draw)
     axes = list(draw(st.sets(st.integers(0, len(x.shape) - 1), min_size=1)))
@@ -1193,7 +1195,7 @@ def recurrent_cell(draw: Draw, op: Operator) -> Case:
 # Functions of two tensors, forms, windows, places
 
 
-@case("atan2", "hypot", "logaddexp", "xlogy")
+@case("atan2", "fmax", "fmin", "hypot", "logaddexp", "xlogy")
 def paired(draw: Draw, op: Operator) -> Case:
     operands = broadcasting(draw, 2)
     if op.__name__ == "logaddexp":  # the meta device looks at the first one's order of memory alone

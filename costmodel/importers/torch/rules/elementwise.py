@@ -280,7 +280,7 @@ LOGIC = (
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
-    *("isin", "count_nonzero", "histc"),
+    *("isin", "count_nonzero", "histc", "multinomial"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 
