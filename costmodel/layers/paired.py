@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
@@ -12,6 +13,7 @@ from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, l
 from costmodel.layers.kernels import backward_each, forward_pass
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.fields import Constant
 
 
 class PairedFunction(NamedTuple):
@@ -170,3 +172,57 @@ class Within(Weightless):
         x, a, b = call.inputs
         beside_a, beside_b, bounds = _joint(call, x, a), _joint(call, x, b), _joint(call, a, b)
         return _chosen(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])
+
+
+@layer
+class Interpolate(Weightless):
+    """y = a + w·(b − a), where w is a number, `share`, or a third input."""
+
+    source = "torch.lerp; db = g·w, da = g·(1 − w), dw = g·(b − a)"
+    in_lists = False
+
+    share: Constant | None = None
+
+    def check(self, call: Call) -> None:
+        """Takes both ends, and the weight if that is no number."""
+        takes(call, 3 if self.share is None else 2)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape, in the order of the first input that has it."""
+        shapes = [x.shape for x in call.inputs]
+        shape = reduce(lambda a, b: broadcast(a, b, call.name), shapes)
+        whole = next((x for x in call.inputs if x.has(shape)), None)
+        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A difference, a product and a sum per element."""
+        return LayerFlops(0, 3 * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product per element, a difference before it but of b; a broadcast operand sums it."""
+        number = self.share is not None
+        for x, work in zip(call.inputs, (1 if number else 2, 1, 2), strict=False):
+            yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The weight, even if it alone needs a gradient, for which then the ends."""
+        for w in call.inputs[2:]:
+            yield w
+            if w.requires_grad:
+                yield from call.inputs[:2]
+
+    def workspace(self, call: Call) -> Workspace:
+        """Gradients are made of b, a and w, each beside those before it: 1 − w for a's, b − a for w's."""
+        a, b, *weights = call.inputs
+        beside = [(b, 0), (a, sum(w.bytes for w in weights))]
+        beside += [(w, size_bytes(_joint(call, a, b), call.y.dtype)) for w in weights]
+        needed = [size for x, size in beside if x.requires_grad]
+        return steps_or_sums(call, [n * call.y.bytes + size for n, size in enumerate(needed, 1)])

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
+    NO_WORKSPACE,
     Gradient,
     LayerFlops,
     Unary,
@@ -55,9 +56,12 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
     Of the absolute sum the signs; of the Euclidean norm x/y, and a mask of where y is 0. Of the largest |x| it, a mask
     of where it is y, how many those are, g divided by that, that at those places, and the signs. Else |x| to a power,
-    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place.
+    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place. Of the number of
+    those that are not 0 there is no gradient.
     """
     n, rows, mask_bytes = x.size, y.size, x.size
+    if order == 0:
+        return NO_WORKSPACE
     if abs(order) == math.inf:
         return Workspace(0, 3 * n + rows, mask_bytes + size_bytes(rows, "int64"))
     if order == 1:
@@ -82,6 +86,11 @@ class Reduce(Weightless):
     shape: tuple[int, ...]
     order: Constant = 2.0
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is a norm of order 0, how many numbers are not 0, which has no gradient (``norm_backward``)."""
+        return self.function in ("norm", "linalg_vector_norm") and self.order == 0
+
     def check(self, call: Call) -> None:
         """Takes one input."""
         takes(call, 1)
@@ -96,8 +105,10 @@ class Reduce(Weightless):
         return LayerFlops(0, element * call.x.size + result * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place."""
+        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place; a count has none."""
         element, result = REDUCTIONS[self.function].backward
+        if self.counts:
+            return
         yield Gradient(
             call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
         )

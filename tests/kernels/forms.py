@@ -146,6 +146,34 @@ class Within(Kernel):
         return np.clip(x, low, high)
 
 
+class Interpolate(Kernel):
+    """By a third operand, or by a number."""
+
+    def case(self, draw: Draw) -> Case:
+        share = draw(st.none() | st.sampled_from([0.3, 1.5]))
+        return Case(self.layer(share=share), joint(draw, 3 if share is None else 2, (-2, 2)))
+
+    def wide(self, p: Pass) -> list[Any]:
+        shape = np.broadcast_shapes(*(x.shape for x in p.inputs))
+        given = [np.broadcast_to(x, shape) for x in p.inputs]
+        return given if len(given) == 3 else [*given, p.kind.share]
+
+    def forward(self, p: Pass) -> Array:
+        a, b, w = self.wide(p)
+        return a + w * (b - a)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b, w = self.wide(p)
+        yield p.inputs[0], back(g * (1 - w), p.inputs[0])
+        yield p.inputs[1], back(g * w, p.inputs[1])
+        if len(p.inputs) == 3:
+            yield p.inputs[2], back(g * (b - a), p.inputs[2])
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, w: Any = None) -> np.ndarray:
+        w = p.kind.share if w is None else w
+        return (1 - w) * a + w * b
+
+
 class LogCumsumExp(Kernel):
     """Along the middle one of three axes."""
 

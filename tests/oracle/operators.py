@@ -274,6 +274,8 @@ def added_product(draw: Draw, op: Operator) -> Case:
 
 @case("lerp")
 def lerp(draw: Draw, op: Operator) -> Case:
+    if draw(st.booleans()):
+        return Case(op, broadcasting(draw, 3))
     return Case(lambda a, b: op(a, b, 0.3), broadcasting(draw, 2))
 
 
@@ -791,7 +793,7 @@ def prod(draw: Draw, op: Operator) -> Case:
     return Case(op if axis is None else (lambda x: op(x, axis)), (x,))
 
 
-ORDERS = (1, 2, 3, 0.5, 1.5, math.inf, -math.inf, -1)
+ORDERS = (0, 1, 2, 3, 0.5, 1.5, math.inf, -math.inf, -1)
 """Of norms."""
 
 

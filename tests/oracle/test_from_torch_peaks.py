@@ -126,7 +126,7 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
     "a power by whole numbers": (lambda x, w: (x * w) ** x.argsort(1), (4, 8), [(4, 8)]),
     **{
         f"a norm of order {order}": (lambda x, w, order=order: torch.norm(x * w, order, 1), (4, 8), [(4, 8)])
-        for order in (1, 2, 3, 0.5, 1.5, -1, float("inf"), -float("inf"))
+        for order in (0, 1, 2, 3, 0.5, 1.5, -1, float("inf"), -float("inf"))
     },
     "a norm": (lambda x, w: torch.norm(x * w), (4, 8), [(4, 8)]),
     "the largest magnitude": (lambda x, w: torch.linalg.vector_norm(x * w, float("inf")), (4, 8), [(4, 8)]),
