@@ -2,8 +2,8 @@
 
 Composed of operators as Gemma 3n's model in `transformers` is. With the streams come a low-rank sum beside attention
 (Menghani et al. 2024, LAuReL), a vector of each token for each block, and MLPs that keep only the largest of their
-gate. In training the weights of the prediction are clamped in place, which is left out: two comparisons for each of
-streams³ weights a block.
+gate. In training the weights of the prediction are clamped in place where those of the correction are, which is left
+out: two comparisons for each of streams³ weights a block.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ class Streams:
             missed = Subtract()(made, _stream(x, 0), name="innovation")
             missed = Copied((n, b, t, d))(missed.view((1, b, t, d), None), name="repeat_innovation")
             weight = None
-            if x.run.training:
+            if self.altup.clipped and x.run.training:
                 bounded = Parameter((n, n))
-                weight = {"weight": Clamp(BOUND)(x.run.record(bounded, (), "coefficients", None), name="clamp")}
+                weight = {"weight": Clamp(-BOUND, BOUND)(x.run.record(bounded, (), "coefficients", None), name="clamp")}
             of = Shift(1.0)(Linear(n, bias=False)(said, name="coefficients", tied=weight), name="shares")
             of = Permute((2, 0, 1))(of, name="shares_by_stream")
             of = of.view((n, b, t, 1), (*(of.strides or contiguous_strides(of.shape)), 1))

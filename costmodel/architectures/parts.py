@@ -146,6 +146,7 @@ class AltUp(Description):
     output_scale: bool = Field(
         default=True, description="a trained scale of the stream that gates that vector (false: a weight nothing reads)"
     )
+    clipped: bool = Field(default=True, description="weights of the correction are held within bounds in training")
     sparse_pattern: Pattern = Field(
         default=NONE,
         description="which blocks keep only the largest of their MLP's gate, over and over (default: none)",

@@ -121,8 +121,20 @@ class Backward:
                 target.gradient = gradient
             else:
                 self._add(target, target.gradient, gradient, visit)
+            if plan.later and target is made[-1][0]:
+                self._finish(visit, target, *plan.later)
             if target.of_weight:
                 self._settle(target, visit, made)
+
+    def _finish(self, visit: Visit, target: Slot, size: int, lasting: Storage) -> None:
+        """The last moment of a backward of several steps, the first of which gave `target` a part of its gradient."""
+        now = self._moment(visit)
+        if target.gradient is not None:
+            target.gradient.died = now
+        for (storage, _), allocation in zip(visit.plan.saved, visit.saved, strict=True):
+            if storage is lasting:
+                allocation.died = now
+        self.lifetimes.take(size, now)
 
     def _settle(self, target: Slot, visit: Visit, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
         """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.

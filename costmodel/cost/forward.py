@@ -50,11 +50,13 @@ class Plan(NamedTuple):
     part: the part of the model that the call is in. reads: the memory of its inputs. makes: the memory it takes for
     itself, its output first if that is new. saved: what it keeps, and on which line. trained: if several weights get a
     gradient, these, those that it is given before its own. gradients: the operands to give one to, in the order in
-    which they come, and whether it is the incoming one. output: size. passes: whether the gradient only passes through,
-    to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it makes until forward
-    and loss are done: copies of weights that ask for gradients (torch.autocast's ``cache_enabled``). replaces: bytes
-    kept of earlier tokens that this takes the place of. writes: whether it writes into a cache that is there.
-    scattered: whether gradients are slices of the incoming one none of which lies in one piece.
+    which they come, and whether it is the incoming one. output: size. later: of a backward of several steps what it
+    makes once all is let go of that came in or was kept, but for the input, and the input. passes: whether the gradient
+    only passes through, to an input that is as large (same) or larger (a slice). cached: whether autocast holds what it
+    makes until forward and loss are done: copies of weights that ask for gradients (torch.autocast's
+    ``cache_enabled``). replaces: bytes kept of earlier tokens that this takes the place of. writes: whether it writes
+    into a cache that is there. scattered: whether gradients are slices of the incoming one none of which lies in one
+    piece.
     """
 
     part: str
@@ -67,6 +69,7 @@ class Plan(NamedTuple):
     output: int
     forward_scratch: int
     backward_scratch: int
+    later: tuple[int, Storage] | None
     passes: bool
     same: bool
     cached: bool
@@ -412,6 +415,7 @@ def plan_of(call: Call) -> Plan:
         y.bytes,
         size_bytes(workspace.forward, y.dtype) if workspace.forward else 0,
         (size_bytes(workspace.backward, y.dtype) if workspace.backward else 0) + workspace.backward_bytes,
+        None if workspace.later is None else (size_bytes(workspace.later, y.dtype), call.x.storage),
         passes and (same or y.storage is call.x.storage),
         same,
         y.storage.origin == "cast" and (y.requires_grad or not run.training),

@@ -164,13 +164,17 @@ class Part:
 
 
 class Parts:
-    """The parts that a walk is in, from the whole model inwards; `start`: when the innermost was entered."""
+    """The parts that a walk is in, from the whole model inwards."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
-        self.start = 0
         self._open = [Part("", 0)]
         self._lists: set[str] = set()
+
+    @property
+    def start(self) -> int:
+        """When the innermost was entered."""
+        return self._open[-1].start
 
     def enter(self, path: str) -> None:
         """Go to the part that holds the next layer: leave those that it is not in, and enter those that it is."""
@@ -183,7 +187,6 @@ class Parts:
         while end := path.find("/", end) + 1:
             if path[:end] not in self._lists:
                 self._open.append(Part(path[:end], now))
-                self.start = now
 
     def hand(self, allocation: Allocation) -> None:
         """A layer of the innermost part reads this, which there was before its start."""
@@ -207,4 +210,3 @@ class Parts:
         now = len(self._lifetimes.moments) - 1
         for allocation in self._open.pop().handed:
             allocation.died = max(allocation.died, now)
-        self.start = self._open[-1].start

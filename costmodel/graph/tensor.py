@@ -284,11 +284,14 @@ class Workspace(NamedTuple):
     """Elements of working memory that a call needs for itself, beside its operands, results and gradients.
 
     backward_bytes: more in backward, of what is not in the result's data type, such as masks and indices [bytes].
+    later: of a backward of several steps, what is there beside gradients and input when the last gradient is made and
+    the incoming one and all else that was kept has been let go of; None: one step.
     """
 
     forward: int
     backward: int
     backward_bytes: int = 0
+    later: int | None = None
 
 
 class AbstractLayer(ABC):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -21,23 +21,71 @@ Item = TypeVar("Item")
 Category = Literal["gpu", "tpu", "accelerator", "apple", "cpu"]
 
 
+class _Bound(NamedTuple):
+    """What no machine is beyond, and which of two units is likely meant then, from `turn` on the second."""
+
+    bound: float
+    turn: float
+    units: tuple[str, str]
+    powers: tuple[str, str]
+
+
+_BOUNDS = {
+    "FLOP/s": _Bound(1e5, 5000, ("TFLOP/s", "GFLOP/s"), ("e12", "e9")),
+    "B/s": _Bound(1e5, 20, ("TB/s", "GB/s"), ("e12", "e9")),
+    "Hz": _Bound(1e4, 20, ("GHz", "MHz"), ("e9", "e6")),
+    "s": _Bound(1.0, 1000, ("µs", "ns"), ("e-6", "e-9")),
+    "bytes": _Bound(1024, 1024, ("GiB", "GiB"), (" * 2**30", " * 2**30")),
+    "bytes of a cache": _Bound(1024, 1024, ("MiB", "MiB"), (" * 2**20", " * 2**20")),
+}
+"""Microcontrollers without floating-point units do 100 kFLOP/s, read 1 MB/s and have some KiB; no call takes a second.
+
+What is beyond is a number whose unit was forgotten.
+"""
+
+
+def _plausible(number: float, value: Any, what: str, unit: str) -> None:
+    """Raise SettingError if an amount is beyond what any machine has."""
+    if unit not in _BOUNDS:
+        return
+    bound, turn, units, powers = _BOUNDS[unit]
+    if number >= bound if unit == "s" else number < bound:
+        second, said = number >= turn, "more than any machine takes" if unit == "s" else "less than any machine has"
+        raise SettingError(
+            f"{what}={shown(value)} is {number:g} {unit.partition(' ')[0]}, {said}: "
+            f"use '{number:g} {units[second]}' or {number:g}{powers[second]}"
+        )
+
+
+def _amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:
+    number = read_amount(value, what, unit, zero=zero)
+    _plausible(number, value, what, unit)
+    return number
+
+
 def _reads(unit: str, *, zero: bool = False, none: bool = True) -> BeforeValidator:
     """A validator that reads an amount of a unit; none: whether the field may be None."""
 
     def read(value: Any, info: ValidationInfo) -> float | None:
-        return None if none and value is None else read_amount(value, str(info.field_name), unit, zero=zero)
+        return None if none and value is None else _amount(value, str(info.field_name), unit, zero=zero)
 
     return BeforeValidator(read)
 
 
-def _bytes(value: Any, info: ValidationInfo) -> int:
-    return read_budget(value, str(info.field_name)).bytes
+def _reads_bytes(unit: str) -> BeforeValidator:
+    def read(value: Any, info: ValidationInfo) -> int:
+        size = read_budget(value, str(info.field_name)).bytes
+        _plausible(size, value, str(info.field_name), unit)
+        return size
+
+    return BeforeValidator(read)
 
 
 Given = float | int | str
 """A plain number of the SI unit, or text with a unit."""
 Bandwidth = Annotated[Reads[float, Given], _reads("B/s", none=False)]
-Bytes = Annotated[Reads[int, int | str], BeforeValidator(_bytes)]
+Bytes = Annotated[Reads[int, int | str], _reads_bytes("bytes")]
+CacheBytes = Annotated[Reads[int, int | str], _reads_bytes("bytes of a cache")]
 MaybeRate = Annotated[Reads[float | None, Given | None], _reads("FLOP/s")]
 MaybeBandwidth = Annotated[Reads[float | None, Given | None], _reads("B/s")]
 MaybeFrequency = Annotated[Reads[float | None, Given | None], _reads("Hz")]
@@ -94,14 +142,14 @@ def _peaks(value: Any) -> Peaks:
     given = {name: peak for name, peak in value.items() if peak is not None}
     if not given:
         raise SettingError(f"peak names no data type: {example}")
-    return Peaks(**{name: read_amount(peak, f"peak.{name}", "FLOP/s") for name, peak in given.items()})
+    return Peaks(**{name: _amount(peak, f"peak.{name}", "FLOP/s") for name, peak in given.items()})
 
 
 class Level(Description):
     """A memory between the processors and the device's own, which all processors share."""
 
     name: Text = Field(description="such as L2, Infinity Cache or SLC")
-    size: Bytes = Field(description="bytes")
+    size: CacheBytes = Field(description="bytes")
     bandwidth: MaybeBandwidth = Field(default=ABSENT, description="of reading [B/s]; None: not published")
 
 

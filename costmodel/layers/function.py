@@ -37,10 +37,12 @@ FUNCTIONS = {
     "cosh": Function(1, 2, "input", 1),
     "elu": Function(5, 5, "input"),
     "erf": Function(1, 5, "input", 4),
+    "erfc": Function(2, 5, "input", 4),
     "exp2": Function(1, 2, "output", 1),
     "exp": Function(1, 1, "output"),
     "expm1": Function(2, 2, "output", 1),
     "floor": Function(1, 0, "nothing"),
+    "frac": Function(2, 0, "nothing"),
     "hardshrink": Function(3, 3, "input"),
     "hardtanh": Function(2, 3, "input"),
     "leaky_relu": Function(3, 3, "input"),
@@ -48,6 +50,7 @@ FUNCTIONS = {
     "log1p": Function(2, 2, "input", 1),
     "log10": Function(1, 2, "input", 1),
     "log2": Function(1, 2, "input", 1),
+    "logit": Function(3, 3, "input"),
     "log_sigmoid": Function(5, 5, "input"),
     "mish": Function(5, 11, "input"),
     "nan_to_num": Function(4, 2, "input"),
@@ -111,7 +114,7 @@ class Pointwise(Unary):
             yield Gradient(call.x, LayerFlops(0, 0))
             return
         backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
-        yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function == "add")
+        yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function in ("add", "frac"))
 
     def workspace(self, call: Call) -> Workspace:
         """The steps of a gradient that PyTorch composes, such as xᶜ⁻¹ and c·xᶜ⁻¹ of a power xᶜ.

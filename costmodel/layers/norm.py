@@ -20,6 +20,8 @@ from costmodel.layers.base import (
     takes,
 )
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
+from costmodel.symbolic.sizes import exact_div
+from costmodel.training.dtypes import size_bytes
 
 
 class Norm(Layer):
@@ -233,11 +235,15 @@ class Rmsnorm(Norm):
         return LayerFlops(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """dx = (h − x̂·mean(h·x̂))/rms with h = g·w: seven per element, one of them x̂ = x/rms; dw = Σ g·x̂."""
+        """dx = (h − x̂·mean(h·x̂))/rms with h = g·w: seven per element, one of them x̂ = x/rms; dw = Σ g·x̂.
+
+        The CPU's steps have dw first.
+        """
         n = call.x.size
-        yield Gradient(call.x, LayerFlops(0, (6 + len(call.weights)) * n))
-        if self.affine:
-            yield Gradient(call.weights["weight"], LayerFlops(0, 2 * n if call.x.requires_grad else 3 * n))
+        gradients = [Gradient(call.x, LayerFlops(0, (6 + len(call.weights)) * n))]
+        for weight in call.weights.values():
+            gradients.append(Gradient(weight, LayerFlops(0, 2 * n if call.x.requires_grad else 3 * n)))
+        return reversed(gradients) if call.run.device == "cpu" else gradients
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and inverse root per row, in one kernel; the CPU composes it in fp32 and keeps what each product needs.
@@ -252,6 +258,32 @@ class Rmsnorm(Norm):
             yield call.fresh("statistic", *call.x.shape)
         if call.x.requires_grad or not composed:
             yield from call.weights.values()
+
+    def workspace(self, call: Call) -> Workspace:
+        """None in one kernel; of the CPU's steps, which are in fp32, what is there beside results, gradients and kept.
+
+        Forward makes x̂ and the root, without a weight x² and its mean, and copies of another type's x and y. Backward
+        makes g·w and g·x̂, or without a weight g/rms, g·x and its sums; once those and g have gone, the gradient of
+        the mean goes back to x: there are h/rms, that gradient at each place of a row, x again, 2x and their product.
+        """
+        if call.run.device != "cpu":
+            return NO_WORKSPACE
+        x, n, unit = call.x, call.x.size, size_bytes(1, call.y.dtype)
+        wide, raised = size_bytes(1, "fp32") // unit, x.dtype != "fp32"
+        operands = [operand.storage for operand in call.operands()]
+        kept = sum(s.elements for s in (*call.saved, *call.held) if s not in operands)
+        copied = raised and x.requires_grad  # else the copy of x has gone when y is cast
+        forward = wide * (x.rows + 2 * raised * n + (n if self.affine else 0 if copied else x.rows) - kept)
+        forward = forward - (n if raised and not copied else 0)
+        trained = [weight for weight in call.weights.values() if weight.requires_grad]
+        summed = n if any(not x.has(weight.shape) for weight in trained) else 0
+        backward = wide * (summed if self.affine else n + x.rows)
+        if raised:  # a copy of g in its place, gradients that are still to be cast
+            cast = n + (n if x.requires_grad else 0) + sum(weight.size for weight in trained)
+            gradients = (n if x.requires_grad else 0) + exact_div(sum(weight.bytes for weight in trained), unit)
+            backward = backward + wide * cast - gradients - n
+        steps = 5 if x.shape[-1] == 1 else 4  # rows of one number: the root's cube, that halved, times g·x, which are n
+        return Workspace(forward, backward, later=wide * (1 + steps + raised) * n - n if x.requires_grad else None)
 
 
 @layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
@@ -12,6 +13,7 @@ from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, l
 from costmodel.layers.kernels import backward_each, forward_pass
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import size_bytes
+from costmodel.training.fields import Constant
 
 
 class PairedFunction(NamedTuple):
@@ -31,11 +33,16 @@ class PairedFunction(NamedTuple):
 
 PAIRED = {
     "atan2": PairedFunction(1, 4, 1, 2, 3),
+    "fmax": PairedFunction(1, 2, 1, 1, 0),
+    "fmin": PairedFunction(1, 2, 1, 1, 0),
     "hypot": PairedFunction(4, 0, 2, 2, 1, own=True),
     "logaddexp": PairedFunction(4, 0, 4, 4, 3),
     "xlogy": PairedFunction(4, 0, 4, 2, 1),
 }
-"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is."""
+"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is.
+
+And the larger and the smaller of two, or the one that is a number.
+"""
 
 
 @layer
@@ -70,9 +77,12 @@ class Paired(Elementwise):
 
         The last is made beside the first and its own steps. Of an angle backward makes 1/(a² + b²) and that with zeros
         where nothing is divided, then for each gradient a product beside it, and −a, all of which stay until the end.
-        Of a·log b masks tell where a is 0, where b is not positive, and where both hold.
+        Of a·log b masks tell where a is 0, where b is not positive, and where both hold; of the larger of two where a
+        is, and where b is no number.
         """
         (a, b), n = call.inputs, call.y.size
+        if self.function in ("fmax", "fmin"):
+            return _chosen(call, [(x, n + b.size) for x in call.inputs], zero=False)
         needed = sum(x.requires_grad for x in call.inputs)
         made, mask_bytes = (needed + PAIRED[self.function].steps) * n, 0
         if self.function == "atan2":
@@ -82,15 +92,15 @@ class Paired(Elementwise):
         return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
 
 
-def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]]) -> Workspace:
+def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]], *, zero: bool = True) -> Workspace:
     """What backward of bounds has beside the gradients.
 
-    An operand's gradient is chosen by its masks from g and a zero, beside those before it; then they are summed.
+    An operand's gradient is chosen by its masks from g and a `zero`, beside those before it; then they are summed.
     masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
     """
     y, needed = call.y, [mask for x, mask in masks if x.requires_grad]
-    zero = size_bytes(1, y.dtype)
-    return steps_or_sums(call, [n * y.bytes + zero + mask for n, mask in enumerate(needed, 1)])
+    zero_bytes = size_bytes(1, y.dtype) if zero else 0
+    return steps_or_sums(call, [n * y.bytes + zero_bytes + mask for n, mask in enumerate(needed, 1)])
 
 
 def _joint(call: Call, a: Tensor, b: Tensor) -> int:
@@ -162,3 +172,57 @@ class Within(Weightless):
         x, a, b = call.inputs
         beside_a, beside_b, bounds = _joint(call, x, a), _joint(call, x, b), _joint(call, a, b)
         return _chosen(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])
+
+
+@layer
+class Interpolate(Weightless):
+    """y = a + w·(b − a), where w is a number, `share`, or a third input."""
+
+    source = "torch.lerp; db = g·w, da = g·(1 − w), dw = g·(b − a)"
+    in_lists = False
+
+    share: Constant | None = None
+
+    def check(self, call: Call) -> None:
+        """Takes both ends, and the weight if that is no number."""
+        takes(call, 3 if self.share is None else 2)
+
+    def output(self, call: Call) -> Tensor:
+        """New memory of the joint shape, in the order of the first input that has it."""
+        shapes = [x.shape for x in call.inputs]
+        shape = reduce(lambda a, b: broadcast(a, b, call.name), shapes)
+        whole = next((x for x in call.inputs if x.has(shape)), None)
+        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A difference, a product and a sum per element."""
+        return LayerFlops(0, 3 * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product per element, a difference before it but of b; a broadcast operand sums it."""
+        number = self.share is not None
+        for x, work in zip(call.inputs, (1 if number else 2, 1, 2), strict=False):
+            yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One pointwise kernel."""
+        return forward_pass(call)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One for each operand, and a sum where it was broadcast."""
+        return backward_each(call)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The weight, even if it alone needs a gradient, for which then the ends."""
+        for w in call.inputs[2:]:
+            yield w
+            if w.requires_grad:
+                yield from call.inputs[:2]
+
+    def workspace(self, call: Call) -> Workspace:
+        """Gradients are made of b, a and w, each beside those before it: 1 − w for a's, b − a for w's."""
+        a, b, *weights = call.inputs
+        beside = [(b, 0), (a, sum(w.bytes for w in weights))]
+        beside += [(w, size_bytes(_joint(call, a, b), call.y.dtype)) for w in weights]
+        needed = [size for x, size in beside if x.requires_grad]
+        return steps_or_sums(call, [n * call.y.bytes + size for n, size in enumerate(needed, 1)])

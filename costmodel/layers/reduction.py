@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
+    NO_WORKSPACE,
     Gradient,
     LayerFlops,
     Unary,
@@ -40,6 +41,7 @@ REDUCTIONS = {
     "linalg_vector_norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "logsumexp": Reduction((4, 0), (3, 0), ("input", "output")),
     "mean": Reduction((1, 0), (0, 1), ()),
+    "nansum": Reduction((3, -1), (2, 0), ("input",)),
     "norm": Reduction((2, 0), (1, 1), ("input", "output")),
     "prod": Reduction((1, -1), (1, 1), ("input", "output")),
     "std": Reduction((4, 1), (3, 2), ("input", "output")),
@@ -54,9 +56,12 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
     Of the absolute sum the signs; of the Euclidean norm x/y, and a mask of where y is 0. Of the largest |x| it, a mask
     of where it is y, how many those are, g divided by that, that at those places, and the signs. Else |x| to a power,
-    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place.
+    the signs, and their product, for which then is a power of y; above 2 x is in the signs' place. Of the number of
+    those that are not 0 there is no gradient.
     """
     n, rows, mask_bytes = x.size, y.size, x.size
+    if order == 0:
+        return NO_WORKSPACE
     if abs(order) == math.inf:
         return Workspace(0, 3 * n + rows, mask_bytes + size_bytes(rows, "int64"))
     if order == 1:
@@ -81,6 +86,11 @@ class Reduce(Weightless):
     shape: tuple[int, ...]
     order: Constant = 2.0
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is a norm of order 0, how many numbers are not 0, which has no gradient (``norm_backward``)."""
+        return self.function in ("norm", "linalg_vector_norm") and self.order == 0
+
     def check(self, call: Call) -> None:
         """Takes one input."""
         takes(call, 1)
@@ -95,8 +105,10 @@ class Reduce(Weightless):
         return LayerFlops(0, element * call.x.size + result * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place."""
+        """See `REDUCTIONS`; the gradient of a sum is the incoming one, seen at every place; a count has none."""
         element, result = REDUCTIONS[self.function].backward
+        if self.counts:
+            return
         yield Gradient(
             call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
         )
@@ -118,11 +130,14 @@ class Reduce(Weightless):
         """What backward makes on the way.
 
         Of extremes a mask of where they are, how many, and g divided by that; x − y and eˣ⁻ʸ; x − μ, μ and the factor
-        before it, of a deviation also g divided by it. Of norms see `norm_steps`.
+        before it, of a deviation also g divided by it. Of a sum of what is a number masks of what
+        is none and what is one. Of norms see `norm_steps`.
         """
         if self.function in ("norm", "linalg_vector_norm"):
             return norm_steps(self.order, call.x, call.y)
         x, y = call.x.size, call.y.size
+        if self.function == "nansum":
+            return Workspace(0, 0, 2 * x)
         if self.function in ("amax", "amin"):
             return Workspace(0, y, x + size_bytes(y, "int64"))
         return Workspace(0, {"logsumexp": 2 * x, "var": x + 2 * y, "std": x + 3 * y}.get(self.function, 0))

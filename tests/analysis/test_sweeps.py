@@ -137,6 +137,16 @@ def test_cells_without_an_answer_are_missing_and_say_why() -> None:
     assert "heads 5 does not divide width 24" in cell_of(ds, batch=2, seq=8, heads=5)["reason"]
 
 
+@pytest.mark.parametrize("values", [[8, 16], [8], range(1, 100)])
+def test_an_axis_that_another_field_leaves_no_place_for_is_refused(values: Any) -> None:
+    each = cm.Transformer(vocab=50, context=16, layers=2, width=24, heads=4, mlp_widths=(24, 30))
+    message = error_of(lambda: cm.sweep(each, batch=[1, 2], seq=8, mlp_width=values))
+    assert "axis mlp_width" in message
+    assert "leave out mlp_width" in message
+    told = cm.sweep(SMALL, batch=[1, 2], seq=8, kv_heads=[3])
+    assert (told.reason == "Transformer: kv_heads 3 does not divide heads 4").all()
+
+
 def test_every_reason_is_that_of_its_cell() -> None:
     ds = cm.sweep(SMALL, batch=range(1, 5), seq=range(17, 40), quantities="params")
     for seq in ds.seq.values.tolist():

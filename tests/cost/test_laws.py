@@ -355,6 +355,7 @@ VARIATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (STREAMS, {"altup.layer_width": 3}),
     (STREAMS, {"altup.layer_vocab": 9}),
     (STREAMS, {"altup.output_scale": False}),
+    (STREAMS, {"altup.clipped": False}),
     (STREAMS, {"altup.sparse_pattern": (True, False)}),
 ]
 

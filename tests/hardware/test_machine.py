@@ -76,6 +76,22 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a list": ({"bandwidth": ["2 TB/s"]}, ["bandwidth=['2 TB/s']"]),
     "an infinite text": ({"bandwidth": "inf TB/s"}, ["bandwidth='inf TB/s'"]),
     "memory without unit": ({"memory": "64"}, ["memory='64'", "64"]),
+    "TFLOP/s as FLOP/s": ({"peak": {"bf16": 400}}, ["peak.bf16=400 is 400 FLOP/s", "'400 TFLOP/s' or 400e12"]),
+    "GFLOP/s as FLOP/s": ({"peak": {"fp32": 19500.0}}, ["19500 FLOP/s", "'19500 GFLOP/s' or 19500e9"]),
+    "a peak in words without its prefix": ({"peak": {"bf16": "400 FLOP/s"}}, ["'400 TFLOP/s'"]),
+    "GB/s as B/s": ({"bandwidth": 900}, ["bandwidth=900 is 900 B/s", "'900 GB/s' or 900e9"]),
+    "TB/s as B/s": ({"bandwidth": 3.35}, ["3.35 B/s", "'3.35 TB/s' or 3.35e12"]),
+    "GB/s of a link as B/s": ({"links": [{"name": "x", "bandwidth": 300}]}, ["300 B/s", "'300 GB/s' or 300e9"]),
+    "GB/s of a level as B/s": (
+        {"levels": [{"name": "L2", "size": "4 MiB", "bandwidth": 5500}]},
+        ["5500 B/s", "'5500 GB/s' or 5500e9"],
+    ),
+    "GiB as bytes": ({"memory": 80}, ["memory=80 is 80 bytes", "'80 GiB' or 80 * 2**30"]),
+    "MiB of a level as bytes": ({"levels": [{"name": "L2", "size": 50}]}, ["50 bytes", "'50 MiB' or 50 * 2**20"]),
+    "GHz as Hz": ({"boost_clock": 1.98}, ["1.98 Hz", "'1.98 GHz' or 1.98e9"]),
+    "MHz as Hz": ({"base_clock": 1410}, ["1410 Hz", "'1410 MHz' or 1410e6"]),
+    "µs as s": ({"call_overhead": 5}, ["5 s", "'5 µs' or 5e-6"]),
+    "µs of a link as s": ({"links": [{"name": "x", "bandwidth": 1e9, "latency": 2.0}]}, ["2 s", "'2 µs' or 2e-6"]),
     "a rate for memory": ({"memory": "64 GB/s"}, ["memory='64 GB/s'"]),
     "an unknown type": ({"peak": {"bf61": "1 TFLOP/s"}}, ["'bf61'", "'bf16'"]),
     "an amount for a peak": ({"peak": {"bf16": "1 TFLOP"}}, ["peak.bf16='1 TFLOP'", "'1 TFLOP/s'"]),
@@ -106,6 +122,14 @@ def test_what_is_no_machine_is_refused_in_one_line(changes: dict[str, Any], said
     message = error_of(lambda: lab(**changes))
     for words in said:
         assert words in message
+
+
+def test_a_microcontroller_is_a_machine() -> None:
+    """However slow, in numbers as in words, and there and back again."""
+    small = cm.Machine(name="avr", peak={"fp32": 1e5}, bandwidth=1e6, memory=2048, base_clock=32_768)
+    words = {"peak": {"fp32": "100 kFLOP/s"}, "bandwidth": "1 MB/s", "memory": "2 KiB", "base_clock": "32.768 kHz"}
+    assert cm.Machine(name="avr", **words) == small == cm.Machine(**small.to_dict())
+    assert lab(peak={"fp32": 1e6}, memory=65536).product_peak("fp32") == 1e6
 
 
 @pytest.mark.parametrize("missing", LAB)

@@ -18,7 +18,7 @@ POINTWISE = {
     *(np.equal, np.not_equal, np.isfinite, np.absolute, np.sign, np.floor, np.ceil, np.rint, np.square, np.copysign),
     *(np.exp, np.exp2, np.log, np.log2, np.log10, np.power, np.tanh, np.sqrt),
     *(np.sin, np.cos, np.tan, np.arcsin, np.arctan, np.arctan2, np.sinh, np.cosh),
-    *(np.arccos, np.arccosh, np.arcsinh, np.arctanh, np.trunc),
+    *(np.arccos, np.arccosh, np.arcsinh, np.arctanh, np.trunc, np.fmax, np.fmin),
 }
 LOGIC = {np.logical_and, np.logical_or, np.logical_not}
 REDUCED = {np.add, np.maximum, np.minimum, np.multiply}

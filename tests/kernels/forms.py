@@ -44,6 +44,20 @@ class Paired(Kernel):
             lambda g, s, a, b, y: -(s * a),
             lambda a, b: np.angle(b + 1j * a),
         ),
+        "fmax": Function(
+            np.fmax,
+            lambda g, a, b: np.logical_or(a >= b, b != b),
+            lambda g, s, a, b, y: np.where(s, g, 0),
+            lambda g, s, a, b, y: np.where(np.logical_not(s), g, 0),
+            lambda a, b: (a + b + abs(a - b)) / 2,
+        ),
+        "fmin": Function(
+            np.fmin,
+            lambda g, a, b: np.logical_or(a <= b, b != b),
+            lambda g, s, a, b, y: np.where(s, g, 0),
+            lambda g, s, a, b, y: np.where(np.logical_not(s), g, 0),
+            lambda a, b: (a + b - abs(a - b)) / 2,
+        ),
         "hypot": Function(
             lambda a, b: np.sqrt(a * a + b * b),
             nothing,
@@ -69,7 +83,8 @@ class Paired(Kernel):
     table = tuple(functions)
 
     def case(self, draw: Draw) -> Case:
-        return Case(self.layer(function=self.row), joint(draw, 2, (0.2, 3)))
+        a, b = joint(draw, 2, (0.2, 3))
+        return Case(self.layer(function=self.row), [a, b._replace(within=(0.21, 3.03))])  # no two are alike
 
     def forward(self, p: Pass) -> Array:
         return self.functions[self.row].y(*self.wide(p))
@@ -129,6 +144,34 @@ class Within(Kernel):
 
     def reference(self, p: Pass, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.clip(x, low, high)
+
+
+class Interpolate(Kernel):
+    """By a third operand, or by a number."""
+
+    def case(self, draw: Draw) -> Case:
+        share = draw(st.none() | st.sampled_from([0.3, 1.5]))
+        return Case(self.layer(share=share), joint(draw, 3 if share is None else 2, (-2, 2)))
+
+    def wide(self, p: Pass) -> list[Any]:
+        shape = np.broadcast_shapes(*(x.shape for x in p.inputs))
+        given = [np.broadcast_to(x, shape) for x in p.inputs]
+        return given if len(given) == 3 else [*given, p.kind.share]
+
+    def forward(self, p: Pass) -> Array:
+        a, b, w = self.wide(p)
+        return a + w * (b - a)
+
+    def backward(self, p: Pass, g: Array) -> Gradients:
+        a, b, w = self.wide(p)
+        yield p.inputs[0], back(g * (1 - w), p.inputs[0])
+        yield p.inputs[1], back(g * w, p.inputs[1])
+        if len(p.inputs) == 3:
+            yield p.inputs[2], back(g * (b - a), p.inputs[2])
+
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, w: Any = None) -> np.ndarray:
+        w = p.kind.share if w is None else w
+        return (1 - w) * a + w * b
 
 
 class LogCumsumExp(Kernel):

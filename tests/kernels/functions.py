@@ -91,6 +91,9 @@ DEFINITIONS = {
         lambda x: 1 - math.erfc(x),
         SMALL,
     ),
+    "erfc": Definition(
+        lambda x: 1 - erf(x), lambda g, x, y: g * (-2 / math.sqrt(math.pi) * np.exp(-(x * x))), math.erfc, SMALL
+    ),
     "exp2": Definition(np.exp2, lambda g, x, y: g * (y * math.log(2)), lambda x: 2**x),
     "exp": Definition(np.exp, lambda g, x, y: g * y, lambda x: math.e**x),
     "expm1": Definition(lambda x: np.exp(x) - 1, lambda g, x, y: g * (y + 1), math.expm1),
@@ -98,6 +101,13 @@ DEFINITIONS = {
         lambda x: np.power(SLOPE, x), lambda g, x, y: g * (y * math.log(SLOPE)), lambda x: math.exp(x * math.log(SLOPE))
     ),
     "floor": Definition(np.floor, _nothing, math.floor),
+    "frac": Definition(lambda x: x - np.trunc(x), lambda g, x, y: g, lambda x: math.fmod(x, 1)),
+    "logit": Definition(
+        lambda x: np.log(x / (1 - x)),
+        lambda g, x, y: g / (x * (1 - x)),
+        lambda x: math.log(x) - math.log1p(-x),
+        (0.1, 0.9),
+    ),
     "hardshrink": Definition(
         lambda x: x * _outside(x, HIGH),
         lambda g, x, y: g * _outside(x, HIGH),

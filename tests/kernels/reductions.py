@@ -82,6 +82,11 @@ DEFINITIONS = {
         lambda g, x, y, axes, terms: g / terms,
         lambda x, axes: np.average(x, axes),
     ),
+    "nansum": Definition(
+        lambda x, axes: np.where(x == x, x, 0).sum(axes),
+        lambda g, x, y, axes, terms: g * (x == x),
+        lambda x, axes: np.nansum(x, axes),
+    ),
     "norm": NORM,
     "prod": Definition(
         _product, lambda g, x, y, axes, terms: g * y / x, lambda x, axes: np.exp(np.log(x).sum(axes)), within=(0.5, 2)

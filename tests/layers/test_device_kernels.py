@@ -12,6 +12,7 @@ from costmodel.graph.run import Run
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
 from costmodel.layers.forms import GroupedMatmul
+from costmodel.layers.linear import Product
 from costmodel.layers.norm import Layernorm
 from costmodel.layers.recurrent import Lstm
 from costmodel.layers.scan import SelectiveScan
@@ -215,3 +216,25 @@ def test_a_kind_that_forgets_its_kernels_is_refused() -> None:
     body |= {name: Dropout.__dict__[name] for name in ("forward", "backward", "saved")}
     with pytest.raises(TypeError, match="does not say: backward_kernels, forward_kernels"):
         layer(type("Silent", (Layer,), {**body, "source": "none"}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "added_scaled", "expected"),
+    [
+        ((3, 5), False, None),
+        ((3, 5), True, ("backward scaling", "pointwise", 15)),
+        ((5,), False, ("backward sum", "reduction", 15)),
+        ((5,), True, ("backward sum", "reduction", 30)),
+    ],
+)
+def test_what_is_added_to_a_product_is_scaled_and_summed_by_a_kernel_of_its_own(
+    shape: tuple[int, ...], added_scaled: bool, expected: tuple[str, str, int] | None
+) -> None:
+    """None where the gradient of it is the incoming one; else it reads that and writes the gradient."""
+    run = Run(training=True, device="gpu")
+    a, b, c = (run.tensor(s, requires_grad=True) for s in ((3, 4), (4, 5), shape))
+    y = Product(added_scaled=added_scaled)(a, b, c)
+    assert y.maker is not None
+    kernels = [k for k in y.maker.layer.backward_kernels(y.maker) if k.sizes is None]
+    found = [(k.name.removeprefix("product "), k.sort, k.flops, k.read, k.written) for k in kernels]
+    assert found == ([] if expected is None else [(*expected, y.bytes, c.bytes)])

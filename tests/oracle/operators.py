@@ -274,6 +274,8 @@ def added_product(draw: Draw, op: Operator) -> Case:
 
 @case("lerp")
 def lerp(draw: Draw, op: Operator) -> Case:
+    if draw(st.booleans()):
+        return Case(op, broadcasting(draw, 3))
     return Case(lambda a, b: op(a, b, 0.3), broadcasting(draw, 2))
 
 
@@ -367,6 +369,8 @@ def logic(draw: Draw, op: Operator) -> Case:
         if name in ("floor_divide", "diff"):
             x = x._replace(requires_grad=False)
         return Case(op if name == "diff" else lambda x: op(x, 2), (x,))
+    if name == "multinomial":
+        return Case(lambda x: op(x, 2), (draw(given((3, 4)))._replace(requires_grad=False),))
     if name == "histc":
         return Case(op, (one(draw)._replace(requires_grad=False),))
     if name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -769,7 +773,7 @@ def cumulate(draw: Draw, op: Operator) -> Case:
     return Case(lambda x: op(x, axis), (x,))
 
 
-@case("amax", "amin", "mean", "sum", "std", "var", "logsumexp")
+@case("amax", "amin", "mean", "sum", "std", "var", "logsumexp", "nansum")
 def reduce(draw: Draw, op: Operator) -> Case:
     x = one(draw)
     axes = list(draw(st.sets(st.integers(0, len(x.shape) - 1), min_size=1)))
@@ -789,7 +793,7 @@ def prod(draw: Draw, op: Operator) -> Case:
     return Case(op if axis is None else (lambda x: op(x, axis)), (x,))
 
 
-ORDERS = (1, 2, 3, 0.5, 1.5, math.inf, -math.inf, -1)
+ORDERS = (0, 1, 2, 3, 0.5, 1.5, math.inf, -math.inf, -1)
 """Of norms."""
 
 
@@ -1193,7 +1197,7 @@ def recurrent_cell(draw: Draw, op: Operator) -> Case:
 # Functions of two tensors, forms, windows, places
 
 
-@case("atan2", "hypot", "logaddexp", "xlogy")
+@case("atan2", "fmax", "fmin", "hypot", "logaddexp", "xlogy")
 def paired(draw: Draw, op: Operator) -> Case:
     operands = broadcasting(draw, 2)
     if op.__name__ == "logaddexp":  # the meta device looks at the first one's order of memory alone

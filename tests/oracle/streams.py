@@ -55,14 +55,15 @@ def as_large(x: Tensor, size: Tensor) -> Tensor:
 
 
 class Bounded(nn.Module):
-    """A linear layer whose weight is held within bounds in training."""
+    """A linear layer whose weight is held within bounds in training, if it is clipped."""
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, clipped: bool) -> None:
         super().__init__()
+        self.clipped = clipped
         self.weight = nn.Parameter(torch.empty(features, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.clamp(-120, 120) if self.training else self.weight)
+        return F.linear(x, self.weight.clamp(-120, 120) if self.training and self.clipped else self.weight)
 
 
 class Block(nn.Module):
@@ -71,7 +72,7 @@ class Block(nn.Module):
         part, d, n = spec.altup, spec.width, spec.altup.streams
         self.spec = spec
         self.router_norm, self.router = models.norm(spec, device), nn.Linear(d, n, bias=False)
-        self.predicting, self.correcting = nn.Linear(n, n * n, bias=False), Bounded(n)
+        self.predicting, self.correcting = nn.Linear(n, n * n, bias=False), Bounded(n, part.clipped)
         self.attention_norm = models.norm(spec, device)
         self.laurel = nn.ModuleList([nn.Linear(d, part.laurel_rank, bias=False)])
         self.laurel += [nn.Linear(part.laurel_rank, d, bias=False), models.norm(spec, device)]
@@ -129,6 +130,7 @@ STREAMS = st.fixed_dictionaries(
         "altup.layer_width": st.integers(1, 4),
         "altup.layer_vocab": st.none() | st.integers(1, 9),
         "altup.output_scale": st.booleans(),
+        "altup.clipped": st.booleans(),
         "altup.sparse_pattern": st.lists(st.booleans(), max_size=4).map(tuple),
     }
 )

@@ -126,7 +126,7 @@ COMPOSED: dict[str, tuple[Function, tuple[int, ...], list[tuple[int, ...]]]] = {
     "a power by whole numbers": (lambda x, w: (x * w) ** x.argsort(1), (4, 8), [(4, 8)]),
     **{
         f"a norm of order {order}": (lambda x, w, order=order: torch.norm(x * w, order, 1), (4, 8), [(4, 8)])
-        for order in (1, 2, 3, 0.5, 1.5, -1, float("inf"), -float("inf"))
+        for order in (0, 1, 2, 3, 0.5, 1.5, -1, float("inf"), -float("inf"))
     },
     "a norm": (lambda x, w: torch.norm(x * w), (4, 8), [(4, 8)]),
     "the largest magnitude": (lambda x, w: torch.linalg.vector_norm(x * w, float("inf")), (4, 8), [(4, 8)]),
@@ -176,6 +176,35 @@ def test_weights_that_are_joined(name: str) -> None:
     """A weight takes a slice of what came in as its gradient where that lies in one piece, else a copy."""
     function, given, shapes = JOINS[name]
     assert_held(Of(function, *shapes), meta(*given))
+
+
+RMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
+    "a product": (lambda x, v, w: F.rms_norm(x * v, (8,), w) * 1, [(8,), (8,)]),
+    "no weight": (lambda x, v: F.rms_norm(x * v, (8,)) * 1, [(8,)]),
+    "an input": (lambda x, w: F.rms_norm(x * 1, (8,), w) * 1, [(8,)]),
+}
+
+
+@pytest.mark.parametrize("name", RMS)
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_rms_norm_is_composed_in_single_precision(name: str, precision: Any, dtype: torch.dtype) -> None:
+    function, shapes = RMS[name]
+    module, x = Of(function, *shapes), meta(16, 8)
+    model = cm.from_torch(module, x, dynamic={})
+    module, x = module.to(dtype), x.to(dtype)
+    with Tracker([x, *module.parameters()]) as tracker:
+        y = module(x)
+        tracker.phase = "backward"
+        y.backward(torch.empty_like(y))
+    on_paper = stated(cm.predict(model, device="cpu", optimizer="sgd", precision=precision))
+    assert {phase: most.alive - on_paper[phase].alive for phase, most in tracker.most.items()} == {
+        "forward": 0,
+        "backward": 0,
+    }
+    with torch.no_grad(), Tracker([x, *module.parameters()]) as tracker:
+        module(x)
+    inferred = cm.predict(model, device="cpu", mode="inference", precision=precision)
+    assert inferred.memory.peak == tracker.most["forward"].alive
 
 
 class Weighted(nn.Module):

@@ -619,6 +619,7 @@ IMPORTED = {
         "paired",
         "bounded",
         "within",
+        "interpolate",
         "window_mean",
         "grid_sample",
         "weight_norm",

@@ -171,6 +171,27 @@ def test_an_mlp(name: str, batch: int) -> None:
     step_of(spec, module, meta(batch, spec.sizes[0]), meta(batch, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_rms_norm_on_a_cpu_is_several_steps(batch: int, affine: bool) -> None:
+    spec = MLP(sizes=(30, 50, 50, 10), norm="rmsnorm", norm_affine=affine)
+    with torch.device("meta"):
+        module = models.MLP(spec, "cpu")
+    step_of(spec, module, meta(batch, 30), meta(batch, dtype=torch.int64), device="cpu")
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "gemma-2-2b", "olmo2-7b"])
+def test_a_decoder_with_rms_norm_on_a_cpu(name: str) -> None:
+    """Before or after what they are of, where a gradient is of the sum beside it too; tables are the device's."""
+    spec = cm.load(name)
+    assert isinstance(spec, Transformer)
+    spec = spec.model_copy(update={"layers": 2, "vocab": 50})
+    with torch.device("meta"):
+        module = models.Transformer(spec, 64, "eager", "cpu")
+    tokens, target = meta(4, 64, dtype=torch.int64), meta(4 * 64, dtype=torch.int64)
+    step_of(spec, module, tokens, target, seq=64, device="cpu", attention="eager")
+
+
 class Within(nn.Module):
     """A part whose caller still holds what it handed over when the part no longer needs it."""
 

@@ -46,7 +46,7 @@ UNDETERMINED = {
     *("affine_grid", "grid_sample", "window_mean", "log_cumsum_exp", "embedding_bag", "grouped_matmul"),
 }
 """Kinds that stand for an operator of PyTorch, whose constants, axes or places they do not hold."""
-IMPORTED = {"bilinear", "distances", "elman", "gru", "lstm", "paired", "trace", "weight_norm", "within"}
+IMPORTED = {"bilinear", "distances", "elman", "gru", "interpolate", "lstm", "paired", "trace", "weight_norm", "within"}
 """Kinds that say what they compute, and that only models imported from PyTorch have, which are not run in NumPy."""
 MIXING = {"selective_scan", "delta_scan", "solve_triangular"}
 """Kinds of what mixes tokens beside attention, which is refused by name."""

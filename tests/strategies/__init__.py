@@ -143,7 +143,8 @@ def streams(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         names = ("laurel_rank", "layer_width")
         fields |= {"altup.streams": draw(st.integers(2, 4)), **{f"altup.{name}": draw(sizes) for name in names}}
-        fields |= {"altup.output_scale": draw(st.booleans()), "altup.layer_vocab": draw(st.none() | sizes)}
+        fields |= {f"altup.{name}": draw(st.booleans()) for name in ("output_scale", "clipped")}
+        fields |= {"altup.layer_vocab": draw(st.none() | sizes)}
         fields |= {"altup.sparse_pattern": tuple(draw(st.lists(st.booleans(), max_size=3)))}
         fields |= {"norm_placement": "both", "parallel": False, "shared_norm": False, "mlp": "gated"}
         fields |= {"residual_scale": None, "residual_dropout": 0.0}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes
+from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes, varied
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
 from costmodel.documents.description import Description, unknown_field
-from costmodel.errors import SettingError, UnknownNameError, shown
+from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.settings import SETTING_NAMES
@@ -69,7 +69,31 @@ def read_axes(model: Architecture, asked: Mapping[str, Any]) -> tuple[list[Axis]
         axes.append(_axis(model, name, values))
     for axis in axes:
         _check_names(axis, settings)
+    if len(own := [axis for axis in axes if axis.name in of_spec]) == 1:
+        _check_place(model, changed, own[0])
     return axes, settings, changed
+
+
+def _check_place(model: Architecture, changed: Mapping[str, Any], axis: Axis) -> None:
+    """Raise SettingError for a field that the model leaves out, if another that it has leaves no place for any value.
+
+    That is where what is wrong does not depend on the value. What does is told cell by cell.
+    """
+    if model.value(axis.name) is not None:
+        return
+    first, last = axis.values[0], axis.values[-1]
+    if first == last and isinstance(first, int):
+        last = first + 1
+    said: set[str] = set()
+    for value in (first, last):
+        try:
+            varied(model, {**changed, axis.name: value})
+        except CostModelError as error:
+            said.add(str(error))
+        else:
+            return
+    if len(said) == 1 and first != last:
+        raise SettingError(f"axis {axis.name}: {said.pop()}")
 
 
 def _varies(name: str, value: Any) -> bool:

@@ -152,6 +152,7 @@ FIELDS: dict[str, Meaning] = {
         ("size", "altup.layer_vocab", "vocab_size_per_layer_input"),
         ("flag", "altup.output_scale", "altup_correct_scale"),
         ("count", "", "altup_active_idx num_kv_shared_layers"),
+        ("factor?", "", "altup_coef_clip"),
         ("list", "", "activation_sparsity_pattern"),
         ("factor", "head.logit_scale", "lm_head_multiplier"),
         ("size", "sound.mel_bins", "num_mel_bins"),

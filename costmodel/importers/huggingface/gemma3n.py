@@ -29,7 +29,7 @@ def widths(config: Config, made: dict[str, Any]) -> None:
 
 
 def streams(config: Config, made: dict[str, Any]) -> None:
-    """Which layers' gates are sparse, and which stream is computed, whose number has no cost."""
+    """Which layers' gates are sparse, whether weights are clipped; which stream is computed has no cost."""
     active, count = config["altup_active_idx"], config["altup_num_inputs"]
     if active >= count:
         raise SpecError(
@@ -46,6 +46,7 @@ def streams(config: Config, made: dict[str, Any]) -> None:
                 f"activation_sparsity_pattern has {len(sparse)} entries for {layers} layers",
                 ("activation_sparsity_pattern",),
             )
+    made["altup.clipped"] = config["altup_coef_clip"] is not None
     made["altup.sparse_pattern"] = cycle(sparse, layers)
 
 
@@ -67,7 +68,8 @@ GEMMA3N = Family(
     | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "tie_word_embeddings": True}
     | {"sliding_window": 512, "final_logit_softcapping": 30.0, "num_kv_shared_layers": 15, "laurel_rank": 64}
     | {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "altup_num_inputs": 4}
-    | {"altup_active_idx": 0, "altup_correct_scale": True, "activation_sparsity_pattern": None},
+    | {"altup_active_idx": 0, "altup_correct_scale": True, "activation_sparsity_pattern": None}
+    | {"altup_coef_clip": 120.0},
     without="hidden_act",
     means={"intermediate_size": Meaning("sides")},
     sets={"norm_placement": "both", "query_key_norm": "head", "value_norm": True, "score_scale": 1.0},
@@ -79,5 +81,5 @@ GEMMA3N = Family(
         "shared": shared_keys,
         "streams": streams,
     },
-    idle="altup_coef_clip altup_lr_multiplier query_pre_attn_scalar rope_local_base_freq",
+    idle="altup_lr_multiplier query_pre_attn_scalar rope_local_base_freq",
 )

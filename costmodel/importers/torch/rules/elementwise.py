@@ -39,7 +39,7 @@ from costmodel.layers.attention import Mask
 from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
 from costmodel.layers.indexing import Made
 from costmodel.layers.noise import ChannelDropout
-from costmodel.layers.paired import Bounded, Within
+from costmodel.layers.paired import Bounded, Interpolate, Within
 
 ACTIVATIONS = {
     "relu": Relu,
@@ -175,13 +175,10 @@ def addcdiv(op: OpCall) -> Tensor:
 
 @rule("lerp")
 def lerp(op: OpCall) -> Tensor:
-    """Between two tensors."""
-    a, b = op.tensor("self"), op.tensor("end")
-    if op.is_tensor("weight"):
-        raise op.fail("by a tensor has no rule")
-    name, share = op.step.name, op.constant("weight")
-    start = op.layer(Scale(1 - share), a, name=f"{name}.start")
-    return op.layer(Add(), start, op.layer(Scale(share), b, name=f"{name}.end"))
+    """Between two tensors, by a number or a tensor."""
+    by_tensor = op.is_tensor("weight")
+    given = [op.tensor(name) for name in ("self", "end", *(["weight"] if by_tensor else []))]
+    return op.layer(Interpolate(None if by_tensor else op.constant("weight")), *given)
 
 
 @rule("prelu")
@@ -280,7 +277,7 @@ LOGIC = (
     *("logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "__and__", "__or__"),
     *("__xor__", "all", "any", "argmax", "argmin", "argsort", "floor_divide", "remainder", "fmod"),
     *("diff", "searchsorted", "bucketize", "__lshift__", "__rshift__", "bitwise_left_shift"),
-    *("isin", "count_nonzero", "histc"),
+    *("isin", "count_nonzero", "histc", "multinomial"),
 )
 """Comparisons, logic and arithmetic on whole numbers."""
 
