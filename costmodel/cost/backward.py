@@ -43,8 +43,8 @@ class Backward:
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
         outer = self._uses
-        targets = [slot for visit in visits if isinstance(visit, Visit) for slot, _ in visit.targets]
-        self._uses = Counter([slot for slot in targets if slot.of_weight])
+        retraced = [visit.targets for visit in visits if isinstance(visit, Visit)]
+        self._uses = Counter([slot for targets in retraced for slot, _ in targets if slot.of_weight])
         waiting = {slot: slot.gradient for slot in self._uses}
         for slot in waiting:
             slot.gradient = None
