@@ -1,7 +1,6 @@
 """What every architecture is: a frozen, strict description with a forward pass on paper tensors."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

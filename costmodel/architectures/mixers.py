@@ -1,7 +1,6 @@
 """What mixes tokens where attention does not: fields of state spaces, of short convolutions, of gated delta rules."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator

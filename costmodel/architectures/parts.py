@@ -1,7 +1,6 @@
 """Parts of a transformer's description: fields that only make sense together, such as those of experts or of a head."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 

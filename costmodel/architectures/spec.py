@@ -1,7 +1,6 @@
 """What a transformer is: its fields, the sizes that follow from them, and what must hold between them."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: pydantic would have to read each annotation of a field from its text again.
 import json
 import math
 from collections.abc import Mapping

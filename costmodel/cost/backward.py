@@ -23,12 +23,14 @@ class Backward:
     """Retraces the visits of a forward walk; what is recomputed is walked forward again first.
 
     accumulates: whether gradients of earlier micro-batches are there, to which those of this one are added in place.
+    gradients: those of weights, which stay.
     """
 
     def __init__(self, forward: Forward, *, accumulates: bool) -> None:
         self.forward = forward
         self.accumulates = accumulates
         self.lifetimes = forward.lifetimes
+        self.gradients: list[Allocation] = []
         self._uses: Counter[Slot] = Counter()
         self._starts = self._start(forward.visits)
         self._execute(forward.visits)
@@ -41,8 +43,8 @@ class Backward:
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
         outer = self._uses
-        targets = [slot for visit in visits if isinstance(visit, Visit) for slot, _ in visit.targets]
-        self._uses = Counter([slot for slot in targets if slot.of_weight])
+        retraced = [visit.targets for visit in visits if isinstance(visit, Visit)]
+        self._uses = Counter([slot for targets in retraced for slot, _ in targets if slot.of_weight])
         waiting = {slot: slot.gradient for slot in self._uses}
         for slot in waiting:
             slot.gradient = None
@@ -143,25 +145,29 @@ class Backward:
         that are `given` gradients has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
         its own, which keeps all of that; one that is scattered does not lie as the weight does, and is copied.
         """
-        self._uses[target] -= 1
-        if not self._uses[target] and target.parts:
+        self._uses[target] = left = self._uses[target] - 1
+        if left:
+            return
+        if target.parts:
             self._join(target, visit)
         made, now = target.gradient, len(self.lifetimes.moments) - 1
-        if self._uses[target] or made is None:
+        if made is None:
             return
         target.gradient = None
         if self.accumulates or target.settled:
             made.died = max(made.died, now)
             return
         alike = [other for other, gradient in given if gradient is made]
-        if decided(made.size) > decided(target.size):
+        same = made.size is target.size
+        if not same and decided(made.size) > decided(target.size):
             copied = visit.plan.scattered and len(alike) > 0
         else:
-            smaller = made.size is not target.size and decided(made.size) != decided(target.size)
+            smaller = not same and decided(made.size) != decided(target.size)
             copied = smaller or made in self._starts or sum([not other.settled for other in alike]) > 1
         if copied:
             made = self.lifetimes.take(target.size, now)
         made.line, made.settled, target.settled = GRADIENTS, now, True
+        self.gradients.append(made)
 
     def _moment(self, visit: Visit) -> int:
         return self.lifetimes.moment("backward", visit.name, visit.rounds)

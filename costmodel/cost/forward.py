@@ -176,9 +176,10 @@ class Forward:
 
     def _walk(self, block: Block) -> None:
         for entry in block.entries:
-            if isinstance(entry, Call) and type(entry.layer) is Cast and entry.x.storage.origin == "weight":
-                self._casts[entry.y.storage] = entry
-            elif isinstance(entry, Call):
+            if isinstance(entry, Call):
+                if type(entry.layer) is Cast and entry.x.storage.origin == "weight":
+                    self._casts[entry.y.storage] = entry
+                    continue
                 if self._casts:
                     self._cast(*(x.storage for x in entry.operands()))
                 self._call(entry)
@@ -362,16 +363,18 @@ class Forward:
             lifetimes.take(plan.forward_scratch, now)
 
     def _slot(self, x: Tensor) -> Slot:
+        if (slot := self._slots.get(x)) is not None:
+            return slot
         maker = x.maker
         made = None if maker is None or not maker.inputs else self._slots.get(maker.y)  # it may be a view of a slice
-        if x.storage.origin == "weight" and x not in self._slots and made is None:
+        if x.storage.origin == "weight" and made is None:
             here = self._weights[x.storage.block]
             if (slot := here.get(x.storage)) is None:
                 slot = here[x.storage] = Slot(size_bytes(x.storage.elements, self._gradients), of_weight=True)
                 if self._pass != "again":
                     self.weights.append((x.storage, self._rounds))
             return slot
-        return self._slots.get(x) or made or self._slots.get(x.storage) or Slot(0)
+        return made or self._slots.get(x.storage) or Slot(0)
 
 
 def _visits(block: Block) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from operator import add, sub
+from operator import add
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
@@ -20,7 +20,7 @@ Level = tuple[int, int, int, int, int]
 """Bytes on each of these lines; of what decoding keeps, those more than there were at the start."""
 
 Course = tuple[tuple[int, ...], ...]
-"""For each of these lines bytes at every moment."""
+"""For each of these lines bytes at every moment, or changes of them around it."""
 
 Moment = tuple[Phase, str, str]
 """What runs: its phase, its layer, and the rounds of the blocks around it."""
@@ -81,42 +81,43 @@ class Lifetimes:
         if start < len(self.moments):
             self.loops.append(Loop(start, len(self.moments), more))
 
-    def changes(self) -> tuple[Course, Course]:
-        """Bytes taken before each moment, and given back after it.
+    def changes(self) -> Course:
+        """For each line two changes a moment: bytes taken before it, and those given back after it, which are negative.
 
         A gradient in the making is a temporary, until it is its weight's.
         """
         allotted = self.allotted
-        taken, freed = ([[0] * len(self.moments) for _ in LINES] for _ in range(2))
+        changes = [[0] * (2 * len(self.moments)) for _ in LINES]
+        temporaries = changes[TEMPORARIES]
         for allocation in self.allocations:
-            size, line = allotted(allocation.size), allocation.line
-            if line == GRADIENTS:
-                taken[TEMPORARIES][allocation.born] += size
-                freed[TEMPORARIES][allocation.settled] += size
-                freed[GRADIENTS][allocation.settled] -= size
+            size, line = allotted(allocation.size), changes[allocation.line]
+            if allocation.line == GRADIENTS:
+                temporaries[2 * allocation.born] += size
+                temporaries[2 * allocation.settled + 1] -= size
+                line[2 * allocation.settled + 1] += size
             else:
-                taken[line][allocation.born] += size
-            freed[line][allocation.died] += size * allocation.rounds
+                line[2 * allocation.born] += size
+            line[2 * allocation.died + 1] -= size * allocation.rounds
         for size, now in self.released:
-            freed[CACHE][now] += allotted(size)
-        return tuple(map(tuple, taken)), tuple(map(tuple, freed))
+            changes[CACHE][2 * now + 1] -= allotted(size)
+        return tuple(map(tuple, changes))
 
-    def levels(self, taken: Course, freed: Course) -> Course:
+    def levels(self, changes: Course) -> Course:
         """Bytes alive at each moment.
 
         Rounds that are alike add the same to what stays alive, so over all of them each moment is at its highest in the
         first or in the last: the one that is higher stands here for all.
         """
-        alive, growths = self._flow(taken, freed)
+        alive, growths = self._flow(changes)
         for (start, end, _), grown in zip(self.loops, growths, strict=True):
             if sum(grown) > 0:
                 for line, more in zip(alive, grown, strict=True):
                     line[start:end] = [size + more for size in line[start:end]]
         return tuple(map(tuple, alive))
 
-    def every_level(self, taken: Course, freed: Course) -> tuple[tuple[Level, ...], ...]:
+    def every_level(self, changes: Course) -> tuple[tuple[Level, ...], ...]:
         """As `levels`, of letters: at each moment what it is in the first round, and in the last where that differs."""
-        alive, growths = self._flow(taken, freed)
+        alive, growths = self._flow(changes)
         result = [[level] for level in zip(*alive, strict=True)]
         for (start, end, _), grown in zip(self.loops, growths, strict=True):
             if grown[TEMPORARIES] == 0:
@@ -127,20 +128,19 @@ class Lifetimes:
                     levels[:] = [tuple(map(add, level, grown)) for level in levels]
         return tuple(map(tuple, result))
 
-    def _flow(self, taken: Course, freed: Course) -> tuple[list[list[int]], list[list[int]]]:
+    def _flow(self, changes: Course) -> tuple[list[list[int]], list[list[int]]]:
         """Bytes alive at each moment, in the first round of every loop; what the rounds after that add to each line.
 
         Inner loops are in front of those around them, which so contain what they add.
         """
-        left = [list(map(sub, *line)) for line in zip(taken, freed, strict=True)]
+        changed = list(map(list, changes))
         growths: list[list[int]] = []
         for start, end, more in self.loops:
-            grown = [more * sum(line[start:end]) for line in left]
-            for line, added in zip(left, grown, strict=True):
-                line[end - 1] += added
+            grown = [more * sum(line[2 * start : 2 * end]) for line in changed]
+            for line, added in zip(changed, grown, strict=True):
+                line[2 * end - 1] += added
             growths.append(grown)
-        before = [accumulate(line, initial=0) for line in left]
-        return [list(map(add, *line)) for line in zip(taken, before, strict=True)], growths
+        return [list(accumulate(line))[::2] for line in changed], growths
 
 
 def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:

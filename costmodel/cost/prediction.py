@@ -98,7 +98,7 @@ class Prediction(Data):
     @cached_property
     def flops(self) -> Flops:
         """Contraction FLOPs, a multiply-add being two."""
-        return Flops(*(self._total(f"{part}_flops") for part in Flops.__dataclass_fields__))
+        return Flops(*[self._total(f"{part}_flops") for part in Flops.__dataclass_fields__])
 
     @cached_property
     def pointwise_flops(self) -> Flops:
@@ -106,7 +106,7 @@ class Prediction(Data):
         return Flops(*(self._total(f"{part}_pointwise_flops") for part in Flops.__dataclass_fields__))
 
     def _total(self, column: str) -> int:
-        return sum(getattr(row, column) for row in self.layers)
+        return sum([getattr(row, column) for row in self.layers])
 
     @cached_property
     def timeline(self) -> Timeline:

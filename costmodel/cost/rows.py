@@ -107,6 +107,7 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
     times = call.times
     bytes_of = moved_by(call)
     forward = call.layer.forward(call)
+    forward_flops = _contractions(forward, flop_rule)
     backward_flops = backward_pointwise_flops = 0
     if call.differentiated:
         for _, work, _ in call.gradients():
@@ -117,14 +118,14 @@ def _row(call: Call, charged: set[Storage], flop_rule: str) -> Row:
         call.layer.kind,
         times,
         sum(s.elements * s.times for s in _newly(charged, call.stored.values())) if call.stored else 0,
-        times * _contractions(forward, flop_rule),
+        times * forward_flops,
         times * backward_flops,
         times * forward.pointwise,
         times * backward_pointwise_flops,
         _newly_kept(call.saved, charged, "computed") if call.saved and not call.recomputed else 0,
         times * bytes_of.total,
         _newly_kept(call.saved, charged, "cast") if call.weights is not call.stored and not call.recomputed else 0,
-        times * _contractions(forward, flop_rule) if call.recomputed else 0,
+        times * forward_flops if call.recomputed else 0,
         times * forward.pointwise if call.recomputed else 0,
         times * bytes_of.weights,
         times * bytes_of.kv_read,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add, sub
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.cost.allocator import ALLOTTED, replay
@@ -18,6 +18,7 @@ from costmodel.cost.liveness import (
     GRADIENTS,
     LINES,
     TEMPORARIES,
+    Allocation,
     Course,
     Level,
     Lifetimes,
@@ -166,8 +167,8 @@ class Timeline(Answer):
 
     every: of letters whose formulas are to hold everywhere, at each moment all levels that may be highest somewhere.
     asked: what it is the timeline of. standing: what is there throughout [bytes]. moments: what runs, step by step.
-    levels: what comes and goes at each [bytes]. taken, freed: what each takes and gives back [bytes]. loops: steps that
-    happen again.
+    levels: what comes and goes at each [bytes]. changes: what is taken before each and given back after it [bytes].
+    loops: steps that happen again.
 
     Example:
         >>> import costmodel as cm
@@ -180,8 +181,7 @@ class Timeline(Answer):
     standing: Alive
     moments: tuple[Moment, ...]
     levels: Course
-    taken: Course
-    freed: Course
+    changes: Course
     loops: tuple[Loop, ...]
     every: tuple[tuple[Level, ...], ...] = ()
     asked: Asked | None = field(default=None, compare=False)
@@ -194,34 +194,42 @@ class Timeline(Answer):
     @cached_property
     def _totals(self) -> list[int]:
         """What comes and goes, at each moment; numbers even where sizes are letters, for comparing."""
-        return list(map(int, map(sum, zip(*self.levels, strict=True))))
+        sizes = map(sum, zip(*self.levels, strict=True))
+        return [size if type(size) is int else int(size) for size in sizes]
 
-    def _highest(self, heights: list[int]) -> list[int]:
-        """For each phase the first moment that is highest."""
-        highest: dict[Phase, int] = {}
+    @cached_property
+    def phases(self) -> dict[Phase, list[int]]:
+        """The moments of each phase."""
+        phases: dict[Phase, list[int]] = {}
         for now, (phase, _, _) in enumerate(self.moments):
-            if phase not in highest or heights[now] > heights[highest[phase]]:
-                highest[phase] = now
-        return list(highest.values())
+            phases.setdefault(phase, []).append(now)
+        return phases
+
+    def _highest(self, heights: Sequence[int]) -> list[int]:
+        """For each phase the first moment that is highest."""
+        return [max(moments, key=heights.__getitem__) for moments in self.phases.values()]
 
     @cached_property
     def peak(self) -> int:
         """The most alive at any step [bytes]; with letters, the largest of each phase's highest step."""
-        return largest([step.alive.total for step in self.highest])
+        throughout = self.standing.total
+        return largest([throughout + sum(level) for _, level in self._peaks])
 
     @cached_property
     def highest(self) -> tuple[Step, ...]:
         """Of each phase the first step with the most alive; where formulas hold everywhere all that may have it."""
+        return tuple(Step(*moment, self._alive(level)) for moment, level in self._peaks)
+
+    @cached_property
+    def _peaks(self) -> list[tuple[Moment, Sequence[int]]]:
+        """The moments of `highest`, and what comes and goes at each."""
         if not self.every:
-            return tuple(self._step(now) for now in self._highest(self._totals))
-        phases: dict[Phase, list[tuple[Moment, Level]]] = {}
-        for moment, variants in zip(self.moments, self.every, strict=True):
-            phases.setdefault(moment[0], []).extend((moment, level) for level in variants)
-        found: list[Step] = []
-        for levels in phases.values():
-            kept = undominated([sum(level[1:], level[0]) for _, level in levels])
-            found += [Step(*levels[place][0], self._alive(levels[place][1])) for place in kept]
-        return tuple(found)
+            return [(self.moments[now], [line[now] for line in self.levels]) for now in self._highest(self._totals)]
+        found: list[tuple[Moment, Sequence[int]]] = []
+        for moments in self.phases.values():
+            levels = [(self.moments[now], level) for now in moments for level in self.every[now]]
+            found += [levels[place] for place in undominated([sum(level[1:], level[0]) for _, level in levels])]
+        return found
 
     @cached_property
     def peak_step(self) -> Step:
@@ -233,7 +241,7 @@ class Timeline(Answer):
         """The most that temporaries take at any step [bytes]; with letters as `peak`."""
         sizes = self.levels[TEMPORARIES]
         every = [level[TEMPORARIES] for variants in self.every for level in variants]
-        return largest(every or [sizes[now] for now in self._highest([int(size) for size in sizes])])
+        return largest(every or [sizes[now] for now in self._highest(sizes)])
 
     @cached_property
     def happenings(self) -> int:
@@ -245,12 +253,12 @@ class Timeline(Answer):
 
     def unrolled(self) -> Iterator[Step]:
         """Every step of every round. There are `happenings` of them, which may be very many."""
-        taken, freed = (list(zip(*course, strict=True)) for course in (self.taken, self.freed))
+        changes = list(zip(*self.changes, strict=True))
         level = [0 for _ in LINES]
         for now in unrolled(len(self.moments), self.loops):
-            level = list(map(add, level, taken[now]))
+            level = list(map(add, level, changes[2 * now]))
             yield Step(*self.moments[now], self._alive(level))
-            level = list(map(sub, level, freed[now]))
+            level = list(map(add, level, changes[2 * now + 1]))
 
     @cached_property
     def largest(self) -> Held | None:
@@ -392,15 +400,16 @@ def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Sta
     earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
     weights, masters, optimizer, _, buffers, inputs, cache = standing
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0, 0, cache)
-    taken, freed = lifetimes.changes()
-    sizes = (*(allocation.size for allocation in lifetimes.allocations), *(loop.more for loop in lifetimes.loops))
-    if {*map(type, sizes)} != {int} and any(isinstance(size, SymInt) and size.everywhere for size in sizes):
-        every = lifetimes.every_level(taken, freed)
+    changes = lifetimes.changes()
+    letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
+    letters += [loop.more for loop in lifetimes.loops if type(loop.more) is not int]
+    if any(isinstance(size, SymInt) and size.everywhere for size in letters):
+        every = lifetimes.every_level(changes)
         levels = tuple(zip(*(level for level, *_ in every), strict=True))
     else:
-        levels, every = lifetimes.levels(taken, freed), ()
+        levels, every = lifetimes.levels(changes), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(alive, moments, levels, taken, freed, loops, every, Asked(model, settings, run))
+    return Timeline(alive, moments, levels, changes, loops, every, Asked(model, settings, run))
 
 
 def reserved_bytes(run: Run, settings: Settings) -> int:
@@ -427,15 +436,13 @@ def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -
     forward = Forward(run, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
+    gradients: list[Allocation] = []
     if run.training:
-        Backward(forward, accumulates=settings.accumulate > 1)
+        gradients = Backward(forward, accumulates=settings.accumulate > 1).gradients
         update(forward.weights, run, settings, lifetimes)
     last = len(lifetimes.moments) - 1
-    for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends)):
+    for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends), *gradients):
         held.died = last
-    for allocation in lifetimes.allocations:
-        if allocation.line == GRADIENTS:
-            allocation.died = last
     return lifetimes
 
 
@@ -444,10 +451,7 @@ FOLDED = "Rounds that are alike stand as one step, at the one of them that has m
 
 def milestones(timeline: Timeline) -> list[tuple[str, int]]:
     """The steps that matter, in order, each with a name."""
-    steps = timeline.steps
-    phases: dict[str, list[int]] = {}
-    for now, step in enumerate(steps):
-        phases.setdefault(step.phase, []).append(now)
+    steps, phases = timeline.steps, timeline.phases
 
     def highest(of: list[int]) -> int:
         return max(of, key=lambda now: int(steps[now].alive.total))

@@ -129,10 +129,10 @@ class Run:
         dtype: Dtype | None = None,
     ) -> Tensor:
         """A tensor in memory of its own, of the type that its role has here unless another is given."""
-        storage = self.storage(product(shape), role, origin, name, dtype)
-        if storage.elements > LARGEST_SIZE**2:
+        elements = product(shape)
+        if elements > LARGEST_SIZE**2:
             raise ShapeError(f"a tensor of {show_shape(shape)} is larger than any machine could hold")
-        return Tensor(self, shape, storage, requires_grad, strides)
+        return Tensor(self, shape, self.storage(elements, role, origin, name, dtype), requires_grad, strides)
 
     def input(self, shape: Shape, role: Role = "activation", name: str = "input", dtype: Dtype | None = None) -> Tensor:
         """A tensor that the user feeds in: on the line `memory.inputs`, never an activation."""

@@ -73,10 +73,11 @@ class Layout(NamedTuple):
 class Tensor:
     """A shape and strides (None: contiguous) over a storage; `requires_grad` as in PyTorch's autograd.
 
-    maker: the call that made it, or made what it is a view of; None for weights, buffers and inputs.
+    size: number of elements. maker: the call that made it, or made what it is a view of; None for weights, buffers and
+    inputs.
     """
 
-    __slots__ = ("maker", "requires_grad", "run", "shape", "storage", "strides")
+    __slots__ = ("maker", "requires_grad", "run", "shape", "size", "storage", "strides")
 
     def __init__(
         self,
@@ -89,15 +90,11 @@ class Tensor:
     ) -> None:
         self.run = run
         self.shape = shape
+        self.size = product(shape)
         self.storage = storage
         self.requires_grad = requires_grad
         self.strides = strides
         self.maker = maker
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return product(self.shape)
 
     @property
     def rows(self) -> int:
@@ -362,6 +359,7 @@ class Call:
 
     __slots__ = (
         "_gradients",
+        "_operands",
         "block",
         "buffers",
         "differentiated",
@@ -397,6 +395,7 @@ class Call:
         self.differentiated = False
         self.y: Tensor
         self._gradients: tuple[Gradient, ...] | None = None
+        self._operands: tuple[Tensor, ...] | None = None
 
     @property
     def x(self) -> Tensor:
@@ -409,8 +408,10 @@ class Call:
         return self.block.times
 
     def operands(self) -> tuple[Tensor, ...]:
-        """Inputs and weights: everything a gradient may be asked for."""
-        return (*self.inputs, *self.weights.values())
+        """Inputs and weights: everything a gradient may be asked for. They are asked for once both are settled."""
+        if self._operands is None:
+            self._operands = (*self.inputs, *self.weights.values())
+        return self._operands
 
     def gradients(self) -> tuple[Gradient, ...]:
         """The backward work for each operand that needs a gradient; the layer is asked once, after the trace."""

@@ -190,8 +190,9 @@ class Matmul(Weightless):
 
     def workspace(self, call: Call) -> Workspace:
         """Copies of operands, unless they are kept."""
-        copied = sum(x.size for x in call.inputs if call.as_batch(x) is not x.storage)
-        return Workspace(0 if call.y.requires_grad else copied, 0)
+        if call.y.requires_grad:
+            return NO_WORKSPACE
+        return Workspace(sum(x.size for x in call.inputs if call.as_batch(x) is not x.storage), 0)
 
 
 @layer

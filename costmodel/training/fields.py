@@ -68,7 +68,8 @@ def plainly_right(field: dataclasses.Field[Any], value: Any) -> bool:
     if value is field.default or isinstance(value, bool):
         return value is field.default or field.type == "bool"
     if type(value) is float:
-        return field.type.removesuffix(" | None") in ("float", "Constant") and math.isfinite(value)
+        kind = field.type.removesuffix(" | None")
+        return math.isfinite(value) and (kind in ("float", "Constant") or (kind == "Probability" and 0 <= value < 1))
     return field.type == "int" and isinstance(value, int) and 1 <= value <= LARGEST_SIZE
 
 

@@ -118,12 +118,12 @@ class Optimizer(Frozen):
 
     def state_sizes(self, shape: Shape, weight_bytes: int) -> list[int]:
         """Bytes of each state of one weight but its scalars."""
-        kept = [state for state in self.states_of(shape) if state.extent != "scalar"]
-        return [size for s in kept for size in [s.size_bytes(shape, weight_bytes)] * s.count]
+        kept = self.states_of(shape)
+        return [n for s in kept if s.extent != "scalar" for n in [s.size_bytes(shape, weight_bytes)] * s.count]
 
     def scalar_bytes(self, shape: Shape) -> int:
         """Bytes of the fp32 scalars (step counters and the like) of one weight."""
-        return 4 * sum(s.count for s in self.states_of(shape) if s.extent == "scalar")
+        return 4 * sum([s.count for s in self.states_of(shape) if s.extent == "scalar"])
 
     def describe(self) -> str:
         """Its states, in a phrase."""
