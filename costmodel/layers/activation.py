@@ -22,11 +22,9 @@ class Activation(Unary):
     backward_ops: int
 
     def forward(self, call: Call) -> LayerFlops:
-        """Arithmetic per element."""
         return LayerFlops(0, self.forward_ops * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Arithmetic per element."""
         yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
 
 
@@ -34,7 +32,6 @@ class KeepsOutput(Activation):
     """Abstract: the derivative is a function of the output, so that is kept."""
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The output."""
         yield call.y
 
 
@@ -42,7 +39,6 @@ class KeepsInput(Activation):
     """Abstract: the derivative is a function of the input, so that is kept."""
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
 
@@ -159,7 +155,6 @@ class ParametricRelu(Unary):
     slopes: tuple[int, ...]
 
     def weights(self, call: Call) -> Weights:
-        """The slopes."""
         return {"weight": self.slopes}
 
     def forward(self, call: Call) -> LayerFlops:
@@ -176,7 +171,6 @@ class ParametricRelu(Unary):
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and slopes."""
         yield call.x
         yield call.weights["weight"]
 
@@ -197,7 +191,6 @@ class Gated(Moving):
     shape: tuple[int, ...]
 
     def output(self, call: Call) -> Tensor:
-        """Half of the input, in its order of memory."""
         return call.run.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
 
     def forward(self, call: Call) -> LayerFlops:
@@ -209,5 +202,4 @@ class Gated(Moving):
         yield Gradient(call.x, LayerFlops(0, 9 * call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x

@@ -30,7 +30,6 @@ class Elementwise(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes two."""
         takes(call, 2)
 
     def output(self, call: Call) -> Tensor:
@@ -41,11 +40,9 @@ class Elementwise(Weightless):
         return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
     def forward(self, call: Call) -> LayerFlops:
-        """One operation per element."""
         return LayerFlops(0, call.y.size)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -66,11 +63,9 @@ class Add(Elementwise):
             yield Gradient(x, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -117,7 +112,6 @@ class Multiply(Elementwise):
             yield Gradient(x, LayerFlops(0, call.y.size if x.has(call.y.shape) else 2 * call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient."""
         a, b = call.inputs
         if b.requires_grad:
             yield a
@@ -138,15 +132,12 @@ class Scale(Unary):
     factor: Constant
 
     def forward(self, call: Call) -> LayerFlops:
-        """One product per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One product per element."""
         yield Gradient(call.x, LayerFlops(0, call.x.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -159,7 +150,6 @@ class Shift(Unary):
     constant: Constant
 
     def forward(self, call: Call) -> LayerFlops:
-        """One addition per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -167,7 +157,6 @@ class Shift(Unary):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -181,7 +170,6 @@ class Clamp(Unary):
     high: Constant | None = 1.0
 
     def check(self, call: Call) -> None:
-        """Takes one input, and has a bound."""
         super().check(call)
         if self.low is None and self.high is None:
             raise call.fail("neither low nor high is given: give one or both")
@@ -198,7 +186,6 @@ class Clamp(Unary):
         yield Gradient(call.x, LayerFlops(0, (self._bounds() + 1) * call.x.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
     def workspace(self, call: Call) -> Workspace:
@@ -213,25 +200,20 @@ class LayerScale(Layer):
     source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
 
     def check(self, call: Call) -> None:
-        """Takes one input with a channel axis."""
         takes(call, 1)
         if len(call.x.shape) < 2:
             raise call.fail("layer_scale takes an input of at least two axes (batch, channels, ...)")
 
     def weights(self, call: Call) -> Weights:
-        """γ, shaped to broadcast."""
         return {"weight": (call.x.shape[1], *(1 for _ in call.x.shape[2:]))}
 
     def buffers(self, call: Call) -> dict[str, tuple[tuple[int, ...], Role]]:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward(self, call: Call) -> LayerFlops:
-        """One product per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -240,7 +222,6 @@ class LayerScale(Layer):
         yield Gradient(call.weights["weight"], LayerFlops(0, 2 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -248,7 +229,6 @@ class LayerScale(Layer):
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input for γ's gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         yield call.weights["weight"]
@@ -270,7 +250,6 @@ class Dropout(Unary):
         return call.run.training and self.p > 0
 
     def output(self, call: Call) -> Tensor:
-        """New memory, or the input itself."""
         return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -283,7 +262,6 @@ class Dropout(Unary):
         yield Gradient(call.x, LayerFlops(0, 2 * call.x.size if acts else 0), shared=not acts)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The mask."""
         if self._acts(call):
             yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
 
@@ -292,19 +270,15 @@ class Passed(Unary):
     """Abstract: y = x."""
 
     def output(self, call: Call) -> Tensor:
-        """The input itself."""
         return call.x.view(call.x.shape, call.x.strides)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -325,7 +299,6 @@ class Unread(Passed):
     features: int
 
     def weights(self, call: Call) -> Weights:
-        """The vector."""
         return {"weight": (self.features,)}
 
 
@@ -362,7 +335,6 @@ class AddQuotient(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Shapes meet."""
         takes(call, 3)
 
     def output(self, call: Call) -> Tensor:
@@ -383,7 +355,6 @@ class AddQuotient(Weightless):
             yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -398,7 +369,6 @@ class AddQuotient(Weightless):
             yield a
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -447,7 +417,6 @@ class Extreme(Elementwise):
             yield Gradient(x, LayerFlops(0, (2 + (not x.has(call.y.shape))) * call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both."""
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
@@ -469,7 +438,6 @@ class Subtract(Elementwise):
             yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
@@ -486,17 +454,14 @@ class Choose(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Shapes meet."""
         takes(call, 3)
 
     def output(self, call: Call) -> Tensor:
-        """New memory of the joint shape."""
         condition, a, b = (x.shape for x in call.inputs)
         role = "activation" if call.inputs[1].storage.role == "weight" else call.inputs[1].storage.role
         return call.run.tensor(broadcast(condition, broadcast(a, b, call.name), call.name), role)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A choice per element."""
         return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -505,7 +470,6 @@ class Choose(Weightless):
             yield Gradient(x, LayerFlops(0, (1 + (not x.has(call.y.shape))) * call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -513,9 +477,7 @@ class Choose(Weightless):
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The condition."""
         yield call.inputs[0]
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE

@@ -51,7 +51,6 @@ class Softmax(Unary):
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous whatever the input's order."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -63,15 +62,12 @@ class Softmax(Unary):
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - call.x.rows))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The output."""
         yield call.y
 
 
@@ -83,29 +79,23 @@ class Mask(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """The mask fits the scores."""
         takes(call, 2)
         if broadcast(call.x.shape, call.inputs[1].shape, call.name) != call.x.shape:
             raise call.fail("the mask is larger than what it masks")
 
     def output(self, call: Call) -> Shape:
-        """New memory, contiguous whatever the input's order."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """One selection per element."""
         return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One selection per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -113,7 +103,6 @@ class Mask(Weightless):
         yield call.inputs[1]
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -127,23 +116,18 @@ class Sink(Layer):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes the scores of heads."""
         takes_rank(call, 4, "batch, heads, tokens, scores")
 
     def weights(self, call: Call) -> Weights:
-        """One a head."""
         return {"weight": (call.x.shape[1],)}
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return (*call.x.shape[:-1], call.x.shape[-1] + 1)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -152,20 +136,16 @@ class Sink(Layer):
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum of each head's rows."""
         for x, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -302,7 +282,6 @@ class Rotary(Weightless):
     start: int = 0
 
     def check(self, call: Call) -> None:
-        """The tables fit, the rotated part is even and within the head."""
         takes(call, 3)
         if self.size % 2 or self.start + self.size > call.x.shape[-1]:
             raise call.fail(
@@ -314,11 +293,9 @@ class Rotary(Weightless):
         return call.like(call.x) if self.size == call.x.shape[-1] else call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """Three per rotated element."""
         return LayerFlops(0, 3 * call.x.rows * self.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Three per rotated element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.rows * self.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -326,7 +303,6 @@ class Rotary(Weightless):
         yield self._kernel(call, "", self.forward(call))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """As the forward pass."""
         for g in call.gradients():
             yield self._kernel(call, "backward", g.work)
 
@@ -337,7 +313,6 @@ class Rotary(Weightless):
         return stream(call, what, "pointwise", work.pointwise, 6 * part + join, 5 * part + join, 5 if whole else 6)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The tables."""
         yield from call.inputs[1:]
 
     def workspace(self, call: Call) -> Workspace:
@@ -383,7 +358,6 @@ class SoftmaxAlong(Unary):
     logarithm: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -396,13 +370,10 @@ class SoftmaxAlong(Unary):
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The result."""
         yield call.y

@@ -27,20 +27,16 @@ class EmbeddingBag(Layer):
     mode: Literal["sum", "mean", "max"] = "mean"
 
     def check(self, call: Call) -> None:
-        """Takes indices and offsets, and perhaps weights."""
         if len(call.inputs) not in (2, 3):
             raise call.fail("embedding_bag takes indices, offsets and perhaps weights")
 
     def weights(self, call: Call) -> Weights:
-        """The table."""
         return {"weight": (self.entries, self.features)}
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Tensor:
-        """(B, D)."""
         return call.run.tensor((self.bags, self.features))
 
     def _read(self, call: Call) -> int:
@@ -63,7 +59,6 @@ class EmbeddingBag(Layer):
             yield Gradient(call.inputs[2], LayerFlops(0, 2 * self._read(call)))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One that gathers the rows of each bag."""
         return forward_pass(call, "gather")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -80,5 +75,4 @@ class EmbeddingBag(Layer):
         yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE

@@ -95,11 +95,9 @@ class Weightless(Layer):
     """Abstract: no weights, no buffers."""
 
     def weights(self, call: Call) -> Weights:
-        """None."""
         return {}
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
 
@@ -107,23 +105,18 @@ class Unary(Weightless):
     """Abstract: one input of any shape, a result of that shape, computed element by element."""
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return backward_pass(call)
 
     def workspace(self, call: Call) -> Workspace:
-        """None: one fused kernel each way."""
         return NO_WORKSPACE
 
 
@@ -131,31 +124,24 @@ class View(Weightless):
     """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: the gradient is seen through the inverse view."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy where memory order forces one."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum where numbers were seen several times."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 

@@ -26,13 +26,10 @@ class Cast(Unary):
         return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A conversion, no arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A conversion, no arithmetic."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()

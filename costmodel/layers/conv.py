@@ -53,7 +53,6 @@ class Convolving(Layer):
     transposed: bool
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def multiply_adds(self, call: Call) -> int:
@@ -73,11 +72,9 @@ class Convolving(Layer):
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The convolution, and one that adds the bias."""
         return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One for each gradient."""
         _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
         return backward_products(call, "convolution", of_x, of_weight)
 
@@ -101,7 +98,6 @@ class Convolution(Convolving, Spatial):
         """Shape of the weight."""
 
     def check(self, call: Call) -> None:
-        """An image whose channels, and this layer's, fall into equal groups."""
         super().check(call)
         for channels, whose in ((call.x.shape[1], "input"), (self.channels, "output")):
             if channels % self.groups:
@@ -113,7 +109,6 @@ class Convolution(Convolving, Spatial):
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
     def weights(self, call: Call) -> Weights:
-        """One per pair of channels and place in the window; a bias per channel."""
         weights = {"weight": self.weight_shape(call)}
         return weights | {"bias": (self.channels,)} if self.bias else weights
 
@@ -138,7 +133,6 @@ class Conv(Convolution):
     transposed = False
 
     def check(self, call: Call) -> None:
-        """Windows fit."""
         super().check(call)
         check_window(call, call.x.shape[2:], self.span(), pair(self.padding))
 
@@ -147,7 +141,6 @@ class Conv(Convolution):
         return (self.channels, exact_div(call.x.shape[1], self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, H', W')."""
         b, _, *size = call.x.shape
         windows = zip(size, self.span(), pair(self.stride), pair(self.padding), strict=True)
         return (b, self.channels, *(slide(*axis) for axis in windows))
@@ -174,7 +167,6 @@ class ConvTranspose(Convolution):
     transposed = True
 
     def check(self, call: Call) -> None:
-        """Something is left of the output, and its extra rim is less than a stride or dilation."""
         super().check(call)
         for extra, stride, dilation in zip(
             pair(self.output_padding), pair(self.stride), pair(self.dilation), strict=True
@@ -189,7 +181,6 @@ class ConvTranspose(Convolution):
         return (call.x.shape[1], exact_div(self.channels, self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, H', W')."""
         b, _, *size = call.x.shape
         axes = zip(size, self.span(), pair(self.stride), pair(self.padding), pair(self.output_padding), strict=True)
         return (b, self.channels, *(s * n + (span - s - 2 * p + extra) for n, span, s, p, extra in axes))
@@ -209,17 +200,13 @@ class Convolve(Convolving):
     transposed: bool = False
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def weights(self, call: Call) -> Weights:
-        """One per pair of channels and place in the window; a bias per channel."""
         return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
 
     def output(self, call: Call) -> Shape:
-        """See the class."""
         return self.shape
 
     def workspace(self, call: Call) -> Workspace:
-        """None, as for images."""
         return NO_WORKSPACE

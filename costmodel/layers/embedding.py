@@ -34,11 +34,9 @@ class Table(Layer):
         """Rows in the table."""
 
     def weights(self, call: Call) -> Weights:
-        """The table."""
         return {"weight": (self.entries_of(call), self.features)}
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def forward(self, call: Call) -> LayerFlops:
@@ -50,7 +48,6 @@ class Table(Layer):
         yield Gradient(call.weights["weight"], LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the rows looked up."""
         rows = call.y.bytes
         yield stream(call, "", "gather", 0, rows + sum(x.bytes for x in call.inputs), rows + made_beside(call))
 
@@ -61,7 +58,6 @@ class Table(Layer):
             yield stream(call, "backward", "gather", work.pointwise, 2 * call.y.bytes, call.y.bytes, 4)
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -79,17 +75,14 @@ class Embedding(Table):
         return self.entries
 
     def check(self, call: Call) -> None:
-        """Takes indices."""
         takes(call, 1)
         if call.x.storage.role != "index":
             raise call.fail("embedding takes integer indices, not activations")
 
     def output(self, call: Call) -> Shape:
-        """(*x, features)."""
         return (*call.x.shape, self.features)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The indices."""
         yield call.x
 
 
@@ -107,13 +100,11 @@ class PositionTable(Table):
         return self.context
 
     def check(self, call: Call) -> None:
-        """T is within the table."""
         takes(call, 1)
         if call.x.shape[1] > self.context:
             raise call.fail(f"seq {call.x.shape[1]} is beyond the learned position table; use at most {self.context}")
 
     def output(self, call: Call) -> Shape:
-        """(T, features)."""
         return (call.x.shape[1], self.features)
 
 
@@ -127,7 +118,6 @@ class LearnedPositions(PositionTable):
     features: int
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 positions."""
         yield call.fresh("index", call.x.shape[1])
 
 
@@ -145,7 +135,6 @@ class StoredPositions(PositionTable):
     features: int
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -156,19 +145,15 @@ class OfTokens(Layer):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
     def check(self, call: Call) -> None:
-        """Takes a sequence."""
         takes_rank(call, 3, "batch, tokens, features")
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -181,22 +166,18 @@ class Prepend(OfTokens):
     tokens: int = 1
 
     def check(self, call: Call) -> None:
-        """Takes a sequence; each token is a weight of its own."""
         super().check(call)
         if self.tokens > MOST_TOKENS:
             raise call.fail(f"tokens {self.tokens:,} are too many, each a weight of its own: use at most {MOST_TOKENS}")
 
     def weights(self, call: Call) -> Weights:
-        """A vector for each."""
         return {f"token{n + 1}": (1, 1, call.x.shape[2]) for n in range(self.tokens)}
 
     def output(self, call: Call) -> Shape:
-        """(batch, n + T, d)."""
         b, t, d = call.x.shape
         return b, t + self.tokens, d
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -206,11 +187,9 @@ class Prepend(OfTokens):
             yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum over the batch for each vector."""
         for w, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, call.x.shape[0] * w.bytes, w.bytes)
 
@@ -219,15 +198,12 @@ class Positions(OfTokens):
     """Abstract: y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
 
     def weights(self, call: Call) -> Weights:
-        """As many vectors as there are tokens."""
         return {"weight": (1, *call.x.shape[1:])}
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward(self, call: Call) -> LayerFlops:
-        """One addition per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -236,11 +212,9 @@ class Positions(OfTokens):
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum over the batch."""
         return backward_each(call)
 
 

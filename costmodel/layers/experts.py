@@ -48,7 +48,6 @@ class GroupedTopK(Layer):
     stored: bool = False
 
     def check(self, call: Call) -> None:
-        """Groups are equal, and large enough."""
         takes(call, 1)
         n = call.x.shape[-1] if call.x.shape else 0
         if not n or n % self.groups:
@@ -58,11 +57,9 @@ class GroupedTopK(Layer):
             raise call.fail(f"cannot choose {self.chosen} of {self.kept_groups} of {self.groups} groups")
 
     def weights(self, call: Call) -> Weights:
-        """The constants, if they are stored so."""
         return {"bias": (call.x.shape[-1],)} if self.biased and self.stored else {}
 
     def buffers(self, call: Call) -> Buffers:
-        """The constants, else."""
         return {"bias": ((call.x.shape[-1],), "statistic")} if self.biased and not self.stored else {}
 
     def output(self, call: Call) -> Tensor:
@@ -76,7 +73,6 @@ class GroupedTopK(Layer):
         return LayerFlops(0, call.x.rows * (n * self.biased + judging + _largest(n, s)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -84,11 +80,9 @@ class GroupedTopK(Layer):
         return forward_pass(call, "gather", launches=10)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number to its place."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The scores, and the int64 places."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
 
@@ -117,15 +111,12 @@ class Shares(Unary):
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size + call.x.rows))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum of rows, ε, and the division."""
         return forward_pass(call, "reduction", launches=3, passes=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """g·x, its sum, the quotients and their difference."""
         return backward_pass(call, "reduction", launches=4)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and sums."""
         yield call.x
         yield call.fresh("activation", call.x.rows)
 
@@ -146,13 +137,11 @@ class TopK(Weightless):
     chosen: int
 
     def check(self, call: Call) -> None:
-        """There are as many."""
         takes(call, 1)
         if not call.x.shape or call.x.shape[-1] < self.chosen:
             raise call.fail(f"top_k chooses {self.chosen} of at least as many")
 
     def output(self, call: Call) -> Shape:
-        """(..., chosen)."""
         return (*call.x.shape[:-1], self.chosen)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -161,19 +150,15 @@ class TopK(Weightless):
         return LayerFlops(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Choosing, and putting in order."""
         return forward_pass(call, "gather", launches=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number to its place."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 places."""
         yield call.fresh("index", *call.y.shape)
 
     def workspace(self, call: Call) -> Workspace:
@@ -192,35 +177,27 @@ class Pick(Weightless):
     rows: int | None = None
 
     def check(self, call: Call) -> None:
-        """Takes a matrix."""
         takes_rank(call, 2, "rows, features")
 
     def output(self, call: Call) -> Shape:
-        """(rows, d)."""
         return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads rows by address."""
         return forward_pass(call, "gather")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each row added to its place."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 index."""
         yield call.fresh("index", call.y.shape[0])
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -242,20 +219,16 @@ class ExpertLinear(Layer):
     busy: int | None = None
 
     def check(self, call: Call) -> None:
-        """Takes a matrix of rows."""
         takes_rank(call, 2, "rows, features")
 
     def weights(self, call: Call) -> Weights:
-        """W and, unless left out, b, of each expert."""
         weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
         return weights | {"bias": (self.experts, self.features)} if self.bias else weights
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Shape:
-        """(rows, features)."""
         return (call.x.shape[0], self.features)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -298,14 +271,12 @@ class ExpertLinear(Layer):
         )
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, for the weights' gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         if call.x.requires_grad:
             yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
-        """None: one grouped product each way."""
         return NO_WORKSPACE
 
 
@@ -317,15 +288,12 @@ class Total(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes three axes."""
         takes_rank(call, 3, "rows, terms, features")
 
     def output(self, call: Call) -> Shape:
-        """(rows, d)."""
         return (call.x.shape[0], call.x.shape[2])
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, call.x.size - call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -333,17 +301,13 @@ class Total(Weightless):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One sum."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None: the incoming gradient is seen once for each term."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE

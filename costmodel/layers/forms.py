@@ -24,14 +24,12 @@ class GroupedMatmul(Moving):
     source = "torch.nn.functional.grouped_mm; dx = g wᵀ, dw = xᵀ g, by groups"
 
     def check(self, call: Call) -> None:
-        """Takes rows, matrices, and where groups end."""
         takes(call, 3)
         x, w, _ = call.inputs
         if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[1]:
             raise call.fail("grouped_matmul takes rows and a matrix for each group")
 
     def output(self, call: Call) -> Shape:
-        """(rows, n)."""
         return (call.x.shape[0], call.inputs[1].shape[2])
 
     def _work(self, call: Call) -> LayerFlops:
@@ -42,12 +40,10 @@ class GroupedMatmul(Moving):
         return self._work(call)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One, of all groups."""
         sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
         yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One for each side."""
         rows, k = call.x.shape
         n = call.y.shape[1]
         for operand, *_ in call.gradients():
@@ -79,11 +75,9 @@ class Bilinear(Moving):
     source = "torch.nn.functional.bilinear; dw = g a b, da = g w b, db = g w a"
 
     def check(self, call: Call) -> None:
-        """Takes both sides and the form."""
         takes(call, 3)
 
     def output(self, call: Call) -> Shape:
-        """(..., O)."""
         return (*call.x.shape[:-1], call.inputs[2].shape[0])
 
     def _pairs(self, call: Call) -> int:
@@ -135,7 +129,6 @@ class Bilinear(Moving):
         yield Gradient(w, LayerFlops(self._work(call), 0, counted=0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """What the gradients of the others need."""
         for x in call.inputs:
             if any(other.requires_grad for other in call.inputs if other is not x):
                 yield x
@@ -154,11 +147,9 @@ class Distances(Moving):
     by_product: bool = False
 
     def check(self, call: Call) -> None:
-        """Takes both sets."""
         takes(call, 2)
 
     def output(self, call: Call) -> Shape:
-        """(..., P, R)."""
         a, b = call.inputs
         return (*a.shape[:-1], b.shape[-2])
 
@@ -229,7 +220,6 @@ class Distances(Moving):
         return Workspace(0, 2 * y.size if copied else 0)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both sets and the distances."""
         yield from call.inputs
         yield call.y
 
@@ -244,7 +234,6 @@ class AffineGrid(Moving):
     aligned: bool
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return self.shape
 
     def workspace(self, call: Call) -> Workspace:
@@ -269,12 +258,10 @@ class AffineGrid(Moving):
         return maps, product(self.shape[1:-1]), axes
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product."""
         maps, pixels, axes = self._sizes(call)
         yield multiply(call, "", Product(maps, pixels, axes, axes + 1), moved(call.x), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product."""
         maps, pixels, axes = self._sizes(call)
         if call.gradients():
             yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)

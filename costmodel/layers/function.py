@@ -102,7 +102,6 @@ class Pointwise(Unary):
         return f"{self.kind}.{self.function}"
 
     def forward(self, call: Call) -> LayerFlops:
-        """See `FUNCTIONS`."""
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:

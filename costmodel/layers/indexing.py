@@ -27,39 +27,30 @@ class Parameter(Layer):
         """Takes nothing."""
 
     def weights(self, call: Call) -> Weights:
-        """Itself."""
         return {"weight": self.shape}
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Tensor:
-        """The weight, seen as it is."""
         return call.weights["weight"].view(self.shape, None)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """None: whatever reads the weight adds to its gradient."""
         return ()
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None."""
         return ()
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None."""
         return ()
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -74,16 +65,13 @@ class Made(Moving):
     work: float = 0
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         role: Role = self.role  # type: ignore[assignment]
         return call.run.tensor(self.shape, role)
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, call.y.size * int(self.work))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """None."""
         return ()
 
 
@@ -98,7 +86,6 @@ class Unknown(Moving):
     role: str = "activation"
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         role: Role = self.role  # type: ignore[assignment]
         return call.run.tensor(self.shape, role)
 
@@ -118,11 +105,9 @@ class Chosen(Moving):
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         return call.run.tensor(self.shape, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition for each element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -130,11 +115,9 @@ class Chosen(Moving):
         return forward_pass(call, "gather")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each element added to its place."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The index, and x if so."""
         yield from call.inputs[0 if self.whole else 1 :]
 
 
@@ -151,16 +134,13 @@ class Placed(Moving):
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are moved."""
         for x in call.inputs[: 1 + self.valued]:
             yield Gradient(x, LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then the numbers at their places."""
         return forward_pass(call, "gather", launches=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -168,7 +148,6 @@ class Placed(Moving):
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The places, and the numbers if so."""
         yield from call.inputs[1 + self.valued :]
         if self.valued and self.whole and call.inputs[1].requires_grad:
             yield call.inputs[1]
@@ -183,11 +162,9 @@ class Accumulated(Moving):
     whole: bool
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """An addition for each number."""
         return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -196,11 +173,9 @@ class Accumulated(Moving):
         yield Gradient(call.inputs[1], LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then additions at their places."""
         return forward_pass(call, "gather", launches=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address."""
         return backward_pass(call, "gather")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -225,11 +200,9 @@ class Combined(Moving):
     included: bool = True
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """An operation for each number."""
         return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -243,11 +216,9 @@ class Combined(Moving):
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then numbers at their places."""
         return forward_pass(call, "gather", launches=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

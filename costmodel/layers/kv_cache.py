@@ -18,7 +18,6 @@ class Caching(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """One or two tensors; all axes but the tokens agree."""
         shapes = [x.shape for x in call.inputs]
         if not 1 <= len(shapes) <= 2 or any(
             len(s) < 2 or (*s[:-2], s[-1]) != (*shapes[0][:-2], shapes[0][-1]) for s in shapes
@@ -28,7 +27,6 @@ class Caching(Weightless):
             )
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -37,15 +35,12 @@ class Caching(Weightless):
             yield Gradient(x, LayerFlops(0, 0), shared=True)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None: slices."""
         return ()
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -75,7 +70,6 @@ class Append(Caching):
         return made
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy of all."""
         return forward_pass(call)
 
 
@@ -88,12 +82,10 @@ class Insert(Caching):
     tokens: int
 
     def output(self, call: Call) -> Tensor:
-        """The cache's memory, of which attention sees so many tokens."""
         *rest, _, features = call.x.shape
         strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
         return call.x.view((*rest, self.tokens, features), strides)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy of the new tokens."""
         x = call.inputs[1]
         yield stream(call, "", "pointwise", 0, moved(x), size_bytes(x.size, call.y.dtype))

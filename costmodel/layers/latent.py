@@ -25,11 +25,9 @@ class OfHeads(Layer):
         """Features of the result."""
 
     def check(self, call: Call) -> None:
-        """Takes heads."""
         takes_rank(call, 4, "batch, heads, tokens, features")
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Tensor:
@@ -59,7 +57,6 @@ class OfHeads(Layer):
         yield multiply(call, "", Product(h, b * t, self.out(call), n), read, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product for each gradient."""
         (b, h, t, n), out = call.x.shape, self.out(call)
         return backward_products(call, "product", Product(h, b * t, n, out), Product(h, n, out, b * t))
 
@@ -101,7 +98,6 @@ class AbsorbKey(OfHeads):
         return call.x.shape[3]
 
     def weights(self, call: Call) -> Weights:
-        """The whole matrix, of keys and values."""
         return {"weight": (call.x.shape[1] * (call.x.shape[3] + self.value), self.rank)}
 
 
@@ -123,5 +119,4 @@ class ExpandValue(OfHeads):
         return self.value
 
     def weights(self, call: Call) -> Weights:
-        """The whole matrix, of keys and values."""
         return {"weight": (call.x.shape[1] * (self.key + self.value), call.x.shape[3])}

@@ -46,22 +46,18 @@ class Linear(Layer):
     bias: bool = True
 
     def check(self, call: Call) -> None:
-        """Takes one input with at least one axis."""
         takes(call, 1)
         if not call.x.shape:
             raise call.fail("linear takes an input of at least one axis")
 
     def weights(self, call: Call) -> Weights:
-        """W and, unless left out, b."""
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Shape:
-        """(..., features)."""
         return (*call.x.shape[:-1], self.features)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -136,14 +132,12 @@ class Matmul(Weightless):
     visible: tuple[int, int] | None = None
 
     def check(self, call: Call) -> None:
-        """Takes two inputs of equal batch whose inner sizes agree."""
         takes(call, 2)
         a, b = (x.shape for x in call.inputs)
         if len(a) < 3 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
             raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}; it takes (..., m, k) by (..., k, n)")
 
     def output(self, call: Call) -> Shape:
-        """(..., m, n)."""
         a, b = (x.shape for x in call.inputs)
         return (*a[:-1], b[-1])
 
@@ -210,13 +204,11 @@ class Product(Weightless):
     added_scaled: bool = False
 
     def check(self, call: Call) -> None:
-        """Inner sizes agree."""
         a, b = (x.shape for x in call.inputs[:2])
         if len(b) != 2 or not a or a[-1] != b[0]:
             raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}")
 
     def output(self, call: Call) -> Shape:
-        """(..., m, n)."""
         return (*call.x.shape[:-1], call.inputs[1].shape[1])
 
     def forward(self, call: Call) -> LayerFlops:

@@ -31,7 +31,6 @@ class Loss(Layer):
     in_lists = False
 
     def output(self, call: Call) -> Shape:
-        """A scalar."""
         return ()
 
 
@@ -51,14 +50,12 @@ class CrossEntropy(Loss, Weightless):
     smoothing: Probability = 0.0
 
     def check(self, call: Call) -> None:
-        """A target for every row."""
         takes(call, 2)
         b, _, *rest = call.x.shape
         if call.inputs[1].shape != (b, *rest):
             raise call.fail(f"targets must be {show_shape((b, *rest))}")
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, 5 * call.x.size + (call.x.size + 3 if self.smoothing else 0))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -69,7 +66,6 @@ class CrossEntropy(Loss, Weightless):
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The log-softmax, and its mean at the targets."""
         x, target = call.x, call.inputs[1]
         rows = size_bytes(target.size, x.dtype)
         yield stream(call, "", "reduction", 5 * x.size - target.size, moved(x), x.bytes)
@@ -110,7 +106,6 @@ class MeanSquaredError(Loss, Weightless):
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
 
     def check(self, call: Call) -> None:
-        """Shapes agree."""
         takes(call, 2)
         if call.x.shape != call.inputs[1].shape:
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
@@ -124,21 +119,17 @@ class MeanSquaredError(Loss, Weightless):
         yield Gradient(call.x, LayerFlops(0, 2 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The squares of differences, and their mean."""
         x = call.x
         yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
         yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Prediction and target."""
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return Workspace(0, 0)
 
 
@@ -157,7 +148,6 @@ class FusedLinearCrossEntropy(Loss):
     chunks: int = 1
 
     def check(self, call: Call) -> None:
-        """A target for every row, and a row for every chunk."""
         takes(call, 2)
         if not call.x.shape or call.inputs[1].shape != call.x.shape[:-1]:
             raise call.fail(f"targets must be {show_shape(call.x.shape[:-1])}, one for each row of features")
@@ -165,12 +155,10 @@ class FusedLinearCrossEntropy(Loss):
             raise call.fail(f"{int(call.x.rows)} rows cannot make {self.chunks} chunks")
 
     def weights(self, call: Call) -> Weights:
-        """W and, if there is one, b."""
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def forward(self, call: Call) -> LayerFlops:
@@ -207,11 +195,9 @@ class FusedLinearCrossEntropy(Loss):
         yield stream(call, "loss", "reduction", self.forward(call).pointwise, 2 * n * y, n * y, n)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Each gradient times that of the loss."""
         return backward_pass(call, "pointwise", launches=len(call.gradients()))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The gradients."""
         for operand in (call.x, *call.weights.values()):
             if operand.requires_grad:
                 yield call.fresh("activation", *operand.shape)
@@ -259,11 +245,9 @@ class InnerLoss(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes prediction and target, and weights if there are any."""
         takes(call, max(2, len(call.inputs)))
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -282,7 +266,6 @@ class Compared(InnerLoss):
         return f"{self.kind}.{self.function}"
 
     def output(self, call: Call) -> Shape:
-        """A scalar, or the shape of the input."""
         return call.x.shape if self.reduction == "none" else ()
 
     def forward(self, call: Call) -> LayerFlops:
@@ -299,7 +282,6 @@ class Compared(InnerLoss):
         yield Gradient(target, LayerFlops(0, LOSSES[self.function].target * x.size + again))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel, and one that sums or averages."""
         elements = LOSSES[self.function].forward * call.x.size
         whole = self.reduction == "none"
         yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
@@ -308,7 +290,6 @@ class Compared(InnerLoss):
             yield stream(call, self.reduction, "reduction", rest, call.x.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand."""
         return backward_pass(call, launches=max(1, len(call.gradients())))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -328,7 +309,6 @@ class Picked(InnerLoss):
     shape: tuple[int, ...]
 
     def output(self, call: Call) -> Shape:
-        """See the class."""
         return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
@@ -340,14 +320,11 @@ class Picked(InnerLoss):
         yield Gradient(call.x, LayerFlops(0, call.inputs[1].size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address."""
         return forward_pass(call, "gather")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number at its place."""
         return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """See the source."""
         yield from call.inputs
         yield call.fresh("activation", 1)

@@ -21,7 +21,6 @@ class Noise(Unary):
         """Shape of m."""
 
     def check(self, call: Call) -> None:
-        """Takes one input with batch and channels."""
         takes(call, 1)
         if len(call.x.shape) < 2:
             raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
@@ -30,7 +29,6 @@ class Noise(Unary):
         return call.run.training and self.p > 0
 
     def output(self, call: Call) -> Tensor:
-        """New memory, or the input itself."""
         return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -38,12 +36,10 @@ class Noise(Unary):
         return LayerFlops(0, call.x.size + 2 * product(self.mask_shape(call)) if self._acts(call) else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A product per element."""
         acts = self._acts(call)
         yield Gradient(call.x, LayerFlops(0, call.x.size if acts else 0), shared=not acts)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """m/(1 − p), as numbers."""
         if self._acts(call):
             yield call.fresh("activation", *self.mask_shape(call))
 

@@ -26,13 +26,11 @@ class Norm(Layer):
     """Abstract: scaled (and shifted) by a weight per feature after normalising."""
 
     def check(self, call: Call) -> None:
-        """Takes one input with a feature axis."""
         takes(call, 1)
         if not call.x.shape:
             raise call.fail(f"{self.kind} takes an input of at least one axis")
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Shape | Tensor:
@@ -40,7 +38,6 @@ class Norm(Layer):
         return call.x.shape
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -54,7 +51,6 @@ class Norm(Layer):
                 yield stream(call, "backward" if of_input else "backward weight", "reduction", flops, read, written)
 
     def workspace(self, call: Call) -> Workspace:
-        """None: one fused kernel each way."""
         return NO_WORKSPACE
 
 
@@ -69,7 +65,6 @@ class Centred(Norm):
         """How many means and inverse deviations there are."""
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -100,7 +95,6 @@ class Layernorm(Centred):
     heads: int | None = None
 
     def check(self, call: Call) -> None:
-        """There are as many heads."""
         super().check(call)
         if self.heads is not None and call.x.shape[-2:-1] != (self.heads,):
             raise call.fail(f"layernorm has weights for {self.heads} heads: it takes (..., {self.heads}, features)")
@@ -110,7 +104,6 @@ class Layernorm(Centred):
         return call.x.rows
 
     def weights(self, call: Call) -> Weights:
-        """Scale and shift per feature."""
         d = call.x.shape[-1:] if self.heads is None else (self.heads, call.x.shape[-1])
         return ({"weight": d} if self.affine else {}) | ({"bias": d} if self.affine and self.bias else {})
 
@@ -121,13 +114,11 @@ class PerChannel(Centred):
     affine: bool
 
     def check(self, call: Call) -> None:
-        """Takes one input with a batch and a channel axis."""
         takes(call, 1)
         if len(call.x.shape) < 2:
             raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
 
     def weights(self, call: Call) -> Weights:
-        """Scale and shift per channel."""
         channels = (call.x.shape[1],)
         return {"weight": channels, "bias": channels} if self.affine else {}
 
@@ -153,7 +144,6 @@ class Batchnorm(PerChannel):
         return call.x.shape[1]
 
     def buffers(self, call: Call) -> Buffers:
-        """Running mean and variance per channel, and an int64 count of batches."""
         channels = (call.x.shape[1],)
         return {
             "running_mean": (channels, "statistic"),
@@ -162,11 +152,9 @@ class Batchnorm(PerChannel):
         }
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         if call.run.training:
             return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
@@ -195,7 +183,6 @@ class Groupnorm(PerChannel):
     affine: bool = True
 
     def check(self, call: Call) -> None:
-        """Groups divide the channels."""
         super().check(call)
         if call.x.shape[1] % self.groups:
             raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
@@ -225,11 +212,9 @@ class Rmsnorm(Norm):
     affine: bool = True
 
     def weights(self, call: Call) -> Weights:
-        """Scale per feature."""
         return {"weight": (call.x.shape[-1],)} if self.affine else {}
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -268,11 +253,9 @@ class BatchnormUntracked(PerChannel):
         return call.x.shape[1]
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the batch twice."""
         return forward_pass(call, "reduction", passes=2)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -290,12 +273,10 @@ class BatchnormFixed(Unary):
     affine: bool = True
 
     def weights(self, call: Call) -> Weights:
-        """Scale and shift per channel."""
         channels = (call.x.shape[1],)
         return {"weight": channels, "bias": channels} if self.affine else {}
 
     def buffers(self, call: Call) -> Buffers:
-        """Running mean and variance per channel, and an int64 count of batches."""
         channels = (call.x.shape[1],)
         return {
             "running_mean": (channels, "statistic"),
@@ -316,7 +297,6 @@ class BatchnormFixed(Unary):
             yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel, which sums for the weights."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

@@ -16,11 +16,9 @@ class WeightNorm(Moving):
     source = "Salimans and Kingma 2016, eq. 2 and 3 (torch.nn.utils.weight_norm)"
 
     def check(self, call: Call) -> None:
-        """Takes directions and lengths."""
         takes(call, 2)
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -41,6 +39,5 @@ class WeightNorm(Moving):
         return Workspace(0, sum(x.size for x in call.inputs if not x.requires_grad))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both, and the norms."""
         yield from call.inputs
         yield call.fresh("activation", *call.inputs[1].shape)

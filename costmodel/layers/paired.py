@@ -47,7 +47,6 @@ class Paired(Elementwise):
     function: str
 
     def forward(self, call: Call) -> LayerFlops:
-        """See `PAIRED`."""
         return LayerFlops(0, PAIRED[self.function].forward * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -110,7 +109,6 @@ class Bounded(Elementwise):
             yield Gradient(x, LayerFlops(0, (2 + (not x.has(call.y.shape))) * call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both."""
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
@@ -126,7 +124,6 @@ class Within(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes x and both bounds."""
         takes(call, 3)
 
     def output(self, call: Call) -> Tensor:
@@ -146,7 +143,6 @@ class Within(Weightless):
             yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -154,7 +150,6 @@ class Within(Weightless):
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """All three."""
         yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:

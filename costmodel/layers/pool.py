@@ -18,7 +18,6 @@ class Pool(Spatial, Weightless):
     """Abstract: one number per window and channel."""
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reduces windows."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -26,7 +25,6 @@ class Pool(Spatial, Weightless):
         return backward_pass(call, "pointwise", kept=0)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
 
@@ -42,7 +40,6 @@ class Sliding(Pool):
     ceil_mode: bool
 
     def check(self, call: Call) -> None:
-        """Windows fit, and no window lies in the padding alone."""
         super().check(call)
         for k, p in zip(pair(self.kernel), pair(self.padding), strict=True):
             if 2 * p > k:
@@ -56,7 +53,6 @@ class Sliding(Pool):
         return pair(self.kernel if self.stride is None else self.stride)
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, H', W')."""
         count = slide_beyond if self.ceil_mode else slide
         axes = zip(call.x.shape[2:], pair(self.kernel), self.strides, pair(self.padding), strict=True)
         return arranged(call, (*call.x.shape[:2], *(count(*axis) for axis in axes)))
@@ -80,7 +76,6 @@ class MaxPool(Sliding):
     ceil_mode: bool = False
 
     def forward(self, call: Call) -> LayerFlops:
-        """Comparisons."""
         return LayerFlops(0, (self.window - 1) * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -92,7 +87,6 @@ class MaxPool(Sliding):
         return backward_pass(call, "pointwise", kept=made_beside(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, and where each maximum lies."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
 
@@ -126,7 +120,6 @@ class GlobalAvgPool(Pool):
     keepdims: bool = False
 
     def output(self, call: Call) -> Shape:
-        """(batch, C) or (batch, C, 1, 1)."""
         return (*call.x.shape[:2], 1, 1) if self.keepdims else call.x.shape[:2]
 
     def forward(self, call: Call) -> LayerFlops:
@@ -138,7 +131,6 @@ class GlobalAvgPool(Pool):
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -148,7 +140,6 @@ class Adaptive(Pool):
     size: Pair
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, *size)."""
         return arranged(call, (*call.x.shape[:2], *pair(self.size)))
 
     def members(self, call: Call) -> int:
@@ -206,7 +197,6 @@ class AdaptiveMaxPool(Adaptive):
         return backward_pass(call, "pointwise", kept=made_beside(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, and where each maximum lies."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
 

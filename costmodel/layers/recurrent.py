@@ -41,7 +41,6 @@ class Recurrent(Layer):
         """How many vectors of H features each step keeps."""
 
     def check(self, call: Call) -> None:
-        """x and the states before."""
         if len(call.inputs) != 1 + self.states or len(call.x.shape) != 3:
             raise call.fail(f"{self.kind} takes an input of three axes and {self.states} of its state")
         for number, state in enumerate(call.inputs[1:]):
@@ -55,17 +54,14 @@ class Recurrent(Layer):
         return self.hidden
 
     def weights(self, call: Call) -> Weights:
-        """For the input and for the state, their gates one after another; a bias for each."""
         rows = self.gates * self.hidden
         weights = {"weight_ih": (rows, call.x.shape[2]), "weight_hh": (rows, self.handed)}
         return weights | ({"bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else {})
 
     def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
     def output(self, call: Call) -> Shape:
-        """(T, B, R)."""
         return (*call.x.shape[:2], self.handed)
 
     def _rows(self, call: Call) -> int:
@@ -201,7 +197,6 @@ class Lstm(Recurrent):
         return self.projected or self.hidden
 
     def weights(self, call: Call) -> Weights:
-        """The gates', and the projection."""
         weights = super().weights(call)
         return weights | ({"weight_hr": (self.projected, self.hidden)} if self.projected else {})
 
@@ -218,7 +213,6 @@ class Lstm(Recurrent):
         return LayerFlops(contractions + self._projection(call), pointwise)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """And the projection of each step."""
         yield from super().forward_kernels(call)
         if self.projected:
             steps, batch, _ = call.x.shape
@@ -262,7 +256,6 @@ class Lstm(Recurrent):
             yield 1
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The cell before each step, too."""
         yield from super().saved(call)
         yield call.inputs[2]
         yield call.fresh("activation", call.x.shape[0] - 1, call.x.shape[1], self.hidden)

@@ -82,15 +82,12 @@ class Reduce(Weightless):
     order: Constant = 2.0
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def output(self, call: Call) -> Shape:
-        """See the class."""
         return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """See `REDUCTIONS`."""
         element, result = REDUCTIONS[self.function].forward
         return LayerFlops(0, element * call.x.size + result * call.y.size)
 
@@ -102,7 +99,6 @@ class Reduce(Weightless):
         )
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -110,7 +106,6 @@ class Reduce(Weightless):
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """See `REDUCTIONS`."""
         for keeps in REDUCTIONS[self.function].keeps:
             yield call.x if keeps == "input" else call.y
 
@@ -136,11 +131,9 @@ class Trace(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes a matrix."""
         takes_rank(call, 2, "rows, columns")
 
     def output(self, call: Call) -> Shape:
-        """A scalar."""
         return ()
 
     def _terms(self, call: Call) -> int:
@@ -151,11 +144,9 @@ class Trace(Weightless):
         return LayerFlops(0, self._terms(call) - 1)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -163,7 +154,6 @@ class Trace(Weightless):
         return backward_pass(call, launches=3)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
@@ -179,27 +169,21 @@ class Cumulate(Unary):
     in_lists = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """An addition per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition per element."""
         yield Gradient(call.x, LayerFlops(0, call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis, from its other end."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -211,11 +195,9 @@ class Cumprod(Unary):
     in_lists = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A product per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -223,15 +205,12 @@ class Cumprod(Unary):
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis."""
         return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis, from its other end."""
         return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and result."""
         yield call.x
         yield call.y
 
@@ -244,7 +223,6 @@ class LogCumsumExp(Unary):
     in_lists = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -264,6 +242,5 @@ class LogCumsumExp(Unary):
         return Workspace(0, 7 * call.x.size + 1)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and result."""
         yield call.x
         yield call.y

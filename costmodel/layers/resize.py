@@ -19,23 +19,18 @@ class Moves(Spatial, Weightless):
     """Abstract: moves the same numbers into new memory, without arithmetic."""
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: the gradient is moved back."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -52,13 +47,11 @@ class Upsample(Spatial, Weightless):
     mode: Literal["nearest", "bilinear"] = "nearest"
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, scale·H, scale·W)."""
         b, c, h, w = call.x.shape
         up, across = pair(self.scale)
         return arranged(call, (b, c, up * h, across * w))
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, 7 * call.y.size if self.mode == "bilinear" else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -66,15 +59,12 @@ class Upsample(Spatial, Weightless):
         yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
 
@@ -87,13 +77,11 @@ class PixelShuffle(Moves):
     factor: int
 
     def check(self, call: Call) -> None:
-        """Channels come in squares."""
         super().check(call)
         if call.x.shape[1] % self.factor**2:
             raise call.fail(f"{call.x.shape[1]} channels are not a multiple of factor² = {self.factor**2}")
 
     def output(self, call: Call) -> Shape:
-        """(batch, C, r·H, r·W)."""
         b, c, h, w = call.x.shape
         return (b, exact_div(c, self.factor**2), self.factor * h, self.factor * w)
 
@@ -107,13 +95,11 @@ class ChannelShuffle(Moves):
     groups: int
 
     def check(self, call: Call) -> None:
-        """Groups divide the channels."""
         super().check(call)
         if call.x.shape[1] % self.groups:
             raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
 
     def output(self, call: Call) -> Shape:
-        """As the input."""
         return call.x.shape
 
 
@@ -148,7 +134,6 @@ class Padded(Moving):
     circular: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory; a circular rim's in row-major order."""
         return arranged(call, self.shape) if len(self.shape) == 4 and not self.circular else self.shape
 
     def workspace(self, call: Call) -> Workspace:
@@ -178,7 +163,6 @@ class Columns(Moving):
     back: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
         return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
     def forward(self, call: Call) -> LayerFlops:

@@ -19,7 +19,6 @@ class WindowMean(Moving):
     terms: int
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
@@ -31,7 +30,6 @@ class WindowMean(Moving):
         yield Gradient(call.x, LayerFlops(0, call.y.size + self.terms))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
 
@@ -49,11 +47,9 @@ class GridSample(Moving):
     nearest: bool = False
 
     def check(self, call: Call) -> None:
-        """Takes an image and places."""
         takes(call, 2)
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return self.shape
 
     @property
@@ -93,5 +89,4 @@ class GridSample(Moving):
         return Workspace(0, 0 if places.requires_grad else places.size)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The image and the places."""
         yield from call.inputs

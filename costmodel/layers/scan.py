@@ -31,7 +31,6 @@ class SelectiveScan(Weightless):
     keeps: bool = False
 
     def check(self, call: Call) -> None:
-        """a and u alike, c beside; the first state, if one is given."""
         first = call.inputs[3:]
         takes(call, 3 + (self.keeps and len(first) > 0))
         a, u, c = call.inputs[:3]
@@ -42,7 +41,6 @@ class SelectiveScan(Weightless):
             raise call.fail("selective_scan takes two of (batch, channels, T, n) and one of (batch, T, n)")
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, T), or T + n."""
         b, channels, t, n = call.x.shape
         return (b, channels, t + n if self.keeps else t)
 
@@ -139,7 +137,6 @@ class DeltaScan(Weightless):
     keeps: bool = False
 
     def check(self, call: Call) -> None:
-        """Six that fit; the first state, if one is given."""
         first = call.inputs[6:]
         takes(call, 6 + (self.keeps and len(first) > 0))
         u, w, q, m, k, a = call.inputs[:6]
@@ -286,14 +283,12 @@ class SolveTriangular(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """A square and what fits it."""
         takes(call, 2)
         a, b = (x.shape for x in call.inputs)
         if len(a) < 3 or a[-1] != a[-2] or a[:-1] != b[:-1]:
             raise call.fail("solve_triangular takes (..., Q, Q) and (..., Q, n)")
 
     def output(self, call: Call) -> Tensor:
-        """New memory, columns first, as LAPACK has it."""
         *outer, n, columns = call.inputs[1].shape
         strides = (*contiguous_strides((*outer, n * columns))[:-1], 1, n)
         return call.run.tensor((*outer, n, columns), strides=strides)
@@ -324,7 +319,6 @@ class SolveTriangular(Weightless):
         return multiply(call, what, sizes, moved(call.x) + call.y.bytes, call.y.bytes)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One, of all systems."""
         yield self._solve(call, "")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -339,7 +333,6 @@ class SolveTriangular(Weightless):
             yield stream(call, "backward cut", "pointwise", a.size, a.bytes, a.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The matrix and the solution."""
         yield call.x
         yield call.y
 

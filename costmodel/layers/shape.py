@@ -37,13 +37,11 @@ class Reshape(View):
     shape: tuple[int, ...]
 
     def check(self, call: Call) -> None:
-        """Element counts agree."""
         super().check(call)
         if product(call.x.shape[1:]) != product(self.shape):
             raise call.fail(f"cannot reshape {show_shape(call.x.shape[1:])} into {show_shape(self.shape)}")
 
     def output(self, call: Call) -> Tensor:
-        """(batch, *shape)."""
         return reshaped(call, call.x, (call.x.shape[0], *self.shape))
 
 
@@ -54,7 +52,6 @@ class Flatten(View):
     source = "torch.nn.Flatten"
 
     def output(self, call: Call) -> Tensor:
-        """(batch, product of the rest)."""
         return reshaped(call, call.x, (call.x.shape[0], product(call.x.shape[1:])))
 
 
@@ -67,13 +64,11 @@ class Permute(View):
     axes: tuple[int, ...]
 
     def check(self, call: Call) -> None:
-        """`axes` is a permutation."""
         super().check(call)
         if sorted(self.axes) != list(range(len(call.x.shape))):
             raise call.fail(f"axes {list(self.axes)} is not an order of the {len(call.x.shape)} axes")
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
         x = call.x
         strides = contiguous_strides(x.shape) if x.strides is None else x.strides
         return x.view(tuple(x.shape[a] for a in self.axes), tuple(strides[a] for a in self.axes))
@@ -93,7 +88,6 @@ class Slice(View):
         return len(call.x.shape) - 1 if self.axis is None else self.axis
 
     def check(self, call: Call) -> None:
-        """The part lies within."""
         super().check(call)
         if self._axis(call) >= len(call.x.shape):
             raise call.fail(f"axis {self.axis} is not one of the {len(call.x.shape)} axes")
@@ -102,7 +96,6 @@ class Slice(View):
             raise call.fail(f"places {self.start} to {self.start + self.length} are not within {size}")
 
     def output(self, call: Call) -> Tensor:
-        """A view with the whole's strides."""
         x, axis = call.x, self._axis(call)
         strides = contiguous_strides(x.shape) if x.strides is None else x.strides
         return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides)
@@ -117,13 +110,11 @@ class SplitHeads(View):
     heads: int
 
     def check(self, call: Call) -> None:
-        """Heads divide the width."""
         super().check(call)
         if len(call.x.shape) != 3 or call.x.shape[-1] % self.heads:
             raise call.fail(f"cannot split into {self.heads} heads: it takes (batch, T, heads × head size)")
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
         b, t, d = call.x.shape
         return transposed(reshaped(call, call.x, (b, t, self.heads, exact_div(d, self.heads))), 1, 2)
 
@@ -135,13 +126,11 @@ class MergeHeads(View):
     source = "torch.Tensor.transpose and reshape (Vaswani et al. 2017, §3.2.2)"
 
     def check(self, call: Call) -> None:
-        """Takes four axes."""
         super().check(call)
         if len(call.x.shape) != 4:
             raise call.fail("merge_heads takes (batch, heads, T, head size)")
 
     def output(self, call: Call) -> Tensor:
-        """(batch, T, heads·d_h)."""
         b, h, t, d = call.x.shape
         return reshaped(call, transposed(call.x, 1, 2), (b, t, h * d))
 
@@ -153,7 +142,6 @@ class TransposeLast(View):
     source = "torch.Tensor.transpose(-2, -1)"
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
         return transposed(call.x, len(call.x.shape) - 2, len(call.x.shape) - 1)
 
 
@@ -166,11 +154,9 @@ class RepeatHeads(View):
     times: int
 
     def check(self, call: Call) -> None:
-        """Takes four axes."""
         takes_rank(call, 4, "batch, heads, tokens, head size")
 
     def output(self, call: Call) -> Tensor:
-        """A copy, unless a single head is seen several times."""
         b, h, t, d = call.x.shape
         strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
         expanded = call.x.view((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
@@ -187,7 +173,6 @@ class Joining(Weightless):
     in_lists = False
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -196,19 +181,15 @@ class Joining(Weightless):
             yield Gradient(x, LayerFlops(0, 0), shared=True)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy of all."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None: slices."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -219,7 +200,6 @@ class Concat(Joining):
     source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
 
     def check(self, call: Call) -> None:
-        """All axes but the channels agree."""
         first = call.x.shape
         for x in call.inputs[1:]:
             if len(x.shape) != len(first) or any(
@@ -241,12 +221,10 @@ class Join(Joining):
     source = "torch.cat along the last axis"
 
     def check(self, call: Call) -> None:
-        """All axes but the last agree."""
         if any(x.shape[:-1] != call.x.shape[:-1] for x in call.inputs):
             raise call.fail("cannot join: all axes but the last must be equal")
 
     def output(self, call: Call) -> Shape:
-        """New memory, contiguous."""
         return (*call.x.shape[:-1], sum(x.shape[-1] for x in call.inputs))
 
 
@@ -259,23 +237,18 @@ class Moving(Weightless):
         """The operator that it stands for has checked."""
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
         return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
         return ()
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -295,7 +268,6 @@ class Part(View):
     piece: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """The same memory."""
         return call.x.view(self.shape, self.strides)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -334,7 +306,6 @@ class Copied(Moving):
     moved: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
         role = call.x.storage.role
         role = "activation" if role == "weight" else role
         return call.like(call.x, role) if self.ordered else call.run.tensor(self.shape, role, dtype=call.x.dtype)
@@ -355,7 +326,6 @@ class Joined(Moving):
     axis: int = 0
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory; channels are last in it if they are so in all."""
         last = all(channels_last(x) for x in call.inputs)
         if last and len(self.shape) == 4:
             return arranged(call, self.shape)

@@ -13,11 +13,9 @@ class Spatial(Layer):
     largest = LARGEST_SIZE
 
     def check(self, call: Call) -> None:
-        """Takes one image."""
         takes_rank(call, 4, "batch, channels, height, width")
 
     def workspace(self, call: Call) -> Workspace:
-        """None: the reference algorithm works in place; a library may trade memory for time."""
         return NO_WORKSPACE
 
 

@@ -22,7 +22,6 @@ class Xielu(Unary):
     in_lists = False
 
     def weights(self, call: Call) -> Weights:
-        """a and b."""
         return {"positive": (1,), "negative": (1,)}
 
     def forward(self, call: Call) -> LayerFlops:
@@ -37,6 +36,5 @@ class Xielu(Unary):
         yield Gradient(call.weights["negative"], LayerFlops(0, 8 * size + 5))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and the two numbers."""
         yield call.x
         yield from call.weights.values()
