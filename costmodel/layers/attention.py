@@ -9,11 +9,10 @@ from typing import Literal
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
 from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
     Gradient,
-    Layer,
     LayerFlops,
+    OneKernel,
+    Trained,
     Unary,
     Weightless,
     Weights,
@@ -72,7 +71,7 @@ class Softmax(Unary):
 
 
 @layer
-class Mask(Weightless):
+class Mask(OneKernel, Weightless):
     """y = x where the bool mask allows it, −∞ elsewhere; the mask broadcasts."""
 
     source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
@@ -92,22 +91,13 @@ class Mask(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""
         yield call.inputs[1]
 
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
-
 
 @layer
-class Sink(Layer):
+class Sink(OneKernel, Trained):
     """A learned score of each head after those of every row, x: (batch, h, T, n), y: (batch, h, T, n + 1), w: (h)."""
 
     source = (
@@ -121,9 +111,6 @@ class Sink(Layer):
     def weights(self, call: Call) -> Weights:
         return {"weight": (call.x.shape[1],)}
 
-    def buffers(self, call: Call) -> Buffers:
-        return {}
-
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:-1], call.x.shape[-1] + 1)
 
@@ -135,18 +122,12 @@ class Sink(Layer):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         for x, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer

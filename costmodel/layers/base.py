@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from costmodel.graph.kernel import Kernel
+from costmodel.graph.kernel import Kernel, Sort
 from costmodel.graph.tensor import (
     AbstractLayer,
     Buffers,
@@ -91,17 +91,39 @@ def _refuse_subclass(cls: type, **_: Any) -> None:
     raise TypeError(f"{cls.__bases__[0].__name__} is final; derive {cls.__name__} from an abstract kind")
 
 
-class Weightless(Layer):
-    """Abstract: no weights, no buffers."""
-
-    def weights(self, call: Call) -> Weights:
-        return {}
+class Trained(Layer):
+    """Abstract: weights, and no buffers."""
 
     def buffers(self, call: Call) -> Buffers:
         return {}
 
 
-class Unary(Weightless):
+class Weightless(Trained):
+    """Abstract: no weights, no buffers."""
+
+    def weights(self, call: Call) -> Weights:
+        return {}
+
+
+class OneKernel(Layer):
+    """Abstract: one kernel each way, or several alike, without working memory."""
+
+    sorts: ClassVar[tuple[Sort, Sort]] = ("pointwise", "pointwise")
+    """What the kernels of the forward pass are, and those of backward."""
+    launches: ClassVar[tuple[int, int]] = (1, 1)
+    """How many they are: to put numbers at places takes one that makes the rest, zeros or a copy, before it."""
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return forward_pass(call, self.sorts[0], self.launches[0])
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return backward_pass(call, self.sorts[1], self.launches[1])
+
+    def workspace(self, call: Call) -> Workspace:
+        return NO_WORKSPACE
+
+
+class Unary(OneKernel, Weightless):
     """Abstract: one input of any shape, a result of that shape, computed element by element."""
 
     def check(self, call: Call) -> None:
@@ -110,39 +132,27 @@ class Unary(Weightless):
     def output(self, call: Call) -> Tensor:
         return call.like(call.x)
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
-
-
-class View(Weightless):
-    """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
-
-    def check(self, call: Call) -> None:
-        takes(call, 1)
+class Movement(OneKernel, Weightless):
+    """Abstract: numbers are moved, or seen otherwise: no arithmetic, and nothing to keep."""
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, 0)
 
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
 
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
+
+class View(Movement):
+    """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
+
+    sorts = "pointwise", "reduction"  # backward has to sum what was seen several times
+
+    def check(self, call: Call) -> None:
+        takes(call, 1)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
 
 def takes(call: Call, inputs: int) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Gradient,
+    LayerFlops,
+    Trained,
+    Weights,
+    Workspace,
+    layer,
+    takes,
+)
 from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
@@ -40,7 +49,7 @@ def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
         yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 
 
-class Convolving(Layer):
+class Convolving(Trained):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
     transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,
@@ -51,9 +60,6 @@ class Convolving(Layer):
     groups: int
     bias: bool
     transposed: bool
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def multiply_adds(self, call: Call) -> int:
         """Each output, or in the transpose each input, meets its window and the channels of its group."""

@@ -9,20 +9,20 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    Buffers,
     Gradient,
-    Layer,
     LayerFlops,
+    OneKernel,
+    Trained,
     Weights,
     Workspace,
     layer,
     takes,
     takes_rank,
 )
-from costmodel.layers.kernels import backward_each, forward_pass, made_beside, made_gradients, stream
+from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 
-class Table(Layer):
+class Table(Trained):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
     in_lists = False
@@ -35,9 +35,6 @@ class Table(Layer):
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (self.entries_of(call), self.features)}
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def forward(self, call: Call) -> LayerFlops:
         """A lookup, no arithmetic."""
@@ -141,20 +138,14 @@ class StoredPositions(PositionTable):
 MOST_TOKENS = 100
 
 
-class OfTokens(Layer):
+class OfTokens(OneKernel, Trained):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
     def check(self, call: Call) -> None:
         takes_rank(call, 3, "batch, tokens, features")
 
-    def buffers(self, call: Call) -> Buffers:
-        return {}
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer
@@ -186,9 +177,6 @@ class Prepend(OfTokens):
         for weight in call.weights.values():
             yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         for w, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, call.x.shape[0] * w.bytes, w.bytes)
@@ -210,9 +198,6 @@ class Positions(OfTokens):
         """The incoming gradient itself, and its sum over the batch."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         return backward_each(call)

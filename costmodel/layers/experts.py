@@ -10,8 +10,10 @@ from costmodel.layers.base import (
     NO_WORKSPACE,
     Buffers,
     Gradient,
-    Layer,
     LayerFlops,
+    Movement,
+    OneKernel,
+    Trained,
     Unary,
     Weightless,
     Weights,
@@ -20,13 +22,13 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.layers.kernels import backward_pass, backward_products, forward_pass, moved, multiply, scale_bytes
+from costmodel.layers.kernels import backward_products, forward_pass, moved, multiply, scale_bytes
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class GroupedTopK(Layer):
+class GroupedTopK(OneKernel):
     """Scores of the `chosen` experts, x: (..., n), y: (..., chosen), all from the `kept_groups` best of `groups`.
 
     A group is as good as its `best` largest scores together. `biased`: choices, but not what is returned, are by the
@@ -39,6 +41,7 @@ class GroupedTopK(Layer):
     )
     in_lists = False
     fixed = True
+    sorts, launches = ("gather", "gather"), (10, 2)
 
     chosen: int
     groups: int = 1
@@ -75,13 +78,6 @@ class GroupedTopK(Layer):
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Judging groups, choosing them, leaving others out, choosing experts: ten small kernels."""
-        return forward_pass(call, "gather", launches=10)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
         yield call.fresh("index", *call.y.shape)
@@ -101,6 +97,7 @@ class Shares(Unary):
     """y = x/(Σ x + ε) over the last axis, for x > 0: a sum, ε, and a division of each element."""
 
     source = "x/(Σ x + ε) (DeepSeek-AI 2024, V3, eq. 13); dx = g/s − Σ(g·x)/s² with s = Σ x + ε"
+    sorts, launches = ("reduction", "reduction"), (3, 4)
 
     def forward(self, call: Call) -> LayerFlops:
         """2n a row."""
@@ -113,9 +110,6 @@ class Shares(Unary):
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         return forward_pass(call, "reduction", launches=3, passes=2)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction", launches=4)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
         yield call.fresh("activation", call.x.rows)
@@ -126,13 +120,14 @@ class Shares(Unary):
 
 
 @layer
-class TopK(Weightless):
+class TopK(OneKernel, Weightless):
     """The `chosen` largest of each row, x: (..., n), y: (..., chosen): a maximum of n, of the n − 1 left, and so on."""
 
     source = (
         "torch.topk along the last axis; dx has g at the places chosen, which are kept (Shazeer et al. 2017, eq. 5)"
     )
     in_lists = False
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     chosen: int
 
@@ -152,12 +147,6 @@ class TopK(Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.fresh("index", *call.y.shape)
 
@@ -167,11 +156,12 @@ class TopK(Weightless):
 
 
 @layer
-class Pick(Weightless):
+class Pick(Movement):
     """Rows by index, y = x[i]: (n, d) → (rows, d), or (n·times, d) with each row taken `times` times."""
 
     source = "y = x[i] (torch.Tensor.__getitem__ by int64 index); dx[i] += g"
     in_lists = False
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     times: int = 1
     rows: int | None = None
@@ -182,27 +172,15 @@ class Pick(Weightless):
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.fresh("index", call.y.shape[0])
 
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
-
 
 @layer
-class ExpertLinear(Layer):
+class ExpertLinear(Trained):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
@@ -224,9 +202,6 @@ class ExpertLinear(Layer):
     def weights(self, call: Call) -> Weights:
         weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
         return weights | {"bias": (self.experts, self.features)} if self.bias else weights
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], self.features)
@@ -281,11 +256,12 @@ class ExpertLinear(Layer):
 
 
 @layer
-class Total(Weightless):
+class Total(OneKernel, Weightless):
     """Sum over the middle axis, (rows, n, d) → (rows, d): n − 1 additions each."""
 
     source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
     in_lists = False
+    sorts = "reduction", "pointwise"
 
     def check(self, call: Call) -> None:
         takes_rank(call, 3, "rows, terms, features")
@@ -300,14 +276,5 @@ class Total(Weightless):
         """The incoming gradient itself, seen once for each term."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE

@@ -7,15 +7,14 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Trained, Weights, Workspace, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
 from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class Parameter(Layer):
+class Parameter(Trained):
     """A weight by itself, that something other than a layer of its own reads."""
 
     source = "torch.nn.Parameter"
@@ -28,9 +27,6 @@ class Parameter(Layer):
 
     def weights(self, call: Call) -> Weights:
         return {"weight": self.shape}
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def output(self, call: Call) -> Tensor:
         return call.weights["weight"].view(self.shape, None)
@@ -100,6 +96,7 @@ class Chosen(Moving):
     """Elements by index: y = x[i], the index being all inputs but the first. `whole`: x is kept too."""
 
     source = "torch.Tensor.__getitem__ by index, index_select, gather; dx[i] += g"
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     shape: tuple[int, ...]
     whole: bool = False
@@ -109,13 +106,6 @@ class Chosen(Moving):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address; of x what is chosen."""
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs[0 if self.whole else 1 :]
@@ -129,6 +119,7 @@ class Placed(Moving):
     """
 
     source = "torch.Tensor.index_put, index_copy, scatter; dx = g without those places, those of the numbers are g[i]"
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     valued: bool
     whole: bool = False
@@ -139,13 +130,6 @@ class Placed(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         for x in call.inputs[: 1 + self.valued]:
             yield Gradient(x, LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy with zeros at the places, and the numbers' from them."""
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs[1 + self.valued :]
@@ -158,6 +142,7 @@ class Accumulated(Moving):
     """A copy of x to which numbers s are added at places i. `whole`: s is kept, for its shape."""
 
     source = "torch.Tensor.index_add, scatter_add; dx = g, ds = g[i]"
+    sorts, launches = ("gather", "gather"), (2, 1)
 
     whole: bool
 
@@ -171,12 +156,6 @@ class Accumulated(Moving):
         """The incoming gradient itself, and its elements at the places."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.inputs[1], LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, for the gradient of the numbers."""
@@ -195,6 +174,7 @@ class Combined(Moving):
     """
 
     source = "torch.Tensor.scatter_reduce; of a product dx = g·y/x, ds = (g·y)[i]/s"
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     how: Literal["sum", "prod", "mean", "amax", "amin"] = "prod"
     included: bool = True
@@ -214,12 +194,6 @@ class Combined(Moving):
             return
         yield Gradient(x, LayerFlops(0, 2 * x.size))
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Everything, whichever way numbers are combined."""

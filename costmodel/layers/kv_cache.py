@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
+from costmodel.graph.tensor import Call, Shape, Tensor, contiguous_strides
+from costmodel.layers.base import layer
 from costmodel.layers.kernels import forward_pass, moved, stream
+from costmodel.layers.shape import Joining
 from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.training.dtypes import Dtype, size_bytes
 
 
-class Caching(Weightless):
+class Caching(Joining):
     """Abstract: tensors (..., tokens, features) that are put one after another along the tokens; no arithmetic."""
-
-    in_lists = False
 
     def check(self, call: Call) -> None:
         shapes = [x.shape for x in call.inputs]
@@ -26,22 +25,8 @@ class Caching(Weightless):
                 f"{self.kind} takes what is kept and (..., tokens, features) of the same sizes but the tokens"
             )
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is a slice of the incoming one."""
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, 0), shared=True)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         return ()
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Storage, Tensor, viewed_strides
-from costmodel.layers.base import Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes_rank
+from costmodel.layers.base import Gradient, LayerFlops, Trained, Weights, Workspace, layer, takes_rank
 from costmodel.layers.kernels import backward_products, copied, moved, multiply, scale_bytes
 from costmodel.symbolic.sizes import exact_div
 
 
-class OfHeads(Layer):
+class OfHeads(Trained):
     """Abstract: x (batch, heads, T, n_in) times a matrix of each head: (batch, heads, T, n_out)."""
 
     in_lists = False
@@ -26,9 +26,6 @@ class OfHeads(Layer):
 
     def check(self, call: Call) -> None:
         takes_rank(call, 4, "batch, heads, tokens, features")
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def output(self, call: Call) -> Tensor:
         """(batch, heads, T, n_out), with the heads outermost in memory, as one product for each head leaves them."""

@@ -9,10 +9,9 @@ from costmodel.graph.kernel import Product as Sizes
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    Buffers,
     Gradient,
-    Layer,
     LayerFlops,
+    Trained,
     Weightless,
     Weights,
     Workspace,
@@ -34,7 +33,7 @@ from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
 @layer
-class Linear(Layer):
+class Linear(Trained):
     """y = x Wᵀ + b over the last axis.
 
     x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
@@ -53,9 +52,6 @@ class Linear(Layer):
     def weights(self, call: Call) -> Weights:
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:-1], self.features)

@@ -8,18 +8,18 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
 from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
     Gradient,
     Layer,
     LayerFlops,
+    OneKernel,
+    Trained,
     Weightless,
     Weights,
     Workspace,
     layer,
     takes,
 )
-from costmodel.layers.kernels import backward_pass, forward_pass, moved, stream
+from costmodel.layers.kernels import backward_pass, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Probability
@@ -100,7 +100,7 @@ class CrossEntropy(Loss, Weightless):
 
 
 @layer
-class MeanSquaredError(Loss, Weightless):
+class MeanSquaredError(Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
@@ -123,18 +123,12 @@ class MeanSquaredError(Loss, Weightless):
         yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
         yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs
 
-    def workspace(self, call: Call) -> Workspace:
-        return Workspace(0, 0)
-
 
 @layer
-class FusedLinearCrossEntropy(Loss):
+class FusedLinearCrossEntropy(Loss, Trained):
     """The cross-entropy of x Wᵀ + b, over so many `chunks` of rows, one after another.
 
     x: (..., n_in), targets: (...), W: (features, n_in), b: (features). Logits exist for one chunk at a time: while they
@@ -157,9 +151,6 @@ class FusedLinearCrossEntropy(Loss):
     def weights(self, call: Call) -> Weights:
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def forward(self, call: Call) -> LayerFlops:
         """Up to three products, and as in `CrossEntropy` five operations a logit and three for its gradient.
@@ -239,16 +230,13 @@ t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
 """
 
 
-class InnerLoss(Weightless):
+class InnerLoss(OneKernel, Weightless):
     """Abstract: a loss that a module takes within itself, so that its gradient is not the constant 1."""
 
     in_lists = False
 
     def check(self, call: Call) -> None:
         takes(call, max(2, len(call.inputs)))
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer
@@ -305,6 +293,7 @@ class Picked(InnerLoss):
     """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
 
     source = "torch.nn.functional.nll_loss; keeps x, the target, weights of classes and the total weight"
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     shape: tuple[int, ...]
 
@@ -318,12 +307,6 @@ class Picked(InnerLoss):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A product a row."""
         yield Gradient(call.x, LayerFlops(0, call.inputs[1].size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield from call.inputs

@@ -8,37 +8,32 @@ from collections.abc import Iterable
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
-    NO_WORKSPACE,
     Buffers,
     Gradient,
-    Layer,
     LayerFlops,
+    OneKernel,
+    Trained,
     Unary,
     Weights,
-    Workspace,
     layer,
     takes,
 )
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
 
 
-class Norm(Layer):
+class Norm(OneKernel, Trained):
     """Abstract: scaled (and shifted) by a weight per feature after normalising."""
+
+    sorts = "reduction", "reduction"
 
     def check(self, call: Call) -> None:
         takes(call, 1)
         if not call.x.shape:
             raise call.fail(f"{self.kind} takes an input of at least one axis")
 
-    def buffers(self, call: Call) -> Buffers:
-        return {}
-
     def output(self, call: Call) -> Shape | Tensor:
         """New memory of the input's shape, contiguous whatever the input's order."""
         return call.x.shape
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One for the input's gradient, one for those of the weights, which sum over rows."""
@@ -49,9 +44,6 @@ class Norm(Layer):
             if some:
                 flops, written = sum(g.work.pointwise for g in some), sum(g.operand.bytes for g in some)
                 yield stream(call, "backward" if of_input else "backward weight", "reduction", flops, read, written)
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 class Centred(Norm):
@@ -269,6 +261,7 @@ class BatchnormFixed(Unary):
 
     source = "torch.nn.BatchNorm2d in evaluation mode; dx = g·w/√(σ² + ε)"
     in_lists = False
+    sorts = "pointwise", "reduction"
 
     affine: bool = True
 
@@ -295,9 +288,6 @@ class BatchnormFixed(Unary):
         for name, weight in call.weights.items():
             alone = name == "weight" and not call.x.requires_grad
             yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""

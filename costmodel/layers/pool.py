@@ -7,18 +7,17 @@ from math import isqrt
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
-from costmodel.layers.kernels import backward_pass, forward_pass, made_beside
+from costmodel.layers.base import Gradient, LayerFlops, OneKernel, Weightless, layer
+from costmodel.layers.kernels import backward_pass, made_beside
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
 
 
-class Pool(Spatial, Weightless):
+class Pool(Spatial, OneKernel, Weightless):
     """Abstract: one number per window and channel."""
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
+    sorts = "reduction", "pointwise"
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the incoming gradient alone."""

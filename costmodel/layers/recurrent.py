@@ -15,12 +15,12 @@ from typing import ClassVar, Literal
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
+from costmodel.layers.base import Gradient, LayerFlops, Trained, Weights, Workspace, layer
 from costmodel.layers.kernels import kept_bytes, made_beside, stream
 from costmodel.training.dtypes import size_bytes
 
 
-class Recurrent(Layer):
+class Recurrent(Trained):
     """Abstract: x: (T, B, I), state before the first step: (B, R) for each that it has, y: (T, B, R)."""
 
     in_lists = False
@@ -57,9 +57,6 @@ class Recurrent(Layer):
         rows = self.gates * self.hidden
         weights = {"weight_ih": (rows, call.x.shape[2]), "weight_hh": (rows, self.handed)}
         return weights | ({"bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else {})
-
-    def buffers(self, call: Call) -> Buffers:
-        return {}
 
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:2], self.handed)

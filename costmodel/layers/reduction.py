@@ -11,6 +11,8 @@ from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     Gradient,
     LayerFlops,
+    Movement,
+    OneKernel,
     Unary,
     Weightless,
     Workspace,
@@ -71,11 +73,12 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
 
 @layer
-class Reduce(Weightless):
+class Reduce(OneKernel, Weightless):
     """One number for all that lie along some axes; `shape`: of the result; `order`: of a norm."""
 
     source = "torch's reductions; what backward needs is from its table of derivatives"
     in_lists = False
+    sorts = "reduction", "pointwise"
 
     function: str
     shape: tuple[int, ...]
@@ -98,13 +101,6 @@ class Reduce(Weightless):
             call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
         )
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel; none for a sum, whose gradient is seen at every place."""
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         for keeps in REDUCTIONS[self.function].keeps:
             yield call.x if keeps == "input" else call.y
@@ -124,11 +120,12 @@ class Reduce(Weightless):
 
 
 @layer
-class Trace(Weightless):
+class Trace(Movement):
     """The sum of a matrix's diagonal."""
 
     source = "torch.trace; dx is g on the diagonal of zeros"
     in_lists = False
+    sorts, launches = ("reduction", "pointwise"), (1, 3)
 
     def check(self, call: Call) -> None:
         takes_rank(call, 2, "rows, columns")
@@ -145,16 +142,6 @@ class Trace(Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, the places of the diagonal, and a copy with g there."""
-        return backward_pass(call, launches=3)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
     def workspace(self, call: Call) -> Workspace:
         """Backward fills a copy of zeros, at places in whole numbers."""

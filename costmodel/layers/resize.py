@@ -5,37 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Movement, Workspace, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.fields import Pair, pair
 
 
-class Moves(Spatial, Weightless):
+class Moves(Spatial, Movement):
     """Abstract: moves the same numbers into new memory, without arithmetic."""
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
 
 @layer
-class Upsample(Spatial, Weightless):
+class Upsample(Spatial, Movement):
     """An image `scale` times as large. x: (batch, C, H, W), y: (batch, C, scale·H, scale·W).
 
     Nearest copies; bilinear mixes four neighbours, four products and three additions a pixel.
@@ -57,15 +43,6 @@ class Upsample(Spatial, Weightless):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is added to its source, or weighed and added to its four."""
         yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 @layer

@@ -9,15 +9,21 @@ from costmodel.graph.tensor import (
     Call,
     Role,
     Shape,
-    Storage,
     Tensor,
     contiguous_strides,
     show_shape,
     transposed,
     viewed_strides,
 )
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, View, Weightless, Workspace, layer, takes_rank
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.layers.base import (
+    Gradient,
+    LayerFlops,
+    Movement,
+    View,
+    layer,
+    takes_rank,
+)
+from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product
 
@@ -167,30 +173,14 @@ class RepeatHeads(View):
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
 
-class Joining(Weightless):
-    """Abstract: tensors one after another along an axis."""
+class Joining(Movement):
+    """Abstract: tensors one after another along an axis; each gradient is a slice of the incoming one."""
 
     in_lists = False
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is a slice of the incoming one."""
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0), shared=True)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer
@@ -228,28 +218,13 @@ class Join(Joining):
         return (*call.x.shape[:-1], sum(x.shape[-1] for x in call.inputs))
 
 
-class Moving(Weightless):
-    """Abstract: inputs of any number and shape; no arithmetic."""
+class Moving(Movement):
+    """Abstract: an operator of any inputs, which moves numbers unless it says otherwise; PyTorch has checked them."""
 
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """The operator that it stands for has checked."""
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, 0)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
+        """Nothing: see the class."""
 
 
 @layer
@@ -293,6 +268,22 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 
 @layer
+class Joined(Joining, Moving):
+    """Tensors one after another along an axis."""
+
+    source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
+
+    shape: tuple[int, ...]
+    axis: int = 0
+
+    def output(self, call: Call) -> Shape | Tensor:
+        last = all(channels_last(x) for x in call.inputs)
+        if last and len(self.shape) == 4:
+            return arranged(call, self.shape)
+        return call.run.tensor(self.shape, joint_role(call.inputs))
+
+
+@layer
 class Copied(Moving):
     """The same numbers in memory of their own, contiguous or in the input's order.
 
@@ -314,27 +305,6 @@ class Copied(Moving):
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
         yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
-
-
-@layer
-class Joined(Moving):
-    """Tensors one after another along an axis."""
-
-    source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
-
-    shape: tuple[int, ...]
-    axis: int = 0
-
-    def output(self, call: Call) -> Shape | Tensor:
-        last = all(channels_last(x) for x in call.inputs)
-        if last and len(self.shape) == 4:
-            return arranged(call, self.shape)
-        return call.run.tensor(self.shape, joint_role(call.inputs))
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Slices."""
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, 0), shared=True)
 
 
 def joint_role(inputs: Iterable[Tensor]) -> Role:
