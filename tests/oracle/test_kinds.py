@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
-from costmodel.layers.activation import ParametricRelu
+from costmodel.layers.activation import ParametricRelu, Xielu
 from costmodel.layers.arithmetic import (
     Add,
     Choose,
@@ -62,7 +62,6 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
-from costmodel.layers.xielu import Xielu
 from costmodel.symbolic.sizes import product
 from tests.layers.device_kernels import check_kernels
 

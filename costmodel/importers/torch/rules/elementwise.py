@@ -23,6 +23,7 @@ from costmodel.layers.activation import (
 from costmodel.layers.arithmetic import (
     Add,
     AddQuotient,
+    ChannelDropout,
     Choose,
     Clamp,
     Divide,
@@ -36,10 +37,8 @@ from costmodel.layers.arithmetic import (
     Subtract,
 )
 from costmodel.layers.attention import Mask
-from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
+from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Bounded, Pointwise, Within
 from costmodel.layers.indexing import Made
-from costmodel.layers.noise import ChannelDropout
-from costmodel.layers.paired import Bounded, Within
 
 ACTIVATIONS = {
     "relu": Relu,
