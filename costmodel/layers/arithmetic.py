@@ -21,6 +21,7 @@ from costmodel.layers.base import (
     Workspace,
     layer,
     takes,
+    takes_channels,
 )
 from costmodel.layers.kernels import backward_each
 from costmodel.symbolic.sizes import largest, maximum, product
@@ -57,14 +58,14 @@ class Elementwise(OneKernel, Weightless):
         return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        return summed(call, self.work)
+        return elementwise_gradients(call, self.work)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel for each operand, and a sum where it was broadcast."""
         return backward_each(call)
 
 
-def summed(call: Call, work: Iterable[int]) -> Iterator[Gradient]:
+def elementwise_gradients(call: Call, work: Iterable[int]) -> Iterator[Gradient]:
     """A gradient for each input of so many operations per element, summed where the input was broadcast."""
     for x, each in zip(call.inputs, work, strict=True):
         whole = x.has(call.y.shape)
@@ -209,9 +210,7 @@ class LayerScale(Unary):
     source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
-        if len(call.x.shape) < 2:
-            raise call.fail("layer_scale takes an input of at least two axes (batch, channels, ...)")
+        takes_channels(call)
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (call.x.shape[1], *(1 for _ in call.x.shape[2:]))}
@@ -281,9 +280,7 @@ class Noise(Chance):
         """Shape of m."""
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
-        if len(call.x.shape) < 2:
-            raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
+        takes_channels(call)
 
     def forward(self, call: Call) -> LayerFlops:
         """A product per element; for each number of m a comparison and a division."""
@@ -382,7 +379,7 @@ class Divide(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g/b, and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
-        return summed(call, (1, 3 if call.x.requires_grad else 4))
+        return elementwise_gradients(call, (1, 3 if call.x.requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The divisor, and for its own gradient the dividend."""
@@ -410,7 +407,7 @@ class AddQuotient(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Nothing; g/b; and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
-        return summed(call, (0, 1, 3 if call.inputs[1].requires_grad else 4))
+        return elementwise_gradients(call, (0, 1, 3 if call.inputs[1].requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The divisor, and for its own gradient the dividend."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -22,8 +23,6 @@ from costmodel.layers.base import (
     takes_rank,
 )
 from costmodel.layers.kernels import (
-    backward_pass,
-    forward_pass,
     kept_bytes,
     made_beside,
     made_gradients,
@@ -40,8 +39,35 @@ PACKED = 64
 groups swapped for a single query; FlashAttention-3: pack_gqa)."""
 
 
+class Normalised(Unary):
+    """Abstract: rows of positive numbers that sum to one, or their logarithms, in new memory.
+
+    Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division or another subtraction n.
+    """
+
+    sorts = "reduction", "reduction"
+
+    @abstractmethod
+    def rows(self, call: Call) -> int:
+        """How many rows there are."""
+
+    def output(self, call: Call) -> Tensor:
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """5n − 2 a row."""
+        return LayerFlops(0, 5 * call.x.size - 2 * self.rows(call))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """y·(g − Σ g·y), or g − e^y·Σ g: 4n − 1 a row."""
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - self.rows(call)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.y
+
+
 @layer
-class Softmax(Unary):
+class Softmax(Normalised):
     """y = exp(x − max x)/Σ exp(x − max x) over the last axis.
 
     Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division n.
@@ -49,25 +75,29 @@ class Softmax(Unary):
 
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
 
-    def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
+    def rows(self, call: Call) -> int:
+        """One for each place of the other axes."""
+        return call.x.rows
+
+
+@layer
+class SoftmaxAlong(Normalised):
+    """Softmax along any axis, or its logarithm; `length`: of that axis."""
+
+    source = "torch.softmax, torch.log_softmax; keeps the result"
+    in_lists = False
+
+    length: int
+    logarithm: bool = False
+
+    def rows(self, call: Call) -> int:
+        """One for each place of the other axes."""
+        return exact_div(call.x.size, self.length)
 
     def forward(self, call: Call) -> LayerFlops:
-        """5n − 2 a row."""
-        return LayerFlops(0, 5 * call.x.size - 2 * call.x.rows)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """4n − 1 a row."""
-        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - call.x.rows))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.y
+        """And the logarithm of each sum."""
+        counted = super().forward(call)
+        return counted._replace(pointwise=counted.pointwise + self.rows(call)) if self.logarithm else counted
 
 
 @layer
@@ -326,35 +356,3 @@ def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) ->
         behind = exact_div(seen * (2 * t - seen + 1), 2)
         return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t
-
-
-@layer
-class SoftmaxAlong(Unary):
-    """Softmax along any axis, or its logarithm; `length`: of that axis."""
-
-    source = "torch.softmax, torch.log_softmax; keeps the result"
-    in_lists = False
-
-    length: int
-    logarithm: bool = False
-
-    def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """Of n numbers: maximum n − 1, subtraction n, exp n, sum n − 1, division or subtraction n."""
-        rows = exact_div(call.x.size, self.length)
-        return LayerFlops(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
-        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.y

@@ -166,3 +166,10 @@ def takes_rank(call: Call, rank: int, axes: str) -> None:
     takes(call, 1)
     if len(call.x.shape) != rank:
         raise call.fail(f"{call.layer.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
+
+
+def takes_channels(call: Call) -> None:
+    """Raise ShapeError unless the layer got one input with a batch and a channel axis."""
+    takes(call, 1)
+    if len(call.x.shape) < 2:
+        raise call.fail(f"{call.layer.kind} takes an input of at least two axes (batch, channels, ...)")

@@ -1,4 +1,4 @@
-"""Pooling: windows that slide, and windows that adapt to a size of the output."""
+"""Pooling: windows that slide, and windows that adapt to a size of the output, of images and of more axes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import Gradient, LayerFlops, OneKernel, Weightless, layer
 from costmodel.layers.kernels import backward_pass, made_beside
+from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
@@ -25,6 +26,22 @@ class Pool(Spatial, OneKernel, Weightless):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
+
+
+class Maxima(Pool):
+    """Abstract: the largest of each window, to whose place its gradient goes."""
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """Each gradient is added at its maximum's place."""
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the incoming gradient and the places of the maxima."""
+        return backward_pass(call, "pointwise", kept=made_beside(call))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x
+        yield call.fresh("index", *call.y.shape)
 
 
 class Sliding(Pool):
@@ -64,7 +81,7 @@ class Sliding(Pool):
 
 
 @layer
-class MaxPool(Sliding):
+class MaxPool(Maxima, Sliding):
     """The largest of each window. x: (batch, C, H, W), y: (batch, C, H', W'). k_h·k_w − 1 comparisons each."""
 
     source = "max over windows (torch.nn.MaxPool2d; Boureau et al. 2010); keeps x and int64 places of the maxima"
@@ -76,18 +93,6 @@ class MaxPool(Sliding):
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, (self.window - 1) * call.y.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the incoming gradient and the places of the maxima."""
-        return backward_pass(call, "pointwise", kept=made_beside(call))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
-        yield call.fresh("index", *call.y.shape)
 
 
 @layer
@@ -176,7 +181,7 @@ class AdaptiveAvgPool(Adaptive):
 
 
 @layer
-class AdaptiveMaxPool(Adaptive):
+class AdaptiveMaxPool(Maxima, Adaptive):
     """The largest of each of `size` windows, whatever the image. x: (batch, C, H, W), y: (batch, C, *size)."""
 
     source = "max over adaptive windows (torch.nn.AdaptiveMaxPool2d; He et al. 2015, SPP); keeps x and int64 places"
@@ -187,17 +192,29 @@ class AdaptiveMaxPool(Adaptive):
         """One comparison less than members of each window."""
         return LayerFlops(0, self.members(call) - call.y.size)
 
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the incoming gradient and the places of the maxima."""
-        return backward_pass(call, "pointwise", kept=made_beside(call))
+@layer
+class WindowMean(Moving):
+    """The mean of each window; `terms`: numbers in all windows together, those of a rim too."""
+
+    source = "torch.nn.AvgPool3d, AdaptiveAvgPool3d; keeps x"
+
+    shape: tuple[int, ...]
+    terms: int
+
+    def output(self, call: Call) -> Shape:
+        return self.shape
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Additions and divisions."""
+        return LayerFlops(0, self.terms)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A division for each window, then an addition at each of its places."""
+        yield Gradient(call.x, LayerFlops(0, call.y.size + self.terms))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x
-        yield call.fresh("index", *call.y.shape)
 
 
 def covered(size: int, windows: int) -> int:

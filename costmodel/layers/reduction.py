@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Shape, Storage, Tensor
 from costmodel.layers.base import (
     Gradient,
@@ -20,7 +19,6 @@ from costmodel.layers.base import (
     takes,
     takes_rank,
 )
-from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
@@ -148,15 +146,25 @@ class Trace(Movement):
         return Workspace(0, call.x.size, size_bytes(self._terms(call), "int64"))
 
 
-@layer
-class Cumulate(Unary):
-    """Running sums along an axis, from zero."""
+class Running(Unary):
+    """Abstract: along an axis, each result from those before it, into new memory; backward runs from the other end."""
 
-    source = "torch.cumsum; dx is the running sum from the other end"
     in_lists = False
+    sorts = "reduction", "reduction"
 
     def output(self, call: Call) -> Tensor:
         return call.run.tensor(call.x.shape)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x
+        yield call.y
+
+
+@layer
+class Cumulate(Running):
+    """Running sums along an axis, from zero."""
+
+    source = "torch.cumsum; dx is the running sum from the other end"
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, call.x.size)
@@ -164,25 +172,15 @@ class Cumulate(Unary):
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.x.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
 
 
 @layer
-class Cumprod(Unary):
+class Cumprod(Running):
     """Running products along an axis, from one."""
 
     source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
-    in_lists = False
-
-    def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, call.x.size)
@@ -191,26 +189,13 @@ class Cumprod(Unary):
         """A product, an addition and a quotient per element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
-        yield call.y
-
 
 @layer
-class LogCumsumExp(Unary):
+class LogCumsumExp(Running):
     """Logarithms of running sums of eˣ along an axis."""
 
     source = "torch.logcumsumexp; dx = eˣ times the running sum of g·e⁻ʸ from the other end"
-    in_lists = False
-
-    def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
+    sorts = "pointwise", "pointwise"
 
     def forward(self, call: Call) -> LayerFlops:
         """An exponential, an addition and a logarithm per element."""
@@ -227,7 +212,3 @@ class LogCumsumExp(Unary):
         difference from y, turned round, its sum, and that turned back (``logcumsumexp_backward``).
         """
         return Workspace(0, 7 * call.x.size + 1)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
-        yield call.y

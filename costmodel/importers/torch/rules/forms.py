@@ -6,14 +6,14 @@ from typing import Literal
 
 from costmodel.graph.tensor import Tensor, transposed
 from costmodel.importers.torch.op_call import OpCall, rule, strides_of
-from costmodel.layers.bags import EmbeddingBag
+from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
 from costmodel.layers.function import PAIRED, Paired
 from costmodel.layers.indexing import Chosen, Made
-from costmodel.layers.normed import WeightNorm
+from costmodel.layers.norm import WeightNorm
+from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
-from costmodel.layers.resize import Padded
-from costmodel.layers.sampling import GridSample, WindowMean
+from costmodel.layers.resize import GridSample, Padded
 from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import product, value_of
 
