@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
 from costmodel.importers.huggingface.blocks import exaone_windows
 from costmodel.importers.huggingface.experts import BALANCE
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import DECODER, WINDOWED
 from costmodel.importers.huggingface.rules import (
     check_whole,
@@ -24,16 +23,13 @@ def latent(config: Config, made: dict[str, Any]) -> None:
     """Keys and values from one narrow vector a token; some features of a key are turned, and shared by all heads."""
     turned, heads = config["qk_rope_head_dim"], made["heads"]
     if turned % 2:
-        raise SpecError(
-            f"qk_rope_head_dim {turned} is odd: features are turned in pairs",
-            ("qk_rope_head_dim",),
-        )
+        raise wrong("qk_rope_head_dim", f"{turned} is odd: features are turned in pairs")
     check_whole(config, turned)
     if made["kv_heads"] not in (None, heads):
-        raise SpecError(
-            f"num_key_value_heads {made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
+        raise wrong(
+            "num_key_value_heads",
+            f"{made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
             "and a value for each head",
-            ("num_key_value_heads",),
         )
     size = config["qk_nope_head_dim"] + turned
     own = None if config["v_head_dim"] == size else config["v_head_dim"]
@@ -47,12 +43,10 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
         forget_experts(made)
         return
     if made["experts.per_token"] is None:
-        raise SpecError(
-            "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
-        )
+        raise wrong("num_experts_per_tok", "is missing: give how many experts a token chooses")
     method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
     if method is not None and method not in methods:
-        raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
+        raise wrong("topk_method", f"{method!r} is not {' or '.join(methods)}")
     shared = made["experts.width"] * (config["n_shared_experts"] or 0)
     made |= {"experts.dense_layers": dense or None, "experts.shared_width": shared or None}
     if made["mlp_bias"]:
@@ -60,7 +54,7 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
     if method != "greedy":
         for field, ours in {"n_group": "experts.groups", "topk_group": "experts.chosen_groups"}.items():
             if config[field] is None:
-                raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
+                raise wrong(field, "is missing: experts are chosen within groups")
             made[ours] = config[field]
 
 
@@ -175,9 +169,7 @@ def sparse_layers(config: Config, made: dict[str, Any]) -> None:
     if types is not None:
         for number, kind in enumerate(types):
             if kind not in ("dense", "sparse"):
-                raise SpecError(
-                    f"mlp_layer_types[{number}] {kind!r} is not dense or sparse", ("mlp_layer_types", number)
-                )
+                raise wrong("mlp_layer_types", f"{kind!r} is not dense or sparse", number)
         enough("mlp_layer_types", types, layers)
     pattern(made, lambda n: n >= dense if types is None else types[n] == "sparse")
     if "experts.count" not in made:

@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import TASKS, Config, Family, labels, sizes, tasks
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
@@ -88,7 +88,7 @@ def after_padding(config: Config, made: dict[str, Any]) -> None:
     """Positions are counted from after the padding token's number."""
     rows, first = made["context"], (config["pad_token_id"] or 0) + 1
     if not 1 <= first < rows:
-        raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
+        raise wrong("pad_token_id", f"{config['pad_token_id']} leaves no positions of {rows}")
     made |= {"context": rows - first, "position_rows": rows}
     pooler_dropped(config, made)
 
@@ -253,34 +253,26 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
     named = config["pos_att_type"] or []
     named = [part.strip() for part in named.lower().split("|")] if isinstance(named, str) else named
     if not isinstance(named, list) or not all(isinstance(part, str) for part in named):
-        raise SpecError(
-            f"pos_att_type {shown(config['pos_att_type'])} is not a text or a list of names", ("pos_att_type",)
-        )
+        raise wrong("pos_att_type", f"{shown(config['pos_att_type'])} is not a text or a list of names")
     kinds = {"disentangled.to_position": "c2p" in named, "disentangled.to_content": "p2c" in named}
     if made["width"] % made["heads"]:
-        raise SpecError(
-            f"num_attention_heads {made['heads']} does not divide hidden_size {made['width']}", ("num_attention_heads",)
-        )
+        raise wrong("num_attention_heads", f"{made['heads']} does not divide hidden_size {made['width']}")
     made["score_scale"] = (made["width"] // made["heads"] * (1 + sum(kinds.values()))) ** -0.5
     if config["embedding_size"] not in (None, made["width"]):
-        raise SpecError(
-            f"embedding_size {config['embedding_size']} is not hidden_size: only that is", ("embedding_size",)
-        )
+        raise wrong("embedding_size", f"{config['embedding_size']} is not hidden_size: only that is")
     made |= {"positions": "learned" if config["position_biased_input"] else "none", "embedding_width": None}
     made["segments"] = config["type_vocab_size"] or None
     norms = [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
     if not config["relative_attention"] and "layer_norm" in norms:
-        raise SpecError(
-            "norm_rel_ebd is of distances, and relative_attention is false: there are none", ("norm_rel_ebd",)
-        )
+        raise wrong("norm_rel_ebd", "is of distances, and relative_attention is false: there are none")
     if config["relative_attention"]:
         if not any(kinds.values()):
             raise SpecError("relative_attention is true, and pos_att_type names no scores: c2p, p2c", ("pos_att_type",))
         if config["share_att_key"] and not all(kinds.values()):
-            raise SpecError(
-                f"pos_att_type {shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
+            raise wrong(
+                "pos_att_type",
+                f"{shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
                 "distances that it does not use, which is not modelled: name both, 'c2p|p2c'",
-                ("pos_att_type",),
             )
         reach = config["max_relative_positions"] if config["max_relative_positions"] > 0 else made["context"]
         size = config["position_buckets"] if config["position_buckets"] > 0 else reach
@@ -290,7 +282,7 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
     if "pooler" in config.end:
         size = config["pooler_hidden_size"]
         if size not in (None, made["width"]):
-            raise SpecError(f"pooler_hidden_size {size} is not hidden_size", ("pooler_hidden_size",))
+            raise wrong("pooler_hidden_size", f"{size} is not hidden_size")
         made |= {"pooler": config["pooler_hidden_act"], "pooler.dropout": config["pooler_dropout"]}
         made["classes.dropout"] = made["residual_dropout"] if config["cls_dropout"] is None else config["cls_dropout"]
 
@@ -327,9 +319,8 @@ def modern_ends(config: Config, made: dict[str, Any]) -> None:
     made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
     if "pooler" in config.end:
         if config["classifier_pooling"] != "cls":
-            raise SpecError(
-                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls', which alone is understood",
-                ("classifier_pooling",),
+            raise wrong(
+                "classifier_pooling", f"{shown(config['classifier_pooling'])} is not 'cls', which alone is understood"
             )
         made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning, activation_named
+from costmodel.importers.huggingface.fields import Meaning, activation_named, wrong
 from costmodel.importers.huggingface.llama import (
     DECODER,
     ERNIE45,
@@ -184,10 +184,7 @@ def dbrx_experts(config: Config, made: dict[str, Any]) -> None:
     made["activation"] = activation_named(name)
     power = config["ffn_config.moe_normalize_expert_weights"]
     if power not in (None, 1):
-        raise SpecError(
-            f"ffn_config.moe_normalize_expert_weights {shown(power)} is not 1 or null",
-            ("ffn_config", "moe_normalize_expert_weights"),
-        )
+        raise wrong("ffn_config.moe_normalize_expert_weights", f"{shown(power)} is not 1 or null")
     made["experts.shares"] = power is not None
 
 
@@ -242,10 +239,7 @@ GRANITE_MOE_SHARED = Family(
 def hunyuan_experts(config: Config, made: dict[str, Any]) -> None:
     """One shared expert, as wide as the others."""
     if config["num_shared_expert"] not in (None, 1):
-        raise SpecError(
-            f"num_shared_expert {config['num_shared_expert']} changes the cost: only 1 is understood",
-            ("num_shared_expert",),
-        )
+        raise wrong("num_shared_expert", f"{config['num_shared_expert']} changes the cost: only 1 is understood")
     made["experts.shared_width"] = made["mlp_width"]
 
 

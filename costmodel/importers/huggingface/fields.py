@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from costmodel.architectures.base import Factor, Probability, Size
-from costmodel.errors import unknown
+from costmodel.errors import SpecError, unknown
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -214,6 +214,11 @@ FIELDS: dict[str, Meaning] = {
     for name in names.split()
 }
 """Published fields, by name; names on one line are the same thing in different families."""
+
+
+def wrong(field: str, why: str, *place: int) -> SpecError:
+    """What to raise of a published field, or of one place in it."""
+    return SpecError(f"{field}{''.join(f'[{number}]' for number in place)} {why}", (*field.split("."), *place))
 
 
 def words(text: str) -> frozenset[str]:

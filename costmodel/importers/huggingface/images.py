@@ -6,9 +6,9 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.vision_transformer import VisionTransformer
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, labels, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 
 
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
@@ -23,10 +23,10 @@ def image_size(config: Config, made: dict[str, Any]) -> None:
         value = config[field]
         both[field] = tuple(value) if isinstance(value, list) else (value, value)
         if len(both[field]) != 2:
-            raise SpecError(f"{field} {shown(value)} is not one size or two", (field,))
+            raise wrong(field, f"{shown(value)} is not one size or two")
     patch = both["patch_size"]
     if patch[0] != patch[1]:
-        raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
+        raise wrong("patch_size", f"{shown(list(patch))}: only squares are")
     made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
 
 

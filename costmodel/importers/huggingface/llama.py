@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.rules import (
     ROTARY,
     ROTARY_IDLE,
@@ -59,10 +59,10 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
 def _one_bias(config: Config, made: dict[str, Any]) -> None:
     """Biases of all projections, or none: the published class takes no others."""
     if config["attention_bias"] != config["mlp_bias"]:
-        raise SpecError(
-            f"qkv_bias {shown(config['attention_bias'])} beside bias {shown(config['mlp_bias'])}: the published class "
+        raise wrong(
+            "qkv_bias",
+            f"{shown(config['attention_bias'])} beside bias {shown(config['mlp_bias'])}: the published class "
             "takes the same for both",
-            ("qkv_bias",),
         )
 
 
@@ -220,7 +220,7 @@ def qwen_windows(config: Config, made: dict[str, Any]) -> None:
     if config["use_sliding_window"]:
         windows(lambda config, n: n >= config["max_window_layers"])(config, made)
     elif config["layer_types"] and any(sliding(config["layer_types"], made["layers"])):
-        raise SpecError("layer_types has sliding_attention, and use_sliding_window is false", ("layer_types",))
+        raise wrong("layer_types", "has sliding_attention, and use_sliding_window is false")
 
 
 QWEN2 = Family(

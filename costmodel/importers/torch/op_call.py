@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, transposed, viewed_strides
-from costmodel.importers.torch.program import SIZE, TENSOR, Step
+from costmodel.importers.torch.program import SIZE, TENSOR, Step, evaluate, shape_of
 from costmodel.importers.torch.program import Made as MadeTensor
-from costmodel.importers.torch.trees import evaluate, shape_of
 from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
@@ -189,3 +188,13 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
         return function
 
     return noted
+
+
+def layer_rules(table: Mapping[str, tuple[Callable[[OpCall], Layer], str]]) -> None:
+    """Make each operator of a table a layer, on the tensors that are its arguments by these names."""
+
+    def as_layer(kind: Callable[[OpCall], Layer], names: str) -> Rule:
+        return lambda op: op.layer(kind(op), *(op.tensor(name) for name in names.split()))
+
+    for operator, (kind, names) in table.items():
+        rule(operator)(as_layer(kind, names))
