@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
-from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, Workspace, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
+from costmodel.layers.base import Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 

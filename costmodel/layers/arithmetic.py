@@ -8,21 +8,19 @@ from functools import reduce
 from typing import ClassVar
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, dense_strides
-from costmodel.layers.base import (
-    NO_WORKSPACE,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
     LayerFlops,
-    Movement,
-    OneKernel,
-    Unary,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
-    takes_channels,
+    broadcast,
+    dense_strides,
 )
+from costmodel.layers.base import NO_WORKSPACE, Movement, OneKernel, Unary, Weightless, layer, takes, takes_channels
 from costmodel.layers.kernels import backward_each
 from costmodel.symbolic.sizes import largest, maximum, product
 from costmodel.training.dtypes import Dtype, size_bytes

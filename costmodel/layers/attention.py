@@ -8,20 +8,19 @@ from dataclasses import replace
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
-from costmodel.layers.base import (
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
     LayerFlops,
-    OneKernel,
-    Trained,
-    Unary,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
-    takes_rank,
+    broadcast,
+    show_shape,
 )
+from costmodel.layers.base import OneKernel, Trained, Unary, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
     kept_bytes,
     made_beside,

@@ -6,17 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Gradient,
-    LayerFlops,
-    Trained,
-    Weights,
-    Workspace,
-    layer,
-    takes,
-)
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Trained, layer, takes
 from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product

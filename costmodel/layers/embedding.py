@@ -7,19 +7,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Gradient,
-    LayerFlops,
-    OneKernel,
-    Trained,
-    Weights,
-    Workspace,
-    layer,
-    takes,
-    takes_rank,
-)
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, OneKernel, Trained, layer, takes, takes_rank
 from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    Buffers,
-    Gradient,
-    LayerFlops,
     Movement,
     OneKernel,
     Trained,
     Unary,
     Weightless,
-    Weights,
-    Workspace,
     layer,
     takes,
     takes_rank,

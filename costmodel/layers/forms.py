@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from functools import reduce
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, is_contiguous, transposed
-from costmodel.layers.base import Gradient, LayerFlops, Workspace, layer, takes
+from costmodel.graph.tensor import (
+    Call,
+    Gradient,
+    LayerFlops,
+    Shape,
+    Storage,
+    Tensor,
+    Workspace,
+    is_contiguous,
+    transposed,
+)
+from costmodel.layers.base import layer, takes
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product

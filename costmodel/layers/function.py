@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Storage, Tensor, broadcast
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, broadcast
 from costmodel.layers.arithmetic import Choosing, Elementwise, steps_or_sums
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
+from costmodel.layers.base import NO_WORKSPACE, Unary, layer
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Count

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Trained, Weights, Workspace, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Trained, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
 from costmodel.training.dtypes import size_bytes

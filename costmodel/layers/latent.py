@@ -9,8 +9,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Storage, Tensor, viewed_strides
-from costmodel.layers.base import Gradient, LayerFlops, Trained, Weights, Workspace, layer, takes_rank
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, viewed_strides
+from costmodel.layers.base import Trained, layer, takes_rank
 from costmodel.layers.kernels import backward_products, copied, moved, multiply, scale_bytes
 from costmodel.symbolic.sizes import exact_div
 

@@ -6,18 +6,19 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.kernel import Product as Sizes
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
-from costmodel.layers.base import (
-    NO_WORKSPACE,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
     LayerFlops,
-    Trained,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
+    show_shape,
+    viewed_strides,
 )
+from costmodel.layers.base import NO_WORKSPACE, Trained, Weightless, layer, takes
 from costmodel.layers.kernels import (
     backward_products,
     copied,

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
-from costmodel.layers.base import (
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
-    Layer,
     LayerFlops,
-    OneKernel,
-    Trained,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
+    show_shape,
+    viewed_strides,
 )
+from costmodel.layers.base import Layer, OneKernel, Trained, Weightless, layer, takes
 from costmodel.layers.kernels import backward_pass, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes

@@ -6,21 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    Buffers,
-    Gradient,
-    Layer,
-    LayerFlops,
-    OneKernel,
-    Trained,
-    Unary,
-    Weights,
-    Workspace,
-    layer,
-    takes,
-    takes_channels,
-)
+from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import Layer, OneKernel, Trained, Unary, layer, takes, takes_channels
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
 from costmodel.layers.shape import Moving
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from math import isqrt
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, OneKernel, Weightless, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
+from costmodel.layers.base import OneKernel, Weightless, layer
 from costmodel.layers.kernels import backward_pass, made_beside
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Trained, Weights, Workspace, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import Trained, layer
 from costmodel.layers.kernels import kept_bytes, made_beside, stream
 from costmodel.training.dtypes import size_bytes
 

@@ -6,19 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    Gradient,
-    LayerFlops,
-    Movement,
-    OneKernel,
-    Unary,
-    Weightless,
-    Workspace,
-    layer,
-    takes,
-    takes_rank,
-)
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
+from costmodel.layers.base import Movement, OneKernel, Unary, Weightless, layer, takes, takes_rank
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant

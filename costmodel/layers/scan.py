@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides, viewed_strides
-from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, layer, takes
+from costmodel.graph.tensor import (
+    Call,
+    Gradient,
+    LayerFlops,
+    Shape,
+    Storage,
+    Tensor,
+    Workspace,
+    contiguous_strides,
+    viewed_strides,
+)
+from costmodel.layers.base import Weightless, layer, takes
 from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes

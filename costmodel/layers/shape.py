@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
     Call,
+    Gradient,
+    LayerFlops,
     Role,
     Shape,
     Tensor,
@@ -15,14 +17,7 @@ from costmodel.graph.tensor import (
     transposed,
     viewed_strides,
 )
-from costmodel.layers.base import (
-    Gradient,
-    LayerFlops,
-    Movement,
-    View,
-    layer,
-    takes_rank,
-)
+from costmodel.layers.base import Movement, View, layer, takes_rank
 from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Call, Shape, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Layer, Workspace, takes_rank
+from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Layer, takes_rank
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, decided, minimum
 
 

@@ -42,12 +42,8 @@ STARCODER2 = Family(
     | {"use_bias": True, "tie_word_embeddings": True},
     sets={"mlp": "plain", "norm": "layernorm"},
     idle="activation_function attention_softmax_in_fp32 embd_pdrop resid_pdrop scale_attention_softmax_in_fp32",
-    fixed={
-        "norm_type": ("layer_norm",),
-        "mlp_type": ("default",),
-        "layer_types": (None,),
-        "scale_attn_weights": (True,),
-    },
+    fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",), "layer_types": (None,)}
+    | {"scale_attn_weights": (True,)},
 )
 
 
@@ -179,12 +175,8 @@ COHERE2 = Family(
     },
     aliases="_sliding_window_pattern",
     idle="cache_implementation layer_switch order_of_interleaved_layers position_embedding_type rotary_pct",
-    fixed={
-        "use_embedding_sharing": (True,),
-        "use_gated_activation": (True,),
-        "use_parallel_block": (True,),
-        "use_parallel_embedding": (False,),
-    },
+    fixed={"use_embedding_sharing": (True,), "use_gated_activation": (True,), "use_parallel_block": (True,)}
+    | {"use_parallel_embedding": (False,)},
 )
 
 OLMO3 = Family(

@@ -249,16 +249,8 @@ AFMOE = Family(
     means={"num_shared_experts": Meaning("size")},
     rules={"windows": afmoe_layers},
     idle=f"{BALANCE} load_balance_coeff",
-    fixed={
-        "attention_bias": (False,),
-        "n_group": (1,),
-        "num_expert_groups": (1,),
-        "num_limited_groups": (1,),
-        "route_norm": (True,),
-        "score_func": ("sigmoid",),
-        "topk_group": (1,),
-        "use_grouped_mm": (True, False),
-    },
+    fixed={"attention_bias": (False,), "n_group": (1,), "num_expert_groups": (1,), "num_limited_groups": (1,)}
+    | {"route_norm": (True,), "score_func": ("sigmoid",), "topk_group": (1,), "use_grouped_mm": (True, False)},
 )
 HY_V3 = Family(
     model_type="hy_v3",

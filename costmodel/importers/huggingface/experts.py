@@ -252,12 +252,8 @@ HUNYUAN_MOE = Family(
     rules={"experts": hunyuan_experts},
     aliases="num_experts_per_tok num_local_experts",
     idle=f"{BALANCE} moe_intermediate_size",
-    fixed={
-        "moe_layer_num_skipped": (0,),
-        "norm_topk_prob": (True,),
-        "routed_scaling_factor": (1.0,),
-        "use_mixed_mlp_moe": (True,),
-    },
+    fixed={"moe_layer_num_skipped": (0,), "norm_topk_prob": (True,), "routed_scaling_factor": (1.0,)}
+    | {"use_mixed_mlp_moe": (True,)},
 )
 
 
@@ -281,13 +277,8 @@ MINIMAX_M2 = Family(
     aliases="num_experts",
     idle=f"{BALANCE} attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta "
     "mtp_transformer_layers num_mtp_modules shared_moe_mode use_mtp",
-    fixed={
-        "qk_norm_type": ("per_layer",),
-        "router_jitter_noise": (0,),
-        "scoring_func": ("sigmoid",),
-        "use_qk_norm": (True,),
-        "use_routing_bias": (True,),
-    },
+    fixed={"qk_norm_type": ("per_layer",), "router_jitter_noise": (0,), "scoring_func": ("sigmoid",)}
+    | {"use_qk_norm": (True,), "use_routing_bias": (True,)},
 )
 
 GPT_OSS = Family(

@@ -181,18 +181,10 @@ MPT = Family(
     aliases="num_attention_heads hidden_size num_hidden_layers",
     idle="alibi_bias_max attn_impl attn_uses_sequence_id embedding_fraction init_config init_device learned_pos_emb "
     "tokenizer_name use_pad_tok_in_ffn verbose",
-    fixed={
-        "attn_config.alibi": (True,),
-        "attn_config.attn_type": ("multihead_attention",),
-        "attn_config.prefix_lm": (False,),
-        "attn_config.qk_ln": (False,),
-        "emb_pdrop": (0,),
-        "expansion_ratio": (4,),
-        "logit_scale": (None,),
-        "no_bias": (True,),
-        "norm_type": ("low_precision_layernorm", "layernorm"),
-        "resid_pdrop": (0,),
-    },
+    fixed={"attn_config.alibi": (True,), "attn_config.attn_type": ("multihead_attention",)}
+    | {"attn_config.prefix_lm": (False,), "attn_config.qk_ln": (False,), "emb_pdrop": (0,), "expansion_ratio": (4,)}
+    | {"logit_scale": (None,), "no_bias": (True,), "norm_type": ("low_precision_layernorm", "layernorm")}
+    | {"resid_pdrop": (0,)},
 )
 
 

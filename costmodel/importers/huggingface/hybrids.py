@@ -93,12 +93,8 @@ MAMBA2 = Family(
     fields={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64}
     | {"state_size": 128, "expand": 2, "conv_kernel": 4, "n_groups": 8, "use_bias": False, "use_conv_bias": True}
     | {"hidden_act": "silu", "chunk_size": 256, "tie_word_embeddings": False},
-    means={
-        "num_heads": Meaning("size"),
-        "head_dim": Meaning("size", "state_space.head_size"),
-        "use_bias": "state_space.bias",
-        "hidden_act": "state_space.activation",
-    },
+    means={"num_heads": Meaning("size"), "head_dim": Meaning("size", "state_space.head_size")}
+    | {"use_bias": "state_space.bias", "hidden_act": "state_space.activation"},
     sets=ALONE | {"context": 2048},
     rules={"heads": projected},
     idle=f"{STEPS} {SHARED} time_step_rank",
@@ -255,12 +251,8 @@ NEMOTRON_H = Family(
     idle=f"{STEPS} {SHARED} {BALANCE} attention_head_dim expand mamba_expand mamba_proj_bias mlp_layer_norm_epsilon "
     "moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts "
     "partial_rotary_factor rope_parameters sliding_window",
-    fixed={
-        "attention_bias": (False,),
-        "hidden_dropout": (0,),
-        "moe_latent_size": (None,),
-        "num_nextn_predict_layers": (0,),
-    },
+    fixed={"attention_bias": (False,), "hidden_dropout": (0,), "moe_latent_size": (None,)}
+    | {"num_nextn_predict_layers": (0,)},
     note=IN_FP32,
 )
 

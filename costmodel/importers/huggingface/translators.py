@@ -116,14 +116,8 @@ BART = Family(
     aliases="hidden_size num_attention_heads",
     idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
     "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "normalize_before": (False,),
-        "tie_word_embeddings": (True,),
-    },
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
+    | {"decoder_layerdrop": (0,), "normalize_before": (False,), "tie_word_embeddings": (True,)},
 )
 PLBART = Family(
     model_type="plbart",
@@ -230,12 +224,6 @@ WHISPER = Family(
     "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
     "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
     "is_multilingual",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "scale_embedding": (False,),
-        "apply_spec_augment": (False,),
-    },
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
+    | {"decoder_layerdrop": (0,), "scale_embedding": (False,), "apply_spec_augment": (False,)},
 )
