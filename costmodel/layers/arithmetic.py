@@ -52,7 +52,6 @@ class Elementwise(OneKernel, Weightless):
         return reduce(lambda joint, shape: broadcast(shape, joint, call.name), reversed(others), last)
 
     def forward(self, call: Call) -> LayerFlops:
-        """One operation per element."""
         return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -127,7 +126,6 @@ class Multiply(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """That of the products of both."""
         return product_gradients(call.inputs, call.y)
 
 
@@ -161,7 +159,6 @@ class Shift(Unary):
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -302,7 +299,6 @@ class ChannelDropout(Noise):
     p: Probability = 0.5
 
     def mask_shape(self, call: Call) -> Shape:
-        """(batch, C)."""
         return call.x.shape[:2]
 
 
@@ -315,7 +311,6 @@ class StochasticDepth(Noise):
     p: Probability = 0.5
 
     def mask_shape(self, call: Call) -> Shape:
-        """(batch)."""
         return call.x.shape[:1]
 
 
@@ -380,7 +375,6 @@ class Divide(Elementwise):
         return elementwise_gradients(call, (1, 3 if call.x.requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The divisor, and for its own gradient the dividend."""
         yield call.inputs[1]
         if call.inputs[1].requires_grad:
             yield call.inputs[0]
@@ -408,7 +402,6 @@ class AddQuotient(Elementwise):
         return elementwise_gradients(call, (0, 1, 3 if call.inputs[1].requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The divisor, and for its own gradient the dividend."""
         _, a, b = call.inputs
         yield b
         if b.requires_grad:
@@ -497,7 +490,6 @@ class Choose(Elementwise):
         return call.run.tensor(self.joint(call), "activation" if role == "weight" else role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A choice per element; a broadcast operand sums."""
         for x in call.inputs[1:]:
             yield Gradient(x, LayerFlops(0, (1 + (not x.has(call.y.shape))) * call.y.size))
 

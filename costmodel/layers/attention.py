@@ -1,4 +1,4 @@
-"""The parts of attention: softmax, masks, fused kernels, positions."""
+"""The parts of attention: softmax, masks, fused kernels, positions, and the cache of keys and values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from costmodel.graph.tensor import (
     Weights,
     Workspace,
     broadcast,
+    contiguous_strides,
     show_shape,
 )
 from costmodel.layers.base import OneKernel, Trained, Unary, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
+    forward_pass,
     kept_bytes,
     made_beside,
     made_gradients,
+    moved,
     read_of,
     stream,
 )
+from costmodel.layers.shape import Joining
+from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
-from costmodel.training.dtypes import size_bytes
+from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -75,7 +80,6 @@ class Softmax(Normalised):
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
 
     def rows(self, call: Call) -> int:
-        """One for each place of the other axes."""
         return call.x.rows
 
 
@@ -90,7 +94,6 @@ class SoftmaxAlong(Normalised):
     logarithm: bool = False
 
     def rows(self, call: Call) -> int:
-        """One for each place of the other axes."""
         return exact_div(call.x.size, self.length)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -355,3 +358,69 @@ def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) ->
         behind = exact_div(seen * (2 * t - seen + 1), 2)
         return behind if causal else 2 * behind - t
     return exact_div(t * (t + 1), 2) if causal else t * t
+
+
+class Caching(Joining):
+    """Abstract: what decoding keeps of tokens, so that further ones attend to them: appended to, or written in place.
+
+    Tensors (..., tokens, features) that are put one after another along the tokens; no arithmetic.
+    """
+
+    def check(self, call: Call) -> None:
+        shapes = [x.shape for x in call.inputs]
+        if not 1 <= len(shapes) <= 2 or any(
+            len(s) < 2 or (*s[:-2], s[-1]) != (*shapes[0][:-2], shapes[0][-1]) for s in shapes
+        ):
+            raise call.fail(
+                f"{self.kind} takes what is kept and (..., tokens, features) of the same sizes but the tokens"
+            )
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return ()
+
+
+@layer
+class Append(Caching):
+    """What is kept of earlier tokens and new ones, in new memory: (..., P, d), (..., T, d) → (..., P + T, d).
+
+    The new ones alone may be given: (..., T, d), in a copy. dtype: that the cache is kept in, the input's unless given;
+    it comes with `scales` in fp32. lasting: whether the memory stays after the pass.
+    """
+
+    source = "torch.cat along the tokens, which makes a new tensor every time (DynamicCache of transformers)"
+
+    dtype: Dtype | None = None
+    scales: int = 0
+    lasting: bool = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous unless all inputs have the axis before the tokens' last in memory (``torch.cat``)."""
+        *rest, _, features = call.x.shape
+        shape: Shape = (*rest, sum(x.shape[-2] for x in call.inputs), features)
+        new = call.inputs[-1]
+        strides = last_strides(shape) if all(channels_last(x) for x in call.inputs) else None
+        origin = "cache" if self.lasting else "computed"
+        made = call.run.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
+        made.storage.scales = self.scales
+        return made
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return forward_pass(call)
+
+
+@layer
+class Insert(Caching):
+    """New tokens are written into memory that is there: cache (..., n, d), x (..., T, d) → `tokens` of the cache."""
+
+    source = "torch.Tensor.index_copy_ (StaticCache of transformers); blocks of tokens (Kwon et al. 2023, §4.1)"
+
+    tokens: int
+
+    def output(self, call: Call) -> Tensor:
+        *rest, _, features = call.x.shape
+        strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
+        return call.x.view((*rest, self.tokens, features), strides)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        x = call.inputs[1]
+        yield stream(call, "", "pointwise", 0, moved(x), size_bytes(x.size, call.y.dtype))

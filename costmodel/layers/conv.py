@@ -57,7 +57,6 @@ class Convolving(Trained):
         return (call.x.size if self.transposed else call.y.size) * product(call.weights["weight"].shape[1:])
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class; the bias is an addition per element."""
         return LayerFlops(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -134,7 +133,6 @@ class Conv(Convolution):
         check_window(call, call.x.shape[2:], self.span(), pair(self.padding))
 
     def weight_shape(self, call: Call) -> Shape:
-        """(channels, C_in/groups, k_h, k_w)."""
         return (self.channels, exact_div(call.x.shape[1], self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:
@@ -174,7 +172,6 @@ class ConvTranspose(Convolution):
             raise call.fail(f"padding {self.padding} leaves nothing of the output: use less")
 
     def weight_shape(self, call: Call) -> Shape:
-        """(C_in, channels/groups, k_h, k_w)."""
         return (call.x.shape[1], exact_div(self.channels, self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:

@@ -27,11 +27,9 @@ class Table(Trained):
         return {"weight": (self.entries_of(call), self.features)}
 
     def forward(self, call: Call) -> LayerFlops:
-        """A lookup, no arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One addition per looked-up element."""
         yield Gradient(call.weights["weight"], LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -58,7 +56,6 @@ class Embedding(Table):
     features: int
 
     def entries_of(self, call: Call) -> int:
-        """As declared."""
         return self.entries
 
     def check(self, call: Call) -> None:
@@ -137,7 +134,6 @@ class PositionTable(Table):
     features: int
 
     def entries_of(self, call: Call) -> int:
-        """The context."""
         return self.context
 
     def check(self, call: Call) -> None:
@@ -239,7 +235,6 @@ class Positions(OfTokens):
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself, and its sum over the batch."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
 

@@ -135,7 +135,6 @@ class TopK(OneKernel, Weightless):
         return (*call.x.shape[:-1], self.chosen)
 
     def forward(self, call: Call) -> LayerFlops:
-        """chosen·n − chosen·(chosen + 1)/2 comparisons a row."""
         k = self.chosen
         return LayerFlops(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
 
@@ -146,7 +145,6 @@ class TopK(OneKernel, Weightless):
         yield call.fresh("index", *call.y.shape)
 
     def workspace(self, call: Call) -> Workspace:
-        """The places, where they are not kept."""
         return Workspace(0 if call.y.requires_grad else call.y.size, 0)
 
 
@@ -206,7 +204,6 @@ class ExpertLinear(Trained):
         return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size; the biases sum their rows."""
         same = LayerFlops(2 * call.x.size * self.features, 0)
         yield Gradient(call.x, same)
         yield Gradient(call.weights["weight"], same)
@@ -268,7 +265,6 @@ class Total(OneKernel, Weightless):
         return LayerFlops(0, call.x.size - call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself, seen once for each term."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:

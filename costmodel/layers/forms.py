@@ -46,7 +46,6 @@ class GroupedMatmul(Moving):
         return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A multiply-add for each number of a row and column of its matrix."""
         return self._work(call)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -64,12 +63,10 @@ class GroupedMatmul(Moving):
             yield multiply(call, what, sizes, call.y.bytes + moved(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size."""
         for x in call.inputs[:2]:
             yield Gradient(x, self._work(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient, and the ends."""
         x, w, ends = call.inputs
         if w.requires_grad:
             yield x
@@ -277,5 +274,4 @@ class AffineGrid(Moving):
             yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One product."""
         yield Gradient(call.x, LayerFlops(self._work(call), 0))

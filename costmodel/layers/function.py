@@ -180,7 +180,6 @@ class Paired(Elementwise):
                 both = 0
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both; or of those that need a gradient each for its own, and the result."""
         own = PAIRED[self.function].own
         yield from (x for x in call.inputs if x.requires_grad or not own)
         if own:

@@ -86,7 +86,6 @@ class Unknown(Moving):
         return call.run.tensor(self.shape, role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Unknown; gradients are passed on."""
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0))
 

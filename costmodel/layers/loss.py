@@ -16,10 +16,9 @@ from costmodel.graph.tensor import (
     Weights,
     Workspace,
     show_shape,
-    viewed_strides,
 )
 from costmodel.layers.base import Layer, OneKernel, Trained, Weightless, layer, takes
-from costmodel.layers.kernels import backward_pass, moved, stream
+from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Probability
@@ -165,7 +164,6 @@ class FusedLinearCrossEntropy(Loss, Trained):
         return LayerFlops(product * products, pointwise * logits)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient times that of the loss."""
         for operand in (call.x, *call.weights.values()):
             yield Gradient(operand, LayerFlops(0, operand.size))
 
@@ -198,10 +196,8 @@ class FusedLinearCrossEntropy(Loss, Trained):
 
         Products are added to the weight's gradient in place.
         """
-        x = call.x
-        viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
-        logits = ceil_div(x.rows, self.chunks) * self.features
-        return Workspace(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)
+        logits = ceil_div(call.x.rows, self.chunks) * self.features
+        return Workspace(logits * (1 + call.y.requires_grad) + (0 if is_matrix(call.x) else call.x.size), 0)
 
 
 class Comparison(NamedTuple):

@@ -23,7 +23,6 @@ class Norm(OneKernel, Trained):
             raise call.fail(f"{self.kind} takes an input of at least one axis")
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory of the input's shape, contiguous whatever the input's order."""
         return call.x.shape
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -83,7 +82,6 @@ class Layernorm(Centred):
             raise call.fail(f"layernorm has weights for {self.heads} heads: it takes (..., {self.heads}, features)")
 
     def groups_of(self, call: Call) -> int:
-        """One a row."""
         return call.x.rows
 
     def weights(self, call: Call) -> Weights:
@@ -128,7 +126,6 @@ class BatchStatistics(PerChannel):
     """Abstract: by the mean and deviation of each channel over the batch."""
 
     def groups_of(self, call: Call) -> int:
-        """One a channel."""
         return call.x.shape[1]
 
     def output(self, call: Call) -> Tensor:
@@ -191,7 +188,6 @@ class BatchnormFixed(Tracked, Channelled, Unary):
     affine: bool = True
 
     def forward(self, call: Call) -> LayerFlops:
-        """Centring and scaling."""
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -224,7 +220,6 @@ class Groupnorm(PerChannel):
             raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
 
     def groups_of(self, call: Call) -> int:
-        """`groups` a sample."""
         return call.x.shape[0] * self.groups
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:

@@ -32,7 +32,6 @@ class Maxima(Pool):
     """Abstract: the largest of each window, to whose place its gradient goes."""
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -107,7 +106,6 @@ class AvgPool(Sliding):
     ceil_mode: bool = False
 
     def forward(self, call: Call) -> LayerFlops:
-        """Additions and a division."""
         return LayerFlops(0, self.window * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -127,7 +125,6 @@ class GlobalAvgPool(Pool):
         return (*call.x.shape[:2], 1, 1) if self.keepdims else call.x.shape[:2]
 
     def forward(self, call: Call) -> LayerFlops:
-        """Additions and a division."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -206,7 +203,6 @@ class WindowMean(Moving):
         return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """Additions and divisions."""
         return LayerFlops(0, self.terms)
 
     def backward(self, call: Call) -> Iterable[Gradient]:

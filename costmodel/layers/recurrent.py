@@ -190,7 +190,6 @@ class Lstm(Recurrent):
 
     @property
     def handed(self) -> int:
-        """R."""
         return self.projected or self.hidden
 
     def weights(self, call: Call) -> Weights:
@@ -205,7 +204,6 @@ class Lstm(Recurrent):
         return 4 + 3 * 4 + 2 + 4, 2 + 3 + 3 + 9 + 3
 
     def forward(self, call: Call) -> LayerFlops:
-        """Two products for each step, or three."""
         contractions, pointwise, _ = super().forward(call)
         return LayerFlops(contractions + self._projection(call), pointwise)
 

@@ -124,7 +124,6 @@ class Trace(Movement):
         return minimum(*call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A sum of its terms."""
         return LayerFlops(0, self._terms(call) - 1)
 
     def backward(self, call: Call) -> Iterable[Gradient]:

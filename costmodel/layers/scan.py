@@ -76,8 +76,7 @@ class SelectiveScan(Weightless):
         """A product for each token."""
         b, channels, t, n = call.x.shape
         sizes = Product(b, channels, n, 1) if outer else Product(b, channels, 1, n)
-        name = f"{self.kind} {what}".strip()
-        return Kernel(name, "product", t * sizes.flops, read, written, call.x.dtype, t, sizes)
+        return multiply(call, what, sizes, read, written, launches=t)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token a product, a sum, and the product with c; then all results are put together."""
@@ -216,8 +215,7 @@ class DeltaScan(Weightless):
         """A product for each of so many chunks."""
         sizes = Product(self._sizes(call)[0], m, n, k)
         read, made = ((size_bytes(chunks * sizes.batch * part, call.x.dtype)) for part in (m * k + k * n, m * n))
-        name = f"{self.kind} {what}".strip()
-        return Kernel(name, "product", chunks * sizes.flops, read, made, call.x.dtype, chunks, sizes)
+        return multiply(call, what, sizes, read, made, launches=chunks)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each chunk four products, and the sums and products beside."""

@@ -82,7 +82,6 @@ DEEPSEEK_V3 = Family(
     fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
     | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
     | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="mlp_bias topk_method",
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
@@ -108,7 +107,6 @@ GLM4_MOE = Family(
     | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True},
     means={
         "attention_bias": "qkv_bias",
-        "norm_topk_prob": Meaning("flag", "experts.shares"),
         "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
     },
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
@@ -126,7 +124,6 @@ DOTS1 = Family(
     | {"sliding_window": 4096, "max_window_layers": 62, "moe_intermediate_size": 1408, "n_routed_experts": None}
     | {"n_shared_experts": None, "num_experts_per_tok": None, "first_k_dense_replace": 0, "norm_topk_prob": False}
     | {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     sets={"query_key_norm": "head", "experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={
         "windows": windows(lambda config, n: n >= config["max_window_layers"]),
@@ -152,7 +149,7 @@ SOLAR_OPEN = Family(
     fields=sizes(196608, 4096, 10240, 48, 64, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
     | {"attention_bias": False, "moe_intermediate_size": 1280, "num_experts_per_tok": 8, "n_shared_experts": 1}
     | {"n_routed_experts": 128, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": True},
-    means={"attention_bias": "qkv_bias", "norm_topk_prob": Meaning("flag", "experts.shares")},
+    means={"attention_bias": "qkv_bias"},
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"rotary": rotary_whole, "experts": all_sparse},
     without="intermediate_size",
@@ -190,7 +187,7 @@ EXAONE_MOE = Family(
     | {"mlp_layer_types": None, "first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 64}
     | {"num_experts_per_tok": 8, "num_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
     | {"n_group": 1, "topk_group": 1},
-    means={"sliding_window_pattern": Meaning("anything"), "norm_topk_prob": Meaning("flag", "experts.shares")},
+    means={"sliding_window_pattern": Meaning("anything")},
     sets={"query_key_norm": "head", "experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"windows": exaone_windows, "experts": sparse_layers},
     idle=BALANCE,

@@ -159,7 +159,8 @@ FIELDS: dict[str, Meaning] = {
         # What no field of ours is, but a rule reads.
         ("factor", "", "partial_rotary_factor rotary_pct"),
         ("mapping", "", "rope_parameters rope_scaling"),
-        ("flag", "", "use_sliding_window norm_topk_prob alibi new_decoder_architecture multi_query scale_attn_weights"),
+        ("flag", "experts.shares", "norm_topk_prob"),
+        ("flag", "", "use_sliding_window alibi new_decoder_architecture multi_query scale_attn_weights"),
         ("flag", "", "do_layer_norm_before _remove_final_layer_norm qk_layernorm use_qk_norm"),
         ("flag", "", "scale_decoder_outputs scale_embedding classifier_bias"),
         ("flag", "", "use_swiglu_ffn use_mask_token vision_use_head"),

@@ -240,7 +240,6 @@ NEMOTRON_H = Family(
     | {"mlp_hidden_act": Meaning("activation", "activation")}
     | {"mamba_hidden_act": Meaning("activation", "state_space.activation")}
     | {"n_group": Meaning("size", "experts.groups"), "topk_group": Meaning("size", "experts.chosen_groups")}
-    | {"norm_topk_prob": {True: {"experts.shares": True}, False: {"experts.shares": False}}}
     | {"tie_word_embeddings": ""},  # which the package never ties, whatever it says
     without="hidden_act rope_parameters rope_scaling partial_rotary_factor",
     sets={"positions": "none", "mlp": "plain", "experts.weights": "sigmoid", "experts.choice_bias": True}
@@ -374,7 +373,6 @@ LFM2_MOE = Family(
     fields=sizes(65536, 2048, 7168, 32, 32, num_key_value_heads=8, moe_intermediate_size=1792, num_dense_layers=2)
     | {"num_experts_per_tok": 4, "num_experts": 32, "use_expert_bias": True, "routed_scaling_factor": 1.0}
     | {"norm_topk_prob": True, "layer_types": []},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="block_multiple_of block_ffn_dim_multiplier block_auto_adjust_ff_dim full_attn_idxs",
     sets={"experts.weights": "sigmoid"},
     rules={"layers": lfm2_experts},
