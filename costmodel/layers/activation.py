@@ -10,22 +10,13 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
-from costmodel.layers.base import Unary, layer
+from costmodel.layers.base import PerElement, Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
 
-class Activation(Unary):
-    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
-
-    forward_ops: int
-    backward_ops: int
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, self.forward_ops * call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
+class Activation(PerElement):
+    """Abstract: a function that stands between the layers of a model."""
 
 
 class KeepsOutput(Activation):

@@ -20,7 +20,17 @@ from costmodel.graph.tensor import (
     broadcast,
     dense_strides,
 )
-from costmodel.layers.base import NO_WORKSPACE, Movement, OneKernel, Unary, Weightless, layer, takes, takes_channels
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    Movement,
+    OneKernel,
+    PerElement,
+    Unary,
+    Weightless,
+    layer,
+    takes,
+    takes_channels,
+)
 from costmodel.layers.kernels import backward_each
 from costmodel.symbolic.sizes import largest, maximum, product
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -130,18 +140,13 @@ class Multiply(Elementwise):
 
 
 @layer
-class Scale(Unary):
+class Scale(PerElement):
     """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
+    forward_ops, backward_ops = 1, 1
 
     factor: Constant
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, call.x.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()

@@ -18,7 +18,6 @@ from costmodel.graph.tensor import (
     Weights,
     Workspace,
     broadcast,
-    contiguous_strides,
     show_shape,
 )
 from costmodel.layers.base import OneKernel, Trained, Unary, Weightless, layer, takes, takes_rank
@@ -31,7 +30,7 @@ from costmodel.layers.kernels import (
     read_of,
     stream,
 )
-from costmodel.layers.shape import Joining
+from costmodel.layers.shape import Joining, strides_of
 from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -418,8 +417,7 @@ class Insert(Caching):
 
     def output(self, call: Call) -> Tensor:
         *rest, _, features = call.x.shape
-        strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
-        return call.x.view((*rest, self.tokens, features), strides)
+        return call.x.view((*rest, self.tokens, features), strides_of(call.x))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         x = call.inputs[1]

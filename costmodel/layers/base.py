@@ -25,6 +25,7 @@ from costmodel.graph.tensor import (
     Call,
     Gradient,
     LayerFlops,
+    Shape,
     Storage,
     Tensor,
     Weights,
@@ -131,6 +132,28 @@ class Unary(OneKernel, Weightless):
 
     def output(self, call: Call) -> Tensor:
         return call.like(call.x)
+
+
+class PerElement(Unary):
+    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
+
+    forward_ops: int
+    backward_ops: int
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, self.forward_ops * call.x.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
+
+
+class Shaped(Layer):
+    """Abstract: new memory of a shape that is given."""
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return self.shape
 
 
 class Movement(OneKernel, Weightless):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Trained, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Shaped, Trained, layer, takes
 from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
@@ -181,7 +181,7 @@ class ConvTranspose(Convolution):
 
 
 @layer
-class Convolve(Convolving):
+class Convolve(Shaped, Convolving):
     """A convolution over any number of axes, or its transpose. `shape`: of the output; `weight`: of the weight."""
 
     source = "cross-correlation (torch.nn.Conv1d, Conv3d, ConvTranspose1d; Dumoulin & Visin 2016, rel. 14 and 15)"
@@ -198,9 +198,6 @@ class Convolve(Convolving):
 
     def weights(self, call: Call) -> Weights:
         return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE

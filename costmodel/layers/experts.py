@@ -135,8 +135,7 @@ class TopK(OneKernel, Weightless):
         return (*call.x.shape[:-1], self.chosen)
 
     def forward(self, call: Call) -> LayerFlops:
-        k = self.chosen
-        return LayerFlops(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
+        return LayerFlops(0, call.x.rows * _largest(call.x.shape[-1], self.chosen))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))

@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     is_contiguous,
     transposed,
 )
-from costmodel.layers.base import layer, takes
+from costmodel.layers.base import Shaped, layer, takes
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product
@@ -232,16 +232,13 @@ class Distances(Moving):
 
 
 @layer
-class AffineGrid(Moving):
+class AffineGrid(Shaped, Moving):
     """Places of pixels under an affine map each: θ: (batch, n, n + 1), y: (batch, ..., n), one for each pixel."""
 
     source = "Jaderberg et al. 2015, eq. 1 (torch.nn.functional.affine_grid); a product with places of a plain grid"
 
     shape: tuple[int, ...]
     aligned: bool
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     def workspace(self, call: Call) -> Workspace:
         """The plain grid in backward: batch, pixels, n + 1. Forward's goes before the operator returns.

@@ -159,7 +159,8 @@ class Matmul(Weightless):
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product for each gradient, m × n by n × k and k × m by m × n."""
         batch, m, n, k = self._sizes(call)
-        return multiply_sides(call, *call.inputs, Sizes(batch, m, k, n), Sizes(batch, k, n, m))
+        a, b = call.inputs
+        return multiply_sides(call, a, b, Sizes(batch, m, k, n), Sizes(batch, k, n, m))
 
     def _sizes(self, call: Call) -> Sizes:
         *batch, m, k = call.x.shape

@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     Workspace,
     show_shape,
 )
-from costmodel.layers.base import Layer, OneKernel, Trained, Weightless, layer, takes
+from costmodel.layers.base import Layer, OneKernel, Shaped, Trained, Weightless, layer, takes
 from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
@@ -285,16 +285,13 @@ class Compared(InnerLoss):
 
 
 @layer
-class Picked(InnerLoss):
+class Picked(Shaped, InnerLoss):
     """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
 
     source = "torch.nn.functional.nll_loss; keeps x, the target, weights of classes and the total weight"
     sorts, launches = ("gather", "gather"), (1, 2)
 
     shape: tuple[int, ...]
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """A negation a row, or an addition and at the end a quotient or a negation."""

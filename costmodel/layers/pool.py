@@ -7,7 +7,7 @@ from math import isqrt
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
-from costmodel.layers.base import OneKernel, Weightless, layer
+from costmodel.layers.base import OneKernel, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, made_beside
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
@@ -191,16 +191,13 @@ class AdaptiveMaxPool(Maxima, Adaptive):
 
 
 @layer
-class WindowMean(Moving):
+class WindowMean(Shaped, Moving):
     """The mean of each window; `terms`: numbers in all windows together, those of a rim too."""
 
     source = "torch.nn.AvgPool3d, AdaptiveAvgPool3d; keeps x"
 
     shape: tuple[int, ...]
     terms: int
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, self.terms)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import Movement, OneKernel, Unary, Weightless, layer, takes, takes_rank
+from costmodel.layers.base import Movement, OneKernel, PerElement, Shaped, Weightless, layer, takes, takes_rank
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
@@ -60,7 +60,7 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
 
 @layer
-class Reduce(OneKernel, Weightless):
+class Reduce(Shaped, OneKernel, Weightless):
     """One number for all that lie along some axes; `shape`: of the result; `order`: of a norm."""
 
     source = "torch's reductions; what backward needs is from its table of derivatives"
@@ -73,9 +73,6 @@ class Reduce(OneKernel, Weightless):
 
     def check(self, call: Call) -> None:
         takes(call, 1)
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         element, result = REDUCTIONS[self.function].forward
@@ -134,7 +131,7 @@ class Trace(Movement):
         return Workspace(0, call.x.size, size_bytes(self._terms(call), "int64"))
 
 
-class Running(Unary):
+class Running(PerElement):
     """Abstract: along an axis, each result from those before it, into new memory; backward runs from the other end."""
 
     in_lists = False
@@ -153,12 +150,7 @@ class Cumulate(Running):
     """Running sums along an axis, from zero."""
 
     source = "torch.cumsum; dx is the running sum from the other end"
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, call.x.size))
+    forward_ops, backward_ops = 1, 1
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         return ()
@@ -169,13 +161,7 @@ class Cumprod(Running):
     """Running products along an axis, from one."""
 
     source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A product, an addition and a quotient per element."""
-        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
+    forward_ops, backward_ops = 1, 3  # a product, an addition and a quotient back
 
 
 @layer
@@ -183,15 +169,8 @@ class LogCumsumExp(Running):
     """Logarithms of running sums of eˣ along an axis."""
 
     source = "torch.logcumsumexp; dx = eˣ times the running sum of g·e⁻ʸ from the other end"
+    forward_ops, backward_ops = 3, 6  # exp, +, log; a negation, two exp, two products and an addition back
     sorts = "pointwise", "pointwise"
-
-    def forward(self, call: Call) -> LayerFlops:
-        """An exponential, an addition and a logarithm per element."""
-        return LayerFlops(0, 3 * call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A negation, two exponentials, two products and an addition per element."""
-        yield Gradient(call.x, LayerFlops(0, 6 * call.x.size))
 
     def workspace(self, call: Call) -> Workspace:
         """Backward makes logarithms of what is positive of the gradient and of what is negative, and −∞ to fill both.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Movement, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Movement, Shaped, layer, takes
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
@@ -130,17 +130,21 @@ class Padded(Moving):
             yield call.x
 
 
+class Rearranged(Shaped, Moving):
+    """Abstract: an image of another shape has its channels last in memory if the input has them so."""
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+
 @layer
-class Columns(Moving):
+class Columns(Rearranged):
     """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
 
     source = "torch.nn.functional.unfold, fold; each is the other's gradient"
 
     shape: tuple[int, ...]
     back: bool = False
-
-    def output(self, call: Call) -> Shape | Tensor:
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """An addition for each number that goes back."""
@@ -152,17 +156,13 @@ class Columns(Moving):
 
 
 @layer
-class Resized(Moving):
+class Resized(Rearranged):
     """Another size, each pixel a mean of `among` neighbours."""
 
     source = "torch.nn.functional.interpolate; keeps nothing"
 
     shape: tuple[int, ...]
     among: int
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """New memory; channels are last in it if they are so in the input."""
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """A product for each neighbour, and the sum of them; nearest copies."""
@@ -174,7 +174,7 @@ class Resized(Moving):
 
 
 @layer
-class GridSample(Moving):
+class GridSample(Shaped, Moving):
     """An image read between its pixels. x: (batch, C, H, W), places: (batch, H', W', 2), y: (batch, C, H', W').
 
     Each pixel is the mean of its four neighbours by nearness (bilinear), or the nearest (`nearest`); volumes have a
@@ -188,9 +188,6 @@ class GridSample(Moving):
 
     def check(self, call: Call) -> None:
         takes(call, 2)
-
-    def output(self, call: Call) -> Shape:
-        return self.shape
 
     @property
     def _axes(self) -> int:

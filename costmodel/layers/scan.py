@@ -18,6 +18,7 @@ from costmodel.graph.tensor import (
 )
 from costmodel.layers.base import Weightless, layer, takes
 from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
+from costmodel.layers.shape import strides_of
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes
 
@@ -270,7 +271,7 @@ class DeltaScan(Weightless):
     def _chunks(self, call: Call, x: Tensor, used: int) -> Tensor | Storage:
         """What products hold of so many chunks of an operand: itself if (batch·heads, ...) is a view, else copies."""
         b, h, _, *matrix = x.shape
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+        strides = strides_of(x)
         viewable = viewed_strides((b, h, *matrix), (*strides[:2], *strides[3:]), (b * h, *matrix)) is not False
         return x if viewable else call.fresh("activation", used, b, h, *matrix)
 

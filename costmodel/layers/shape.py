@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
@@ -27,6 +27,17 @@ def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
     """`x` in another shape: a view where memory order allows it, else a copy (``torch.reshape``)."""
     strides = viewed_strides(x.shape, x.strides, shape)
     return call.run.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
+
+
+def strides_of(x: Tensor) -> Shape:
+    """Strides, written out [elements]."""
+    return contiguous_strides(x.shape) if x.strides is None else x.strides
+
+
+def permuted(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """`x` with its axes in another order."""
+    strides = strides_of(x)
+    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
 
 
 @layer
@@ -70,9 +81,7 @@ class Permute(View):
             raise call.fail(f"axes {list(self.axes)} is not an order of the {len(call.x.shape)} axes")
 
     def output(self, call: Call) -> Tensor:
-        x = call.x
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-        return x.view(tuple(x.shape[a] for a in self.axes), tuple(strides[a] for a in self.axes))
+        return permuted(call.x, self.axes)
 
 
 @layer
@@ -98,8 +107,7 @@ class Slice(View):
 
     def output(self, call: Call) -> Tensor:
         x, axis = call.x, self._axis(call)
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides)
+        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides_of(x))
 
 
 @layer
@@ -159,7 +167,7 @@ class RepeatHeads(View):
 
     def output(self, call: Call) -> Tensor:
         b, h, t, d = call.x.shape
-        strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
+        strides = strides_of(call.x)
         expanded = call.x.view((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
         return reshaped(call, expanded, (b, h * self.times, t, d))
 

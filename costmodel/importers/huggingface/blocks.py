@@ -7,8 +7,8 @@ from typing import Any
 from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
-from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, WINDOWED, gemma_embedding
-from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, rotary_whole, windows
+from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, SCALED_BY_WIDTH, WINDOWED
+from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, rotary_whole, sets, windows
 
 PHI = Family(
     model_type="phi",
@@ -107,11 +107,6 @@ APERTUS = Family(
 )
 
 
-def parallel_norm(config: Config, made: dict[str, Any]) -> None:
-    """Blocks whose branches are parallel have one norm for both."""
-    made["shared_norm"] = made["parallel"]
-
-
 STABLELM = Family(
     model_type="stablelm",
     source="StableLM 2 and 3B (Bellagente et al. 2024): layer norms, a quarter of each head turned",
@@ -122,7 +117,7 @@ STABLELM = Family(
     | {"partial_rotary_factor": 0.25},
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
-    rules={"whole": heads_fill_width, "parallel": parallel_norm},
+    rules={"whole": heads_fill_width, "parallel": sets("shared_norm", lambda config, made: made["parallel"])},
     idle="rope_pct rotary_scaling_factor",
 )
 
@@ -221,11 +216,6 @@ EXAONE4 = Family(
 )
 
 
-def shared_keys(config: Config, made: dict[str, Any]) -> None:
-    """The last layers have the keys and values of others, if any do."""
-    made["shared_kv_layers"] = config["num_kv_shared_layers"] or None
-
-
 def widths(config: Config, made: dict[str, Any]) -> None:
     """One width of all MLPs, or that of each."""
     given, layers = config["intermediate_size"], made["layers"]
@@ -277,9 +267,9 @@ GEMMA3N = Family(
     rules={
         "rotary": rotary_whole,
         "windows": windows(lambda config, n: (n + 1) % 5 != 0),
-        "embedding": gemma_embedding,
+        "embedding": SCALED_BY_WIDTH,
         "widths": widths,
-        "shared": shared_keys,
+        "shared": sets("shared_kv_layers", lambda config, made: config["num_kv_shared_layers"] or None),
         "streams": streams,
     },
     idle="altup_coef_clip altup_lr_multiplier query_pre_attn_scalar rope_local_base_freq",

@@ -42,7 +42,7 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
         made["classes.dropout"] = made["residual_dropout"]
 
 
-def encoder_ends(stem: str, ends: dict[str, str]) -> dict[str, str]:
+def encoder_ends(stem: str, **ends: str) -> dict[str, str]:
     """Those given, and classes of every token or of spans."""
     told = {name: end for name, end in tasks(stem).items() if not end.endswith("last")}
     return {f"{stem}{name}": end for name, end in ends.items()} | told
@@ -61,13 +61,11 @@ BERT = Family(
     like=TEXT,
     ends=encoder_ends(
         "Bert",
-        {
-            "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler pairs",
-            "Model": "pooler",
-            "ForSequenceClassification": "pooler classes",
-            "ForNextSentencePrediction": "pooler pairs",
-        },
+        ForMaskedLM="tokens",
+        ForPreTraining="tokens pooler pairs",
+        Model="pooler",
+        ForSequenceClassification="pooler classes",
+        ForNextSentencePrediction="pooler pairs",
     ),
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
@@ -97,9 +95,7 @@ ROBERTA = Family(
     model_type="roberta",
     source="RoBERTa (Liu et al. 2019): BERT with GELU before the head, whatever the blocks have",
     like=BERT,
-    ends=encoder_ends(
-        "Roberta", {"ForMaskedLM": "tokens", "Model": "pooler", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("Roberta", ForMaskedLM="tokens", Model="pooler", ForSequenceClassification="pooler classes"),
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
@@ -167,9 +163,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
     like=TEXT,
-    ends=encoder_ends(
-        "DistilBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("DistilBert", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields={"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12, "dim": 768}
     | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2}
     | {"qa_dropout": 0.1},
@@ -195,12 +189,10 @@ ELECTRA = Family(
     like=BERT,
     ends=encoder_ends(
         "Electra",
-        {
-            "ForMaskedLM": "tokens",
-            "Model": "",
-            "ForPreTraining": "classes replaced",
-            "ForSequenceClassification": "pooler classes",
-        },
+        ForMaskedLM="tokens",
+        Model="",
+        ForPreTraining="classes replaced",
+        ForSequenceClassification="pooler classes",
     ),
     fields={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
     sets={"embedding_factored": True, "pooler": "gelu", "head.transform": "gelu", "head.spare_bias": False},
@@ -220,12 +212,10 @@ ALBERT = Family(
     like=BERT,
     ends=encoder_ends(
         "Albert",
-        {
-            "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler classes",
-            "Model": "pooler",
-            "ForSequenceClassification": "pooler classes",
-        },
+        ForMaskedLM="tokens",
+        ForPreTraining="tokens pooler classes",
+        Model="pooler",
+        ForSequenceClassification="pooler classes",
     ),
     fields={"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
     | {"embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0}
@@ -291,9 +281,7 @@ DEBERTA_V2 = Family(
     model_type="deberta-v2",
     source="DeBERTa V2 and V3 (He et al. 2021; 2023): BERT with scores of distances beside those of tokens",
     like=BERT,
-    ends=encoder_ends(
-        "DebertaV2", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("DebertaV2", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields=sizes(128100, 1536, 6144, 24, 24, type_vocab_size=0, embedding_size=None)
     | {"relative_attention": False, "max_relative_positions": -1, "position_buckets": -1, "norm_rel_ebd": "none"}
     | {"share_att_key": False, "pos_att_type": None, "position_biased_input": True, "legacy": True}
@@ -343,9 +331,7 @@ def modern_windows(config: Config, made: dict[str, Any]) -> None:
 MODERN_BERT = Family(
     model_type="modernbert",
     source="ModernBERT (Warner et al. 2024): an encoder with rotary positions, a gated MLP and windows",
-    ends=encoder_ends(
-        "ModernBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("ModernBert", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields=sizes(50368, 768, 1152, 22, 12, hidden_activation="gelu", max_position_embeddings=8192, norm_bias=False)
     | {"attention_bias": False, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_bias": False}
     | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}

@@ -27,6 +27,7 @@ from costmodel.importers.huggingface.rules import (
     rotary,
     rotary_whole,
     routed_layers,
+    sets,
     windows,
 )
 
@@ -221,18 +222,13 @@ GRANITE_MOE = Family(
 )
 
 
-def shared_if_any(config: Config, made: dict[str, Any]) -> None:
-    """A shared expert of no features is none."""
-    made["experts.shared_width"] = made["experts.shared_width"] or None
-
-
 GRANITE_MOE_SHARED = Family(
     model_type="granitemoeshared",
     source="Granite 4 without its recurrent layers (IBM 2025): an expert for all tokens",
     like=GRANITE_MOE,
     ends=architectures("GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"),
     fields={"shared_intermediate_size": 0},
-    rules={"shared": shared_if_any},
+    rules={"shared": sets("experts.shared_width", lambda config, made: made["experts.shared_width"] or None)},
 )
 
 

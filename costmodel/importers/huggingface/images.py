@@ -9,6 +9,7 @@ from costmodel.architectures.vision_transformer import VisionTransformer
 from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, labels, sizes
 from costmodel.importers.huggingface.fields import Meaning, wrong
+from costmodel.importers.huggingface.rules import sets
 
 
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
@@ -133,11 +134,6 @@ SIGLIP_VISION = Family(
 )
 
 
-def siglip_text_ends(config: Config, made: dict[str, Any]) -> None:
-    """A projection of the last token; as much as of the first."""
-    made["classes"] = config["projection_size"] or made["width"]
-
-
 SIGLIP_TEXT = Family(
     model_type="siglip_text_model",
     source="the encoder of text of SigLIP (Zhai et al. 2023), of which the last token is projected",
@@ -145,7 +141,7 @@ SIGLIP_TEXT = Family(
     fields=sizes(32000, 768, 3072, 12, 12, max_position_embeddings=64, hidden_act="gelu_pytorch_tanh")
     | {"attention_dropout": 0.0, "projection_size": None},
     sets={"fused_qkv": False, "tied": False, "causal": False},
-    rules={"ends": siglip_text_ends},
+    rules={"ends": sets("classes", lambda config, made: config["projection_size"] or made["width"])},
     idle="tie_word_embeddings",
 )
 

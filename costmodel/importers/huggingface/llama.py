@@ -18,6 +18,7 @@ from costmodel.importers.huggingface.rules import (
     heads_fill_width,
     rotary,
     rotary_whole,
+    sets,
     sliding,
     windows,
 )
@@ -297,9 +298,8 @@ SMOLLM3 = Family(
 )
 
 
-def gemma_embedding(config: Config, made: dict[str, Any]) -> None:
-    """Embeddings times √width."""
-    made["embedding_scale"] = made["width"] ** 0.5
+SCALED_BY_WIDTH = sets("embedding_scale", lambda config, made: made["width"] ** 0.5)
+"""Embeddings times √width."""
 
 
 def gemma_activation(config: Config, made: dict[str, Any]) -> None:
@@ -314,21 +314,11 @@ def gemma1_activation(config: Config, made: dict[str, Any]) -> None:
         made["activation"] = "gelu_tanh"
 
 
-def bidirectional(config: Config, made: dict[str, Any]) -> None:
-    """Each token sees those after it too, if it says so."""
-    made["causal"] = not config["use_bidirectional_attention"]
-
-
 def bidirectional_windows(config: Config, made: dict[str, Any]) -> None:
-    """The same, where a window is half before a token and half after it."""
+    """A window is half before a token and half after it, where each token sees those after it too."""
     windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)(config, made)
     if config["use_bidirectional_attention"] and "window.size" in made:
         made["window.size"] = made["window.size"] // 2 + 1
-
-
-def query_scale(config: Config, made: dict[str, Any]) -> None:
-    """Scores are scaled by a number's root."""
-    made["score_scale"] = config["query_pre_attn_scalar"] ** -0.5
 
 
 GEMMA = Family(
@@ -342,8 +332,8 @@ GEMMA = Family(
     rules={
         "windows": None,
         "activation": gemma1_activation,
-        "embedding": gemma_embedding,
-        "bidirectional": bidirectional,
+        "embedding": SCALED_BY_WIDTH,
+        "bidirectional": sets("causal", lambda config, made: not config["use_bidirectional_attention"]),
     },
     idle="num_image_tokens",
 )
@@ -358,7 +348,7 @@ GEMMA2 = Family(
     sets={"norm_placement": "both"},
     rules={
         "activation": gemma_activation,
-        "scale": query_scale,
+        "scale": sets("score_scale", lambda config, made: config["query_pre_attn_scalar"] ** -0.5),
         "windows": windows(lambda config, n: n % 2 == 0),
     },
     idle="cache_implementation sliding_window_size",

@@ -21,6 +21,15 @@ ROTARY = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor"
 ROTARY_IDLE = "rope_theta rotary_emb_base original_max_position_embeddings"
 
 
+def sets(field: str, value: Callable[[Config, dict[str, Any]], Any]) -> Rule:
+    """A field of ours is worked out of the configuration, and of what is made so far."""
+
+    def made_so(config: Config, made: dict[str, Any]) -> None:
+        made[field] = value(config, made)
+
+    return made_so
+
+
 def heads(config: Config, made: dict[str, Any]) -> None:
     """Sizes of heads that are as usual are left out: keys for each query head, width / heads features each."""
     width, count, size = made["width"], made["heads"], made["head_size"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.graph.tensor import Tensor, transposed
-from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, strides_of
+from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
 from costmodel.layers.function import PAIRED, Paired
@@ -14,7 +14,7 @@ from costmodel.layers.norm import WeightNorm
 from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
 from costmodel.layers.resize import GridSample, Padded
-from costmodel.layers.shape import Copied
+from costmodel.layers.shape import Copied, strides_of
 from costmodel.symbolic.sizes import product, value_of
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, strides_of, tied
+from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
 from costmodel.layers.resize import Columns, Padded, Resized
+from costmodel.layers.shape import strides_of
 
 
 @rule("conv2d")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, transposed
-from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule, strides_of
-from costmodel.importers.torch.program import shape_of
+from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
 from costmodel.layers.indexing import Accumulated, Chosen, Combined, Made, Placed
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import Copied, Joined
+from costmodel.layers.shape import Copied, Joined, permuted, strides_of
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -22,8 +21,7 @@ def reshape(op: OpCall) -> Tensor:
 def permute(op: OpCall) -> Tensor:
     """Axes in another order."""
     x = op.tensor("self")
-    strides, axes = strides_of(x), op.axes(x, "dims")
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return permuted(x, op.axes(x, "dims"))
 
 
 @rule("transpose", "swapaxes", "swapdims")
@@ -48,8 +46,7 @@ def movedim(op: OpCall) -> Tensor:
     source, target = op.axes(x, "source"), op.axes(x, "destination")
     rest = iter([axis for axis in range(len(x.shape)) if axis not in source])
     axes = [source[target.index(n)] if n in target else next(rest) for n in range(len(x.shape))]
-    strides = strides_of(x)
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return permuted(x, axes)
 
 
 @rule("unsqueeze")
@@ -131,9 +128,8 @@ def split(op: OpCall) -> list[Tensor]:
     strides = strides_of(x)
     if op.step.op == "unbind":
         strides = (*strides[:axis], *strides[axis + 1 :])
-    shapes = [op.replay.shape(made.shape) for made in op.step.makes]
     piece = op.step.op not in ("tensor_split", "hsplit")
-    return [op.part(x, shape, strides, piece=piece) for shape in shapes]
+    return [op.part(x, shape, strides, piece=piece) for shape in op.shapes]
 
 
 @rule("contiguous")
@@ -238,7 +234,7 @@ def ranked(op: OpCall) -> list[Tensor] | Tensor:
     x = op.tensor("self")
     if len(op.step.makes) == 1:
         raise op.fail("of a whole tensor has no rule")
-    places = op.layer(Made(op.replay.shape(op.step.makes[1].shape), "index", 1), x, name=f"{op.step.name}.places")
+    places = op.layer(Made(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
     values = op.layer(Chosen(op.shape, op.step.op in ("cummax", "cummin")), x, places)
     strides = dense_strides(x.shape, x.strides) if op.step.op == "sort" else None
     return [values.view(values.shape, strides), places]
@@ -268,14 +264,13 @@ def atleast(op: OpCall) -> Tensor | list[Tensor]:
     """Axes of one in front; of several tensors each by itself."""
     if op.has("self"):
         return op.reshaped(op.tensor("self"), op.shape)
-    shapes = (op.replay.shape(told.shape) for told in op.step.makes)
-    return [op.reshaped(x, shape) for x, shape in zip(op.tensors("tensors"), shapes, strict=True)]
+    return [op.reshaped(x, shape) for x, shape in zip(op.tensors("tensors"), op.shapes, strict=True)]
 
 
 @rule("broadcast_tensors", "meshgrid")
 def broadcast(op: OpCall) -> list[Tensor]:
     """Tensors of one shape: each seen as often as it takes."""
-    tensors, shapes = op.tensors("tensors"), [shape_of(told.shape, op.sizes) for told in op.step.makes]
+    tensors, shapes = op.tensors("tensors"), op.shapes
     places = list(range(len(tensors)))
     if op.step.op == "meshgrid" and op.value("indexing", "ij") == "xy" and len(tensors) > 1:
         places[:2] = 1, 0  # as PyTorch does it: first those two change places, then all are expanded
@@ -292,6 +287,5 @@ def broadcast(op: OpCall) -> list[Tensor]:
 def moments(op: OpCall) -> list[Tensor]:
     """Two reductions at once."""
     x = op.tensor("self")
-    shapes = [op.replay.shape(made.shape) for made in op.step.makes]
-    spread = op.layer(Reduce(op.step.op.removesuffix("_mean"), shapes[0]), x)
-    return [spread, op.layer(Reduce("mean", shapes[1]), x, name=f"{op.step.name}.mean")]
+    spread = op.layer(Reduce(op.step.op.removesuffix("_mean"), op.shapes[0]), x)
+    return [spread, op.layer(Reduce("mean", op.shapes[1]), x, name=f"{op.step.name}.mean")]
