@@ -38,8 +38,7 @@ class Relu(KeepsOutput):
     """y = max(x, 0); dx = g·[y > 0]."""
 
     source = "max(x, 0) (torch.nn.ReLU; Nair & Hinton 2010); PyTorch's threshold_backward on the result"
-    forward_ops = 1
-    backward_ops = 2
+    forward_ops, backward_ops = 1, 2
 
 
 @layer
@@ -47,8 +46,7 @@ class LeakyRelu(KeepsInput):
     """y = x·(x > 0 ? 1 : slope); dx = g·(x > 0 ? 1 : slope)."""
 
     source = "max(x, 0) + slope·min(x, 0) (torch.nn.LeakyReLU; Maas et al. 2013)"
-    forward_ops = 3
-    backward_ops = 3
+    forward_ops, backward_ops = 3, 3
 
     slope: float = 0.01
 
@@ -58,8 +56,7 @@ class Elu(KeepsInput):
     """y = x > 0 ? x : α(eˣ − 1); dx = g·(x > 0 ? 1 : αeˣ)."""
 
     source = "x or α(eˣ − 1) (torch.nn.ELU; Clevert et al. 2016, eq. 15)"
-    forward_ops = 5
-    backward_ops = 5
+    forward_ops, backward_ops = 5, 5
 
     alpha: float = 1.0
 
@@ -69,8 +66,7 @@ class Gelu(KeepsInput):
     """y = x/2·(1 + erf(x/√2)); dx = g·(Φ(x) + x·φ(x)) with Φ = (1 + erf(x/√2))/2 and φ = c·exp(−x²/2)."""
 
     source = "x Φ(x) with erf (torch.nn.GELU; Hendrycks & Gimpel 2016, §2)"
-    forward_ops = 5
-    backward_ops = 11
+    forward_ops, backward_ops = 5, 11
 
 
 @layer
@@ -78,8 +74,7 @@ class GeluTanh(KeepsInput):
     """y = x/2·(1 + tanh u), u = c·(x + a·x³); dx = g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²)) with t = tanh u."""
 
     source = "x/2 (1 + tanh(√(2/π)(x + 0.044715 x³))) (torch.nn.GELU(approximate='tanh'); Hendrycks & Gimpel 2016, §2)"
-    forward_ops = 9
-    backward_ops = 18
+    forward_ops, backward_ops = 9, 18
 
 
 @layer
@@ -87,8 +82,7 @@ class Silu(KeepsInput):
     """y = x·s with s = 1/(1 + e⁻ˣ); dx = g·s·(1 + x·(1 − s))."""
 
     source = "x σ(x) (torch.nn.SiLU; Elfwing et al. 2018, eq. 4)"
-    forward_ops = 5
-    backward_ops = 9
+    forward_ops, backward_ops = 5, 9
 
 
 @layer
@@ -96,8 +90,7 @@ class Sigmoid(KeepsOutput):
     """y = 1/(1 + e⁻ˣ); dx = g·y·(1 − y)."""
 
     source = "1/(1 + e⁻ˣ) (torch.nn.Sigmoid); derivative y(1 − y)"
-    forward_ops = 4
-    backward_ops = 3
+    forward_ops, backward_ops = 4, 3
 
 
 @layer
@@ -105,8 +98,7 @@ class Tanh(KeepsOutput):
     """y = tanh x; dx = g·(1 − y²)."""
 
     source = "tanh x (torch.nn.Tanh); derivative 1 − y²"
-    forward_ops = 1
-    backward_ops = 3
+    forward_ops, backward_ops = 1, 3
 
 
 @layer
@@ -114,8 +106,7 @@ class HardSwish(KeepsInput):
     """y = x·min(max(x + 3, 0), 6)/6; dx = g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
 
     source = "x ReLU6(x + 3)/6 (torch.nn.Hardswish; Howard et al. 2019, §5.2)"
-    forward_ops = 5
-    backward_ops = 7
+    forward_ops, backward_ops = 5, 7
 
 
 @layer
@@ -123,8 +114,7 @@ class HardSigmoid(KeepsInput):
     """y = min(max(x + 3, 0), 6)/6; dx = g·1/6·[−3 < x < 3]."""
 
     source = "ReLU6(x + 3)/6 (torch.nn.Hardsigmoid; Howard et al. 2019, §5.2)"
-    forward_ops = 4
-    backward_ops = 4
+    forward_ops, backward_ops = 4, 4
 
 
 @layer
@@ -132,8 +122,7 @@ class Relu6(KeepsInput):
     """y = min(max(x, 0), 6); dx = g·[0 < x < 6]."""
 
     source = "min(max(x, 0), 6) (torch.nn.ReLU6; Howard et al. 2017); PyTorch's hardtanh_backward on the input"
-    forward_ops = 2
-    backward_ops = 3
+    forward_ops, backward_ops = 2, 3
 
 
 @layer

@@ -22,6 +22,7 @@ from costmodel.graph.tensor import (
 )
 from costmodel.layers.base import (
     NO_WORKSPACE,
+    KeepsNothing,
     Movement,
     OneKernel,
     PerElement,
@@ -80,14 +81,11 @@ def elementwise_gradients(call: Call, work: Iterable[int]) -> Iterator[Gradient]
 
 
 @layer
-class Add(Elementwise):
+class Add(KeepsNothing, Elementwise):
     """y = a + b, as in residual connections."""
 
     source = "y = a + b (torch.add); da = db = g, summed over broadcast axes (He et al. 2016, eq. 1)"
     work = 0, 0
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 def product_gradients(operands: Iterable[Tensor], y: Tensor) -> Workspace:
@@ -140,7 +138,7 @@ class Multiply(Elementwise):
 
 
 @layer
-class Scale(PerElement):
+class Scale(KeepsNothing, PerElement):
     """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
@@ -148,12 +146,9 @@ class Scale(PerElement):
 
     factor: Constant
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
 
 @layer
-class Shift(Unary):
+class Shift(KeepsNothing, Unary):
     """y = x + c with a constant c."""
 
     source = "y = x + c (torch.add of a number); dx = g"
@@ -165,9 +160,6 @@ class Shift(Unary):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 @layer
@@ -468,14 +460,11 @@ class Extreme(Choosing):
 
 
 @layer
-class Subtract(Elementwise):
+class Subtract(KeepsNothing, Elementwise):
     """y = a − b."""
 
     source = "torch.sub; da = g, db = −g, summed over broadcast axes"
     work = 0, 1
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
     def workspace(self, call: Call) -> Workspace:
         """−g, if a broadcast b sums it."""

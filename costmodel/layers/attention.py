@@ -20,7 +20,7 @@ from costmodel.graph.tensor import (
     broadcast,
     show_shape,
 )
-from costmodel.layers.base import OneKernel, Trained, Unary, Weightless, layer, takes, takes_rank
+from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
     forward_pass,
     kept_bytes,
@@ -128,7 +128,7 @@ class Mask(OneKernel, Weightless):
 
 
 @layer
-class Sink(OneKernel, Trained):
+class Sink(KeepsNothing, OneKernel, Unbuffered):
     """A learned score of each head after those of every row, x: (batch, h, T, n), y: (batch, h, T, n + 1), w: (h)."""
 
     source = (
@@ -156,9 +156,6 @@ class Sink(OneKernel, Trained):
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         for x, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 @layer

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from costmodel.graph.kernel import Kernel, Sort
 from costmodel.graph.tensor import (
@@ -35,9 +35,6 @@ from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
-
-if TYPE_CHECKING:
-    Saved = Iterable[Tensor | Storage]
 
 NO_WORKSPACE = Workspace(0, 0)
 
@@ -92,14 +89,14 @@ def _refuse_subclass(cls: type, **_: Any) -> None:
     raise TypeError(f"{cls.__bases__[0].__name__} is final; derive {cls.__name__} from an abstract kind")
 
 
-class Trained(Layer):
-    """Abstract: weights, and no buffers."""
+class Unbuffered(Layer):
+    """Abstract: no buffers."""
 
     def buffers(self, call: Call) -> Buffers:
         return {}
 
 
-class Weightless(Trained):
+class Weightless(Unbuffered):
     """Abstract: no weights, no buffers."""
 
     def weights(self, call: Call) -> Weights:
@@ -122,6 +119,13 @@ class OneKernel(Layer):
 
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE
+
+
+class KeepsNothing(Layer):
+    """Abstract: backward needs the incoming gradient alone."""
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        return ()
 
 
 class Unary(OneKernel, Weightless):
@@ -156,14 +160,11 @@ class Shaped(Layer):
         return self.shape
 
 
-class Movement(OneKernel, Weightless):
+class Movement(KeepsNothing, OneKernel, Weightless):
     """Abstract: numbers are moved, or seen otherwise: no arithmetic, and nothing to keep."""
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, 0)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 class View(Movement):

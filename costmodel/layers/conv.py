@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Shaped, Trained, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Shaped, Unbuffered, layer, takes
 from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
@@ -40,7 +40,7 @@ def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
         yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 
 
-class Convolving(Trained):
+class Convolving(Unbuffered):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
     transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,

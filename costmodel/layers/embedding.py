@@ -8,11 +8,11 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, OneKernel, Trained, layer, takes, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer, takes, takes_rank
 from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 
-class Table(Trained):
+class Table(Unbuffered):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
     in_lists = False
@@ -71,7 +71,7 @@ class Embedding(Table):
 
 
 @layer
-class EmbeddingBag(OneKernel, Trained):
+class EmbeddingBag(OneKernel, Unbuffered):
     """y = the sum, mean or maximum of a table's rows, indices: (N) in bags that start at offsets: (B), y: (B, D).
 
     A third input weighs each row of a sum.
@@ -159,7 +159,7 @@ class LearnedPositions(PositionTable):
 
 
 @layer
-class StoredPositions(PositionTable):
+class StoredPositions(KeepsNothing, PositionTable):
     """y = W[0 … T − 1] with W that is stored among the weights and never trained, such as sinusoids.
 
     x: tokens (batch, T), y: (T, features), W: (context, features).
@@ -171,21 +171,15 @@ class StoredPositions(PositionTable):
     context: int
     features: int
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
 
 MOST_TOKENS = 100
 
 
-class OfTokens(OneKernel, Trained):
+class OfTokens(KeepsNothing, OneKernel, Unbuffered):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
     def check(self, call: Call) -> None:
         takes_rank(call, 3, "batch, tokens, features")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 @layer

@@ -8,10 +8,11 @@ from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import (
     NO_WORKSPACE,
+    KeepsNothing,
     Movement,
     OneKernel,
-    Trained,
     Unary,
+    Unbuffered,
     Weightless,
     layer,
     takes,
@@ -172,7 +173,7 @@ class Pick(Movement):
 
 
 @layer
-class ExpertLinear(Trained):
+class ExpertLinear(Unbuffered):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
@@ -247,7 +248,7 @@ class ExpertLinear(Trained):
 
 
 @layer
-class Total(OneKernel, Weightless):
+class Total(KeepsNothing, OneKernel, Weightless):
     """Sum over the middle axis, (rows, n, d) → (rows, d): n − 1 additions each."""
 
     source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
@@ -265,6 +266,3 @@ class Total(OneKernel, Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()

@@ -42,11 +42,8 @@ class GroupedMatmul(Moving):
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], call.inputs[1].shape[2])
 
-    def _work(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
-
     def forward(self, call: Call) -> LayerFlops:
-        return self._work(call)
+        return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
@@ -64,7 +61,7 @@ class GroupedMatmul(Moving):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         for x in call.inputs[:2]:
-            yield Gradient(x, self._work(call))
+            yield Gradient(x, self.forward(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         x, w, ends = call.inputs

@@ -7,14 +7,14 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Trained, layer
+from costmodel.layers.base import KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
 from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class Parameter(Trained):
+class Parameter(KeepsNothing, OneKernel, Unbuffered):
     """A weight by itself, that something other than a layer of its own reads."""
 
     source = "torch.nn.Parameter"
@@ -42,12 +42,6 @@ class Parameter(Trained):
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         return ()
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
 
 
 @layer

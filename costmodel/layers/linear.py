@@ -19,7 +19,7 @@ from costmodel.graph.tensor import (
     show_shape,
     viewed_strides,
 )
-from costmodel.layers.base import NO_WORKSPACE, Trained, Weightless, layer, takes, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, Unbuffered, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
     backward_products,
     copied,
@@ -37,7 +37,7 @@ from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
 @layer
-class Linear(Trained):
+class Linear(Unbuffered):
     """y = x Wᵀ + b over the last axis.
 
     x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
@@ -266,7 +266,7 @@ class Product(Weightless):
         return Workspace(0, maximum(most, alive) - gradients)
 
 
-class OfHeads(Trained):
+class OfHeads(Unbuffered):
     """Abstract: x (batch, heads, T, n_in) times a matrix of each head: (batch, heads, T, n_out).
 
     The matrix is of those that make keys and values of a latent, so that attention is over the latent itself. All of

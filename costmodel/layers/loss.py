@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     Workspace,
     show_shape,
 )
-from costmodel.layers.base import Layer, OneKernel, Shaped, Trained, Weightless, layer, takes
+from costmodel.layers.base import Layer, OneKernel, Shaped, Unbuffered, Weightless, layer, takes
 from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
@@ -127,7 +127,7 @@ class MeanSquaredError(Loss, OneKernel, Weightless):
 
 
 @layer
-class FusedLinearCrossEntropy(Loss, Trained):
+class FusedLinearCrossEntropy(Loss, Unbuffered):
     """The cross-entropy of x Wᵀ + b, over so many `chunks` of rows, one after another.
 
     x: (..., n_in), targets: (...), W: (features, n_in), b: (features). Logits exist for one chunk at a time: while they
@@ -267,9 +267,8 @@ class Compared(InnerLoss):
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         elements = LOSSES[self.function].forward * call.x.size
-        whole = self.reduction == "none"
         yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
-        if not whole:
+        if self.reduction != "none":
             rest = self.forward(call).pointwise - elements
             yield stream(call, self.reduction, "reduction", rest, call.x.bytes, call.y.bytes)
 

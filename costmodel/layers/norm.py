@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import Layer, OneKernel, Trained, Unary, layer, takes, takes_channels
+from costmodel.layers.base import Layer, OneKernel, Unary, Unbuffered, layer, takes, takes_channels
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
 from costmodel.layers.shape import Moving
 
 
-class Norm(OneKernel, Trained):
+class Norm(OneKernel, Unbuffered):
     """Abstract: scaled (and shifted) by a weight per feature after normalising."""
 
     sorts = "reduction", "reduction"

@@ -7,7 +7,7 @@ from math import isqrt
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
-from costmodel.layers.base import OneKernel, Shaped, Weightless, layer
+from costmodel.layers.base import KeepsNothing, OneKernel, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, made_beside
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
@@ -114,7 +114,7 @@ class AvgPool(Sliding):
 
 
 @layer
-class GlobalAvgPool(Pool):
+class GlobalAvgPool(KeepsNothing, Pool):
     """The mean of each channel. x: (batch, C, H, W), y: (batch, C), or (batch, C, 1, 1) with `keepdims`."""
 
     source = "mean over height and width (torch.mean; Lin et al. 2014, §3.2)"
@@ -130,9 +130,6 @@ class GlobalAvgPool(Pool):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division; the result is seen at every place."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 class Adaptive(Pool):

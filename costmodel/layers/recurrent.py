@@ -15,12 +15,12 @@ from typing import ClassVar, Literal
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import Trained, layer
+from costmodel.layers.base import Unbuffered, layer
 from costmodel.layers.kernels import kept_bytes, made_beside, stream
 from costmodel.training.dtypes import size_bytes
 
 
-class Recurrent(Trained):
+class Recurrent(Unbuffered):
     """Abstract: x: (T, B, I), state before the first step: (B, R) for each that it has, y: (T, B, R)."""
 
     in_lists = False

@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import Movement, OneKernel, PerElement, Shaped, Weightless, layer, takes, takes_rank
+from costmodel.layers.base import (
+    KeepsNothing,
+    Movement,
+    OneKernel,
+    PerElement,
+    Shaped,
+    Weightless,
+    layer,
+    takes,
+    takes_rank,
+)
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
@@ -146,14 +156,11 @@ class Running(PerElement):
 
 
 @layer
-class Cumulate(Running):
+class Cumulate(KeepsNothing, Running):
     """Running sums along an axis, from zero."""
 
     source = "torch.cumsum; dx is the running sum from the other end"
     forward_ops, backward_ops = 1, 1
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        return ()
 
 
 @layer

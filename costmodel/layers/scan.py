@@ -302,20 +302,16 @@ class SolveTriangular(Weightless):
         strides = (*contiguous_strides((*outer, n * columns))[:-1], 1, n)
         return call.run.tensor((*outer, n, columns), strides=strides)
 
-    def _work(self, call: Call) -> LayerFlops:
+    def forward(self, call: Call) -> LayerFlops:
         """From each row what the rows before it make: products with what is below the diagonal."""
         *outer, n, columns = call.y.shape
         matrices = product(outer)
         return LayerFlops(matrices * n * (n - 1) * columns, 0, 0)
 
-    def forward(self, call: Call) -> LayerFlops:
-        """A multiply-add for each number below the diagonal and each column."""
-        return self._work(call)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same with the transpose, once for both; a product and its negation for the matrix."""
         a, b = call.inputs
-        solved = self._work(call)
+        solved = self.forward(call)
         yield Gradient(b, solved)
         whole = 2 * call.y.size * a.shape[-1]
         extra = 0 if b.requires_grad else solved.contractions

@@ -102,12 +102,8 @@ def max_pool(op: OpCall) -> Tensor:
 def _window(op: OpCall) -> tuple[tuple[int, int], tuple[int, int] | None, tuple[int, int], bool]:
     stride = op.value("stride")
     kernel = pair_of(op.value("kernel_size"))
-    return (
-        kernel,
-        pair_of(stride) if stride else None,
-        pair_of(op.value("padding", 0)),
-        op.value("ceil_mode", False),
-    )
+    step, padding = pair_of(stride) if stride else None, pair_of(op.value("padding", 0))
+    return kernel, step, padding, op.value("ceil_mode", False)
 
 
 def pair_of(value: int | list[int]) -> tuple[int, int]:
