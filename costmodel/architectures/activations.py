@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.activation import Activation, Relu, Sigmoid, Tanh
+from costmodel.layers.activation import Activation, Relu, Sigmoid, Tanh, Xielu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Shift
 from costmodel.layers.base import KINDS
 from costmodel.layers.function import Pointwise
-from costmodel.layers.xielu import Xielu
 
 
 def gelu_composed(x: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
 from costmodel.layers.embedding import Embedding
-from costmodel.layers.latent import ExpandValue
-from costmodel.layers.linear import Linear, Matmul
+from costmodel.layers.linear import ExpandValue, Linear, Matmul
 from costmodel.layers.norm import Rmsnorm
 from costmodel.layers.shape import MergeHeads, Permute, RepeatHeads, Reshape, Slice, SplitHeads, TransposeLast
 from costmodel.symbolic.sizes import exact_div, minimum, product

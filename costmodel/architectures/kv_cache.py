@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.layers.kv_cache import Append, Insert
+from costmodel.layers.attention import Append, Insert
 from costmodel.symbolic.sizes import ceil_div, minimum, product
 from costmodel.training.dtypes import Dtype
 from costmodel.training.settings import CacheName

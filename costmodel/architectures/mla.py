@@ -9,8 +9,7 @@ from costmodel.architectures.parts import Latent
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.attention import Rotary
-from costmodel.layers.latent import AbsorbKey
-from costmodel.layers.linear import Linear
+from costmodel.layers.linear import AbsorbKey, Linear
 from costmodel.layers.shape import Join, RepeatHeads, Slice, SplitHeads
 
 Kept = Callable[[Tensor, str], Tensor]

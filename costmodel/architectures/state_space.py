@@ -22,9 +22,8 @@ from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
 from costmodel.layers.activation import Silu
-from costmodel.layers.arithmetic import Add, Clamp, Multiply, Subtract
+from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
-from costmodel.layers.cast import Cast
 from costmodel.layers.conv import Convolve
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Made, Parameter

@@ -13,9 +13,8 @@ from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Call, Tensor
 from costmodel.layers.adaptation import Adaptation
-from costmodel.layers.arithmetic import Add
+from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import SoftmaxAlong
-from costmodel.layers.cast import Cast
 from costmodel.layers.linear import Linear
 from costmodel.layers.loss import Compared, CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.training.settings import SETTING_NAMES, Settings

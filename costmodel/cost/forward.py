@@ -15,8 +15,8 @@ from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifet
 from costmodel.errors import SpecError, shown
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
-from costmodel.layers.cast import Cast
-from costmodel.layers.kv_cache import Append, Insert
+from costmodel.layers.arithmetic import Cast
+from costmodel.layers.attention import Append, Insert
 from costmodel.layers.shape import Joined
 from costmodel.symbolic.sizes import decided, product, value_of
 from costmodel.training.dtypes import Dtype, size_bytes

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
 from costmodel.graph.tensor import Block, Call
-from costmodel.layers.cast import Cast
+from costmodel.layers.arithmetic import Cast
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import AbstractLayer, Block, Call, Origin, Storage, Tensor
+from costmodel.layers.attention import Insert
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
 from costmodel.layers.experts import ExpertLinear
 from costmodel.layers.kernels import moved
-from costmodel.layers.kv_cache import Insert
-from costmodel.layers.latent import OfHeads
+from costmodel.layers.linear import OfHeads
 from costmodel.symbolic.sizes import exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 

@@ -67,18 +67,10 @@ def _machine(value: Any) -> Any:
     return value
 
 
-def build(data: Any, where: str) -> Architecture:
-    """The model that plain data describes, as `describe` gives it; `where` names the data in errors.
-
-    Raises SpecError.
-    """
-    return _build(data, where)
-
-
 def build_document(document: Document) -> Architecture:
     """The model that a parsed file describes. Raises SpecError, with the line."""
     try:
-        return _build(document.data, "")
+        return build(document.data, "")
     except SpecError as error:
         raise SpecError(f"{document.place(culprit(error, document))}: {error}") from None
 
@@ -127,7 +119,11 @@ def _home(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__name__
 
 
-def _build(data: Any, where: str) -> Architecture:
+def build(data: Any, where: str) -> Architecture:
+    """The model that plain data describes, as `describe` gives it; `where` names the data in errors.
+
+    Raises SpecError.
+    """
     prefix = f"{where}: " if where else ""
     example = "start with a line such as 'architecture: transformer'"
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):

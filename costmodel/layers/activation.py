@@ -9,32 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Storage, Tensor, dense_strides
-from costmodel.layers.base import Gradient, LayerFlops, Unary, Weights, Workspace, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
+from costmodel.layers.base import PerElement, Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
 
-class Activation(Unary):
-    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
-
-    forward_ops: int
-    backward_ops: int
-
-    def forward(self, call: Call) -> LayerFlops:
-        """Arithmetic per element."""
-        return LayerFlops(0, self.forward_ops * call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Arithmetic per element."""
-        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
+class Activation(PerElement):
+    """Abstract: a function that stands between the layers of a model."""
 
 
 class KeepsOutput(Activation):
     """Abstract: the derivative is a function of the output, so that is kept."""
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The output."""
         yield call.y
 
 
@@ -42,7 +30,6 @@ class KeepsInput(Activation):
     """Abstract: the derivative is a function of the input, so that is kept."""
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
 
@@ -51,8 +38,7 @@ class Relu(KeepsOutput):
     """y = max(x, 0); dx = g·[y > 0]."""
 
     source = "max(x, 0) (torch.nn.ReLU; Nair & Hinton 2010); PyTorch's threshold_backward on the result"
-    forward_ops = 1
-    backward_ops = 2
+    forward_ops, backward_ops = 1, 2
 
 
 @layer
@@ -60,8 +46,7 @@ class LeakyRelu(KeepsInput):
     """y = x·(x > 0 ? 1 : slope); dx = g·(x > 0 ? 1 : slope)."""
 
     source = "max(x, 0) + slope·min(x, 0) (torch.nn.LeakyReLU; Maas et al. 2013)"
-    forward_ops = 3
-    backward_ops = 3
+    forward_ops, backward_ops = 3, 3
 
     slope: float = 0.01
 
@@ -71,8 +56,7 @@ class Elu(KeepsInput):
     """y = x > 0 ? x : α(eˣ − 1); dx = g·(x > 0 ? 1 : αeˣ)."""
 
     source = "x or α(eˣ − 1) (torch.nn.ELU; Clevert et al. 2016, eq. 15)"
-    forward_ops = 5
-    backward_ops = 5
+    forward_ops, backward_ops = 5, 5
 
     alpha: float = 1.0
 
@@ -82,8 +66,7 @@ class Gelu(KeepsInput):
     """y = x/2·(1 + erf(x/√2)); dx = g·(Φ(x) + x·φ(x)) with Φ = (1 + erf(x/√2))/2 and φ = c·exp(−x²/2)."""
 
     source = "x Φ(x) with erf (torch.nn.GELU; Hendrycks & Gimpel 2016, §2)"
-    forward_ops = 5
-    backward_ops = 11
+    forward_ops, backward_ops = 5, 11
 
 
 @layer
@@ -91,8 +74,7 @@ class GeluTanh(KeepsInput):
     """y = x/2·(1 + tanh u), u = c·(x + a·x³); dx = g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²)) with t = tanh u."""
 
     source = "x/2 (1 + tanh(√(2/π)(x + 0.044715 x³))) (torch.nn.GELU(approximate='tanh'); Hendrycks & Gimpel 2016, §2)"
-    forward_ops = 9
-    backward_ops = 18
+    forward_ops, backward_ops = 9, 18
 
 
 @layer
@@ -100,8 +82,7 @@ class Silu(KeepsInput):
     """y = x·s with s = 1/(1 + e⁻ˣ); dx = g·s·(1 + x·(1 − s))."""
 
     source = "x σ(x) (torch.nn.SiLU; Elfwing et al. 2018, eq. 4)"
-    forward_ops = 5
-    backward_ops = 9
+    forward_ops, backward_ops = 5, 9
 
 
 @layer
@@ -109,8 +90,7 @@ class Sigmoid(KeepsOutput):
     """y = 1/(1 + e⁻ˣ); dx = g·y·(1 − y)."""
 
     source = "1/(1 + e⁻ˣ) (torch.nn.Sigmoid); derivative y(1 − y)"
-    forward_ops = 4
-    backward_ops = 3
+    forward_ops, backward_ops = 4, 3
 
 
 @layer
@@ -118,8 +98,7 @@ class Tanh(KeepsOutput):
     """y = tanh x; dx = g·(1 − y²)."""
 
     source = "tanh x (torch.nn.Tanh); derivative 1 − y²"
-    forward_ops = 1
-    backward_ops = 3
+    forward_ops, backward_ops = 1, 3
 
 
 @layer
@@ -127,8 +106,7 @@ class HardSwish(KeepsInput):
     """y = x·min(max(x + 3, 0), 6)/6; dx = g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
 
     source = "x ReLU6(x + 3)/6 (torch.nn.Hardswish; Howard et al. 2019, §5.2)"
-    forward_ops = 5
-    backward_ops = 7
+    forward_ops, backward_ops = 5, 7
 
 
 @layer
@@ -136,8 +114,7 @@ class HardSigmoid(KeepsInput):
     """y = min(max(x + 3, 0), 6)/6; dx = g·1/6·[−3 < x < 3]."""
 
     source = "ReLU6(x + 3)/6 (torch.nn.Hardsigmoid; Howard et al. 2019, §5.2)"
-    forward_ops = 4
-    backward_ops = 4
+    forward_ops, backward_ops = 4, 4
 
 
 @layer
@@ -145,8 +122,7 @@ class Relu6(KeepsInput):
     """y = min(max(x, 0), 6); dx = g·[0 < x < 6]."""
 
     source = "min(max(x, 0), 6) (torch.nn.ReLU6; Howard et al. 2017); PyTorch's hardtanh_backward on the input"
-    forward_ops = 2
-    backward_ops = 3
+    forward_ops, backward_ops = 2, 3
 
 
 @layer
@@ -159,7 +135,6 @@ class ParametricRelu(Unary):
     slopes: tuple[int, ...]
 
     def weights(self, call: Call) -> Weights:
-        """The slopes."""
         return {"weight": self.slopes}
 
     def forward(self, call: Call) -> LayerFlops:
@@ -176,7 +151,6 @@ class ParametricRelu(Unary):
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and slopes."""
         yield call.x
         yield call.weights["weight"]
 
@@ -197,7 +171,6 @@ class Gated(Moving):
     shape: tuple[int, ...]
 
     def output(self, call: Call) -> Tensor:
-        """Half of the input, in its order of memory."""
         return call.run.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
 
     def forward(self, call: Call) -> LayerFlops:
@@ -209,5 +182,37 @@ class Gated(Moving):
         yield Gradient(call.x, LayerFlops(0, 9 * call.y.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
+
+
+SOFTPLUS = 3
+"""log(1 + eᵃ) of a number."""
+
+
+@layer
+class Xielu(Unary):
+    """y = (x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x, α₊ = log(1 + eᵃ), α₋ = β + log(1 + eᵇ), a and b trained.
+
+    Backward takes the derivative for x > 0 and for x ≤ 0: dx = g·((x > 0 ? 2α₊·x : α₋·(e^min(x, ε) − 1)) + β).
+    """
+
+    source = "xIELU (Huang & Schlag 2024, arXiv:2411.13010, eq. 3 and 4), one kernel each way"
+    in_lists = False
+
+    def weights(self, call: Call) -> Weights:
+        return {"positive": (1,), "negative": (1,)}
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Per element α₊·x·x 2, min 1, e and − 1 2, − x 1, ·α₋ 1, comparison, choice, β·x and the sum 4."""
+        return LayerFlops(0, 11 * call.x.size + 2 * SOFTPLUS + 1)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """dx; da = σ(a)·Σ g·x² where x > 0, db = σ(b)·Σ g·(e^min(x, ε) − 1 − x) elsewhere."""
+        size = call.x.size
+        yield Gradient(call.x, LayerFlops(0, 9 * size + 2 * SOFTPLUS + 2))
+        yield Gradient(call.weights["positive"], LayerFlops(0, 5 * size + 5))
+        yield Gradient(call.weights["negative"], LayerFlops(0, 8 * size + 5))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x
+        yield from call.weights.values()

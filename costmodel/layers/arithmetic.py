@@ -1,77 +1,91 @@
-"""Elementwise arithmetic and choices between activations, and dropout."""
+"""Elementwise arithmetic and choices between activations, changes of data type, dropout and its like."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import ClassVar
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Role, Storage, Tensor, broadcast, dense_strides
-from costmodel.layers.base import (
-    NO_WORKSPACE,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
-    Layer,
     LayerFlops,
-    Unary,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
+    broadcast,
+    dense_strides,
+)
+from costmodel.layers.base import (
+    NO_WORKSPACE,
+    KeepsNothing,
+    Movement,
+    OneKernel,
+    PerElement,
+    Unary,
+    Weightless,
     layer,
     takes,
+    takes_channels,
 )
-from costmodel.layers.kernels import backward_each, forward_pass
-from costmodel.symbolic.sizes import largest, maximum
-from costmodel.training.dtypes import size_bytes
+from costmodel.layers.kernels import backward_each
+from costmodel.symbolic.sizes import largest, maximum, product
+from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.fields import Constant, Probability
 
 
-class Elementwise(Weightless):
-    """Abstract: two inputs of one shape, or of shapes that broadcast."""
+class Elementwise(OneKernel, Weightless):
+    """Abstract: inputs of one shape, or of shapes that broadcast, two of them unless a kind says otherwise.
+
+    work: operations per element that each input's gradient takes; one that takes none is the incoming gradient itself.
+    """
 
     in_lists = False
+    operands: ClassVar[int] = 2
+    work: ClassVar[tuple[int, ...]]
 
     def check(self, call: Call) -> None:
-        """Takes two."""
-        takes(call, 2)
+        takes(call, self.operands)
 
     def output(self, call: Call) -> Tensor:
-        """New memory of the joint shape, in the order of the input that has it."""
-        a, b = call.inputs
-        shape = broadcast(a.shape, b.shape, call.name)
-        whole = next((x for x in (a, b) if x.has(shape)), None)
+        """New memory of the joint shape, in the order of the first input that has it."""
+        shape = self.joint(call)
+        whole = next((x for x in call.inputs if x.has(shape)), None)
         return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
+    def joint(self, call: Call) -> Shape:
+        """The shape that all inputs broadcast to."""
+        *others, last = (x.shape for x in call.inputs)
+        return reduce(lambda joint, shape: broadcast(shape, joint, call.name), reversed(others), last)
+
     def forward(self, call: Call) -> LayerFlops:
-        """One operation per element."""
         return LayerFlops(0, call.y.size)
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        return elementwise_gradients(call, self.work)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel for each operand, and a sum where it was broadcast."""
         return backward_each(call)
 
 
+def elementwise_gradients(call: Call, work: Iterable[int]) -> Iterator[Gradient]:
+    """A gradient for each input of so many operations per element, summed where the input was broadcast."""
+    for x, each in zip(call.inputs, work, strict=True):
+        whole = x.has(call.y.shape)
+        yield Gradient(x, LayerFlops(0, (each + (not whole)) * call.y.size), shared=whole and not each)
+
+
 @layer
-class Add(Elementwise):
+class Add(KeepsNothing, Elementwise):
     """y = a + b, as in residual connections."""
 
     source = "y = a + b (torch.add); da = db = g, summed over broadcast axes (He et al. 2016, eq. 1)"
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself; a broadcast operand sums it."""
-        for x in call.inputs:
-            whole = x.has(call.y.shape)
-            yield Gradient(x, LayerFlops(0, 0 if whole else call.y.size), shared=whole)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+    work = 0, 0
 
 
 def product_gradients(operands: Iterable[Tensor], y: Tensor) -> Workspace:
@@ -110,14 +124,9 @@ class Multiply(Elementwise):
     """y = a·b, as in gating."""
 
     source = "y = a·b (torch.mul); da = g·b, db = g·a, summed over broadcast axes"
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """One product per element; a broadcast operand sums it."""
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, call.y.size if x.has(call.y.shape) else 2 * call.y.size))
+    work = 1, 1
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient."""
         a, b = call.inputs
         if b.requires_grad:
             yield a
@@ -125,33 +134,21 @@ class Multiply(Elementwise):
             yield b
 
     def workspace(self, call: Call) -> Workspace:
-        """That of the products of both."""
         return product_gradients(call.inputs, call.y)
 
 
 @layer
-class Scale(Unary):
+class Scale(KeepsNothing, PerElement):
     """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
+    forward_ops, backward_ops = 1, 1
 
     factor: Constant
 
-    def forward(self, call: Call) -> LayerFlops:
-        """One product per element."""
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """One product per element."""
-        yield Gradient(call.x, LayerFlops(0, call.x.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
 
 @layer
-class Shift(Unary):
+class Shift(KeepsNothing, Unary):
     """y = x + c with a constant c."""
 
     source = "y = x + c (torch.add of a number); dx = g"
@@ -159,16 +156,10 @@ class Shift(Unary):
     constant: Constant
 
     def forward(self, call: Call) -> LayerFlops:
-        """One addition per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 @layer
@@ -181,7 +172,6 @@ class Clamp(Unary):
     high: Constant | None = 1.0
 
     def check(self, call: Call) -> None:
-        """Takes one input, and has a bound."""
         super().check(call)
         if self.low is None and self.high is None:
             raise call.fail("neither low nor high is given: give one or both")
@@ -198,7 +188,6 @@ class Clamp(Unary):
         yield Gradient(call.x, LayerFlops(0, (self._bounds() + 1) * call.x.size))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
 
     def workspace(self, call: Call) -> Workspace:
@@ -207,31 +196,18 @@ class Clamp(Unary):
 
 
 @layer
-class LayerScale(Layer):
+class LayerScale(Unary):
     """y = x·γ with a trained γ per channel, x: (batch, C, H, W), γ: (C, 1, 1)."""
 
     source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
 
     def check(self, call: Call) -> None:
-        """Takes one input with a channel axis."""
-        takes(call, 1)
-        if len(call.x.shape) < 2:
-            raise call.fail("layer_scale takes an input of at least two axes (batch, channels, ...)")
+        takes_channels(call)
 
     def weights(self, call: Call) -> Weights:
-        """γ, shaped to broadcast."""
         return {"weight": (call.x.shape[1], *(1 for _ in call.x.shape[2:]))}
 
-    def buffers(self, call: Call) -> dict[str, tuple[tuple[int, ...], Role]]:
-        """None."""
-        return {}
-
-    def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
-        return call.like(call.x)
-
     def forward(self, call: Call) -> LayerFlops:
-        """One product per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -239,16 +215,11 @@ class LayerScale(Layer):
         yield Gradient(call.x, LayerFlops(0, call.x.size))
         yield Gradient(call.weights["weight"], LayerFlops(0, 2 * call.x.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product for each gradient, and the sum that makes γ's."""
         return backward_each(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input for γ's gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         yield call.weights["weight"]
@@ -258,54 +229,96 @@ class LayerScale(Layer):
         return product_gradients(call.operands(), call.y)
 
 
+class Chance(Unary):
+    """Abstract: y = x·m/(1 − p) with m random in {0, 1}; the identity in inference or for p = 0."""
+
+    p: Probability
+
+    def acts(self, call: Call) -> bool:
+        """Whether anything is left to chance."""
+        return call.run.training and self.p > 0
+
+    def output(self, call: Call) -> Tensor:
+        return call.like(call.x) if self.acts(call) else call.x.view(call.x.shape, call.x.strides)
+
+
 @layer
-class Dropout(Unary):
+class Dropout(Chance):
     """y = x·m/(1 − p) with m random in {0, 1}; the identity in inference or for p = 0."""
 
     source = "y = x·m/(1 − p) (torch.nn.Dropout; Srivastava et al. 2014, §4); keeps m as bool on GPU, as numbers on CPU"
 
     p: Probability = 0.5
 
-    def _acts(self, call: Call) -> bool:
-        return call.run.training and self.p > 0
-
-    def output(self, call: Call) -> Tensor:
-        """New memory, or the input itself."""
-        return call.like(call.x) if self._acts(call) else call.x.view(call.x.shape, call.x.strides)
-
     def forward(self, call: Call) -> LayerFlops:
         """Per element: compare a random number, mask, scale."""
-        return LayerFlops(0, 3 * call.x.size if self._acts(call) else 0)
+        return LayerFlops(0, 3 * call.x.size if self.acts(call) else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Per element: mask, scale."""
-        acts = self._acts(call)
+        acts = self.acts(call)
         yield Gradient(call.x, LayerFlops(0, 2 * call.x.size if acts else 0), shared=not acts)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The mask."""
-        if self._acts(call):
+        if self.acts(call):
             yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
 
 
-class Passed(Unary):
+class Noise(Chance):
+    """Abstract: m is smaller than x, and broadcast."""
+
+    @abstractmethod
+    def mask_shape(self, call: Call) -> Shape:
+        """Shape of m."""
+
+    def check(self, call: Call) -> None:
+        takes_channels(call)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A product per element; for each number of m a comparison and a division."""
+        return LayerFlops(0, call.x.size + 2 * product(self.mask_shape(call)) if self.acts(call) else 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        acts = self.acts(call)
+        yield Gradient(call.x, LayerFlops(0, call.x.size if acts else 0), shared=not acts)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        if self.acts(call):
+            yield call.fresh("activation", *self.mask_shape(call))
+
+
+@layer
+class ChannelDropout(Noise):
+    """Drops whole channels; m: (batch, C, 1, ...)."""
+
+    source = "y = x·m/(1 − p), m per channel (torch.nn.Dropout2d; Tompson et al. 2015, §3.2)"
+
+    p: Probability = 0.5
+
+    def mask_shape(self, call: Call) -> Shape:
+        return call.x.shape[:2]
+
+
+@layer
+class StochasticDepth(Noise):
+    """Drops a residual branch of whole samples; m: (batch, 1, ...)."""
+
+    source = "y = x·m/(1 − p), m per sample (torchvision.ops.StochasticDepth, mode 'row'; Huang et al. 2016, eq. 2)"
+
+    p: Probability = 0.5
+
+    def mask_shape(self, call: Call) -> Shape:
+        return call.x.shape[:1]
+
+
+class Passed(Movement, Unary):
     """Abstract: y = x."""
 
     def output(self, call: Call) -> Tensor:
-        """The input itself."""
         return call.x.view(call.x.shape, call.x.strides)
 
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 @layer
@@ -325,8 +338,27 @@ class Unread(Passed):
     features: int
 
     def weights(self, call: Call) -> Weights:
-        """The vector."""
         return {"weight": (self.features,)}
+
+
+@layer
+class Cast(Movement, Unary):
+    """y = x in another data type."""
+
+    source = "torch.Tensor.to under torch.autocast (Micikevicius et al. 2018, §3.1); dx is g in the type of x"
+    in_lists = False
+
+    dtype: Dtype
+
+    def output(self, call: Call) -> Tensor:
+        """New memory in the input's order; the copy of a weight is no activation."""
+        x = call.x
+        origin = "cast" if x.storage.origin == "weight" else "computed"
+        strides = dense_strides(x.shape, x.strides)
+        return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, 0))
 
 
 @layer
@@ -337,12 +369,9 @@ class Divide(Elementwise):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """g/b, and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
-        a, b = call.inputs
-        for x, work in ((a, 1), (b, 3 if a.requires_grad else 4)):
-            yield Gradient(x, LayerFlops(0, (work + (not x.has(call.y.shape))) * call.y.size))
+        return elementwise_gradients(call, (1, 3 if call.x.requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The divisor, and for its own gradient the dividend."""
         yield call.inputs[1]
         if call.inputs[1].requires_grad:
             yield call.inputs[0]
@@ -355,22 +384,11 @@ class Divide(Elementwise):
 
 
 @layer
-class AddQuotient(Weightless):
+class AddQuotient(Elementwise):
     """y = c + a/b."""
 
     source = "torch.addcdiv; dc = g, da = g/b, db = −g·a/b²"
-    in_lists = False
-
-    def check(self, call: Call) -> None:
-        """Shapes meet."""
-        takes(call, 3)
-
-    def output(self, call: Call) -> Tensor:
-        """New memory of the joint shape, in the order of the first input that has it."""
-        c, a, b = (x.shape for x in call.inputs)
-        shape = broadcast(c, broadcast(a, b, call.name), call.name)
-        whole = next((x for x in call.inputs if x.has(shape)), None)
-        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+    operands = 3
 
     def forward(self, call: Call) -> LayerFlops:
         """A quotient and a sum per element."""
@@ -378,28 +396,13 @@ class AddQuotient(Weightless):
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Nothing; g/b; and −(g/b)·(a/b), which has the first for nothing if a needs it; a broadcast operand sums."""
-        for x, work in zip(call.inputs, (0, 1, 3 if call.inputs[1].requires_grad else 4), strict=True):
-            whole = x.has(call.y.shape)
-            yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand, and a sum where it was broadcast."""
-        return backward_each(call)
+        return elementwise_gradients(call, (0, 1, 3 if call.inputs[1].requires_grad else 4))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The divisor, and for its own gradient the dividend."""
         _, a, b = call.inputs
         yield b
         if b.requires_grad:
             yield a
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -435,20 +438,20 @@ class Power(Elementwise):
         return steps_or_sums(call, steps)
 
 
+class Choosing(Elementwise):
+    """Abstract: each number is one of the inputs', to which the gradient goes: a comparison, and a choice."""
+
+    work = 2, 2
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield from call.inputs
+
+
 @layer
-class Extreme(Elementwise):
+class Extreme(Choosing):
     """y = max(a, b), or min."""
 
     source = "torch.maximum, torch.minimum; the gradient goes to the larger, or smaller"
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A comparison and a choice per element; a broadcast operand sums."""
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, (2 + (not x.has(call.y.shape))) * call.y.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both."""
-        yield from call.inputs
 
     def workspace(self, call: Call) -> Workspace:
         """g/2, for where both are equal, and two masks: where they are, and where the other one is beyond."""
@@ -457,20 +460,11 @@ class Extreme(Elementwise):
 
 
 @layer
-class Subtract(Elementwise):
+class Subtract(KeepsNothing, Elementwise):
     """y = a − b."""
 
     source = "torch.sub; da = g, db = −g, summed over broadcast axes"
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient, and a negation; a broadcast operand sums."""
-        for x, work in zip(call.inputs, (0, 1), strict=True):
-            whole = x.has(call.y.shape)
-            yield Gradient(x, LayerFlops(0, (work + (not whole)) * call.y.size), shared=whole and not work)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
+    work = 0, 1
 
     def workspace(self, call: Call) -> Workspace:
         """−g, if a broadcast b sums it."""
@@ -479,43 +473,19 @@ class Subtract(Elementwise):
 
 
 @layer
-class Choose(Weightless):
+class Choose(Elementwise):
     """y = a where the condition holds, b elsewhere; all three broadcast."""
 
     source = "torch.where; the gradient goes where the number came from"
-    in_lists = False
-
-    def check(self, call: Call) -> None:
-        """Shapes meet."""
-        takes(call, 3)
+    operands = 3
 
     def output(self, call: Call) -> Tensor:
-        """New memory of the joint shape."""
-        condition, a, b = (x.shape for x in call.inputs)
-        role = "activation" if call.inputs[1].storage.role == "weight" else call.inputs[1].storage.role
-        return call.run.tensor(broadcast(condition, broadcast(a, b, call.name), call.name), role)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """A choice per element."""
-        return LayerFlops(0, call.y.size)
+        role = call.inputs[1].storage.role
+        return call.run.tensor(self.joint(call), "activation" if role == "weight" else role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A choice per element; a broadcast operand sums."""
         for x in call.inputs[1:]:
             yield Gradient(x, LayerFlops(0, (1 + (not x.has(call.y.shape))) * call.y.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand, and a sum where it was broadcast."""
-        return backward_each(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The condition."""
         yield call.inputs[0]
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE

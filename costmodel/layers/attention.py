@@ -1,38 +1,39 @@
-"""The parts of attention: softmax, masks, fused kernels, positions."""
+"""The parts of attention: softmax, masks, fused kernels, positions, and the cache of keys and values."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, broadcast, show_shape
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
-    Layer,
     LayerFlops,
-    Unary,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
-    takes_rank,
+    broadcast,
+    show_shape,
 )
+from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
-    backward_pass,
     forward_pass,
     kept_bytes,
     made_beside,
     made_gradients,
+    moved,
     read_of,
     stream,
 )
+from costmodel.layers.shape import Joining, strides_of
+from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
-from costmodel.training.dtypes import size_bytes
+from costmodel.training.dtypes import Dtype, size_bytes
 from costmodel.training.fields import Constant
 
 FusedKernel = Literal["flash", "efficient", "cpu"]
@@ -41,8 +42,35 @@ PACKED = 64
 groups swapped for a single query; FlashAttention-3: pack_gqa)."""
 
 
+class Normalised(Unary):
+    """Abstract: rows of positive numbers that sum to one, or their logarithms, in new memory.
+
+    Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division or another subtraction n.
+    """
+
+    sorts = "reduction", "reduction"
+
+    @abstractmethod
+    def rows(self, call: Call) -> int:
+        """How many rows there are."""
+
+    def output(self, call: Call) -> Tensor:
+        return call.run.tensor(call.x.shape)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """5n − 2 a row."""
+        return LayerFlops(0, 5 * call.x.size - 2 * self.rows(call))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """y·(g − Σ g·y), or g − e^y·Σ g: 4n − 1 a row."""
+        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - self.rows(call)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.y
+
+
 @layer
-class Softmax(Unary):
+class Softmax(Normalised):
     """y = exp(x − max x)/Σ exp(x − max x) over the last axis.
 
     Per row of n: maximum n − 1, subtraction n, exp n, sum n − 1, division n.
@@ -50,75 +78,57 @@ class Softmax(Unary):
 
     source = "exp(x − max)/Σ exp(x − max) (torch.softmax; Vaswani et al. 2017, eq. 1); dx = y·(g − Σ g·y)"
 
-    def output(self, call: Call) -> Tensor:
-        """New memory, contiguous whatever the input's order."""
-        return call.run.tensor(call.x.shape)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """5n − 2 a row."""
-        return LayerFlops(0, 5 * call.x.size - 2 * call.x.rows)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """4n − 1 a row."""
-        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - call.x.rows))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The output."""
-        yield call.y
+    def rows(self, call: Call) -> int:
+        return call.x.rows
 
 
 @layer
-class Mask(Weightless):
+class SoftmaxAlong(Normalised):
+    """Softmax along any axis, or its logarithm; `length`: of that axis."""
+
+    source = "torch.softmax, torch.log_softmax; keeps the result"
+    in_lists = False
+
+    length: int
+    logarithm: bool = False
+
+    def rows(self, call: Call) -> int:
+        return exact_div(call.x.size, self.length)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """And the logarithm of each sum."""
+        counted = super().forward(call)
+        return counted._replace(pointwise=counted.pointwise + self.rows(call)) if self.logarithm else counted
+
+
+@layer
+class Mask(OneKernel, Weightless):
     """y = x where the bool mask allows it, −∞ elsewhere; the mask broadcasts."""
 
     source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """The mask fits the scores."""
         takes(call, 2)
         if broadcast(call.x.shape, call.inputs[1].shape, call.name) != call.x.shape:
             raise call.fail("the mask is larger than what it masks")
 
     def output(self, call: Call) -> Shape:
-        """New memory, contiguous whatever the input's order."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """One selection per element."""
         return LayerFlops(0, call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One selection per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return backward_pass(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The mask, which is a buffer where it is made once."""
         yield call.inputs[1]
 
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
-
 
 @layer
-class Sink(Layer):
+class Sink(KeepsNothing, OneKernel, Unbuffered):
     """A learned score of each head after those of every row, x: (batch, h, T, n), y: (batch, h, T, n + 1), w: (h)."""
 
     source = (
@@ -127,23 +137,15 @@ class Sink(Layer):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes the scores of heads."""
         takes_rank(call, 4, "batch, heads, tokens, scores")
 
     def weights(self, call: Call) -> Weights:
-        """One a head."""
         return {"weight": (call.x.shape[1],)}
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return (*call.x.shape[:-1], call.x.shape[-1] + 1)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -151,22 +153,9 @@ class Sink(Layer):
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.rows))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum of each head's rows."""
         for x, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, size_bytes(call.x.rows, x.dtype), x.bytes)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -302,7 +291,6 @@ class Rotary(Weightless):
     start: int = 0
 
     def check(self, call: Call) -> None:
-        """The tables fit, the rotated part is even and within the head."""
         takes(call, 3)
         if self.size % 2 or self.start + self.size > call.x.shape[-1]:
             raise call.fail(
@@ -314,11 +302,9 @@ class Rotary(Weightless):
         return call.like(call.x) if self.size == call.x.shape[-1] else call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """Three per rotated element."""
         return LayerFlops(0, 3 * call.x.rows * self.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Three per rotated element."""
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.rows * self.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -326,7 +312,6 @@ class Rotary(Weightless):
         yield self._kernel(call, "", self.forward(call))
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """As the forward pass."""
         for g in call.gradients():
             yield self._kernel(call, "backward", g.work)
 
@@ -337,7 +322,6 @@ class Rotary(Weightless):
         return stream(call, what, "pointwise", work.pointwise, 6 * part + join, 5 * part + join, 5 if whole else 6)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The tables."""
         yield from call.inputs[1:]
 
     def workspace(self, call: Call) -> Workspace:
@@ -372,37 +356,66 @@ def visible_pairs(t: int, *, causal: bool, window: int | None, past: int = 0) ->
     return exact_div(t * (t + 1), 2) if causal else t * t
 
 
-@layer
-class SoftmaxAlong(Unary):
-    """Softmax along any axis, or its logarithm; `length`: of that axis."""
+class Caching(Joining):
+    """Abstract: what decoding keeps of tokens, so that further ones attend to them: appended to, or written in place.
 
-    source = "torch.softmax, torch.log_softmax; keeps the result"
-    in_lists = False
+    Tensors (..., tokens, features) that are put one after another along the tokens; no arithmetic.
+    """
 
-    length: int
-    logarithm: bool = False
-
-    def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
-        return call.run.tensor(call.x.shape)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """Of n numbers: maximum n − 1, subtraction n, exp n, sum n − 1, division or subtraction n."""
-        rows = exact_div(call.x.size, self.length)
-        return LayerFlops(0, 5 * call.x.size - 2 * rows + (rows if self.logarithm else 0))
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """y·(g − Σ g·y): 4n − 1; g − e^y·Σ g: 4n − 1."""
-        yield Gradient(call.x, LayerFlops(0, 4 * call.x.size - exact_div(call.x.size, self.length)))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
-        return forward_pass(call, "reduction")
+    def check(self, call: Call) -> None:
+        shapes = [x.shape for x in call.inputs]
+        if not 1 <= len(shapes) <= 2 or any(
+            len(s) < 2 or (*s[:-2], s[-1]) != (*shapes[0][:-2], shapes[0][-1]) for s in shapes
+        ):
+            raise call.fail(
+                f"{self.kind} takes what is kept and (..., tokens, features) of the same sizes but the tokens"
+            )
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
-        return backward_pass(call, "reduction")
+        return ()
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The result."""
-        yield call.y
+
+@layer
+class Append(Caching):
+    """What is kept of earlier tokens and new ones, in new memory: (..., P, d), (..., T, d) → (..., P + T, d).
+
+    The new ones alone may be given: (..., T, d), in a copy. dtype: that the cache is kept in, the input's unless given;
+    it comes with `scales` in fp32. lasting: whether the memory stays after the pass.
+    """
+
+    source = "torch.cat along the tokens, which makes a new tensor every time (DynamicCache of transformers)"
+
+    dtype: Dtype | None = None
+    scales: int = 0
+    lasting: bool = False
+
+    def output(self, call: Call) -> Tensor:
+        """New memory, contiguous unless all inputs have the axis before the tokens' last in memory (``torch.cat``)."""
+        *rest, _, features = call.x.shape
+        shape: Shape = (*rest, sum(x.shape[-2] for x in call.inputs), features)
+        new = call.inputs[-1]
+        strides = last_strides(shape) if all(channels_last(x) for x in call.inputs) else None
+        origin = "cache" if self.lasting else "computed"
+        made = call.run.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
+        made.storage.scales = self.scales
+        return made
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return forward_pass(call)
+
+
+@layer
+class Insert(Caching):
+    """New tokens are written into memory that is there: cache (..., n, d), x (..., T, d) → `tokens` of the cache."""
+
+    source = "torch.Tensor.index_copy_ (StaticCache of transformers); blocks of tokens (Kwon et al. 2023, §4.1)"
+
+    tokens: int
+
+    def output(self, call: Call) -> Tensor:
+        *rest, _, features = call.x.shape
+        return call.x.view((*rest, self.tokens, features), strides_of(call.x))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        x = call.inputs[1]
+        yield stream(call, "", "pointwise", 0, moved(x), size_bytes(x.size, call.y.dtype))

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from costmodel.graph.kernel import Kernel
+from costmodel.graph.kernel import Kernel, Sort
 from costmodel.graph.tensor import (
     AbstractLayer,
     Buffers,
     Call,
     Gradient,
     LayerFlops,
+    Shape,
     Storage,
     Tensor,
     Weights,
@@ -34,9 +35,6 @@ from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
-
-if TYPE_CHECKING:
-    Saved = Iterable[Tensor | Storage]
 
 NO_WORKSPACE = Workspace(0, 0)
 
@@ -91,72 +89,94 @@ def _refuse_subclass(cls: type, **_: Any) -> None:
     raise TypeError(f"{cls.__bases__[0].__name__} is final; derive {cls.__name__} from an abstract kind")
 
 
-class Weightless(Layer):
+class Unbuffered(Layer):
+    """Abstract: no buffers."""
+
+    def buffers(self, call: Call) -> Buffers:
+        return {}
+
+
+class Weightless(Unbuffered):
     """Abstract: no weights, no buffers."""
 
     def weights(self, call: Call) -> Weights:
-        """None."""
-        return {}
-
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
         return {}
 
 
-class Unary(Weightless):
+class OneKernel(Layer):
+    """Abstract: one kernel each way, or several alike, without working memory."""
+
+    sorts: ClassVar[tuple[Sort, Sort]] = ("pointwise", "pointwise")
+    """What the kernels of the forward pass are, and those of backward."""
+    launches: ClassVar[tuple[int, int]] = (1, 1)
+    """How many they are: to put numbers at places takes one that makes the rest, zeros or a copy, before it."""
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return forward_pass(call, self.sorts[0], self.launches[0])
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        return backward_pass(call, self.sorts[1], self.launches[1])
+
+    def workspace(self, call: Call) -> Workspace:
+        return NO_WORKSPACE
+
+
+class KeepsNothing(Layer):
+    """Abstract: backward needs the incoming gradient alone."""
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        return ()
+
+
+class Unary(OneKernel, Weightless):
     """Abstract: one input of any shape, a result of that shape, computed element by element."""
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return backward_pass(call)
+class PerElement(Unary):
+    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
 
-    def workspace(self, call: Call) -> Workspace:
-        """None: one fused kernel each way."""
-        return NO_WORKSPACE
-
-
-class View(Weightless):
-    """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
-
-    def check(self, call: Call) -> None:
-        """Takes one input."""
-        takes(call, 1)
+    forward_ops: int
+    backward_ops: int
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
+        return LayerFlops(0, self.forward_ops * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: the gradient is seen through the inverse view."""
+        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
+
+
+class Shaped(Layer):
+    """Abstract: new memory of a shape that is given."""
+
+    shape: tuple[int, ...]
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return self.shape
+
+
+class Movement(KeepsNothing, OneKernel, Weightless):
+    """Abstract: numbers are moved, or seen otherwise: no arithmetic, and nothing to keep."""
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, 0)
+
+
+class View(Movement):
+    """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
+
+    sorts = "pointwise", "reduction"  # backward has to sum what was seen several times
+
+    def check(self, call: Call) -> None:
+        takes(call, 1)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy where memory order forces one."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum where numbers were seen several times."""
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 def takes(call: Call, inputs: int) -> None:
@@ -170,3 +190,10 @@ def takes_rank(call: Call, rank: int, axes: str) -> None:
     takes(call, 1)
     if len(call.x.shape) != rank:
         raise call.fail(f"{call.layer.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
+
+
+def takes_channels(call: Call) -> None:
+    """Raise ShapeError unless the layer got one input with a batch and a channel axis."""
+    takes(call, 1)
+    if len(call.x.shape) < 2:
+        raise call.fail(f"{call.layer.kind} takes an input of at least two axes (batch, channels, ...)")

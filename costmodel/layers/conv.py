@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer, takes
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Shaped, Unbuffered, layer, takes
 from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
@@ -40,7 +40,7 @@ def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
         yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
 
 
-class Convolving(Layer):
+class Convolving(Unbuffered):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
     transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,
@@ -52,16 +52,11 @@ class Convolving(Layer):
     bias: bool
     transposed: bool
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def multiply_adds(self, call: Call) -> int:
         """Each output, or in the transpose each input, meets its window and the channels of its group."""
         return (call.x.size if self.transposed else call.y.size) * product(call.weights["weight"].shape[1:])
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class; the bias is an addition per element."""
         return LayerFlops(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -73,11 +68,9 @@ class Convolving(Layer):
             yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The convolution, and one that adds the bias."""
         return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One for each gradient."""
         _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
         return backward_products(call, "convolution", of_x, of_weight)
 
@@ -101,7 +94,6 @@ class Convolution(Convolving, Spatial):
         """Shape of the weight."""
 
     def check(self, call: Call) -> None:
-        """An image whose channels, and this layer's, fall into equal groups."""
         super().check(call)
         for channels, whose in ((call.x.shape[1], "input"), (self.channels, "output")):
             if channels % self.groups:
@@ -113,7 +105,6 @@ class Convolution(Convolving, Spatial):
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
     def weights(self, call: Call) -> Weights:
-        """One per pair of channels and place in the window; a bias per channel."""
         weights = {"weight": self.weight_shape(call)}
         return weights | {"bias": (self.channels,)} if self.bias else weights
 
@@ -138,16 +129,13 @@ class Conv(Convolution):
     transposed = False
 
     def check(self, call: Call) -> None:
-        """Windows fit."""
         super().check(call)
         check_window(call, call.x.shape[2:], self.span(), pair(self.padding))
 
     def weight_shape(self, call: Call) -> Shape:
-        """(channels, C_in/groups, k_h, k_w)."""
         return (self.channels, exact_div(call.x.shape[1], self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, H', W')."""
         b, _, *size = call.x.shape
         windows = zip(size, self.span(), pair(self.stride), pair(self.padding), strict=True)
         return (b, self.channels, *(slide(*axis) for axis in windows))
@@ -174,7 +162,6 @@ class ConvTranspose(Convolution):
     transposed = True
 
     def check(self, call: Call) -> None:
-        """Something is left of the output, and its extra rim is less than a stride or dilation."""
         super().check(call)
         for extra, stride, dilation in zip(
             pair(self.output_padding), pair(self.stride), pair(self.dilation), strict=True
@@ -185,18 +172,16 @@ class ConvTranspose(Convolution):
             raise call.fail(f"padding {self.padding} leaves nothing of the output: use less")
 
     def weight_shape(self, call: Call) -> Shape:
-        """(C_in, channels/groups, k_h, k_w)."""
         return (call.x.shape[1], exact_div(self.channels, self.groups), *pair(self.kernel))
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, H', W')."""
         b, _, *size = call.x.shape
         axes = zip(size, self.span(), pair(self.stride), pair(self.padding), pair(self.output_padding), strict=True)
         return (b, self.channels, *(s * n + (span - s - 2 * p + extra) for n, span, s, p, extra in axes))
 
 
 @layer
-class Convolve(Convolving):
+class Convolve(Shaped, Convolving):
     """A convolution over any number of axes, or its transpose. `shape`: of the output; `weight`: of the weight."""
 
     source = "cross-correlation (torch.nn.Conv1d, Conv3d, ConvTranspose1d; Dumoulin & Visin 2016, rel. 14 and 15)"
@@ -209,17 +194,10 @@ class Convolve(Convolving):
     transposed: bool = False
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
     def weights(self, call: Call) -> Weights:
-        """One per pair of channels and place in the window; a bias per channel."""
         return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
 
-    def output(self, call: Call) -> Shape:
-        """See the class."""
-        return self.shape
-
     def workspace(self, call: Call) -> Workspace:
-        """None, as for images."""
         return NO_WORKSPACE

@@ -1,28 +1,18 @@
-"""Tables by index, positions, and what is put before tokens."""
+"""Tables by index, bags of their rows, positions, and what is put before tokens."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
-    Gradient,
-    Layer,
-    LayerFlops,
-    Weights,
-    Workspace,
-    layer,
-    takes,
-    takes_rank,
-)
-from costmodel.layers.kernels import backward_each, forward_pass, made_beside, made_gradients, stream
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer, takes, takes_rank
+from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 
-class Table(Layer):
+class Table(Unbuffered):
     """Abstract: rows of a trained table; backward adds each row's gradient into a gradient of the table's size."""
 
     in_lists = False
@@ -34,23 +24,15 @@ class Table(Layer):
         """Rows in the table."""
 
     def weights(self, call: Call) -> Weights:
-        """The table."""
         return {"weight": (self.entries_of(call), self.features)}
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def forward(self, call: Call) -> LayerFlops:
-        """A lookup, no arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One addition per looked-up element."""
         yield Gradient(call.weights["weight"], LayerFlops(0, call.y.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the rows looked up."""
         rows = call.y.bytes
         yield stream(call, "", "gather", 0, rows + sum(x.bytes for x in call.inputs), rows + made_beside(call))
 
@@ -61,7 +43,6 @@ class Table(Layer):
             yield stream(call, "backward", "gather", work.pointwise, 2 * call.y.bytes, call.y.bytes, 4)
 
     def workspace(self, call: Call) -> Workspace:
-        """None."""
         return NO_WORKSPACE
 
 
@@ -75,22 +56,72 @@ class Embedding(Table):
     features: int
 
     def entries_of(self, call: Call) -> int:
-        """As declared."""
         return self.entries
 
     def check(self, call: Call) -> None:
-        """Takes indices."""
         takes(call, 1)
         if call.x.storage.role != "index":
             raise call.fail("embedding takes integer indices, not activations")
 
     def output(self, call: Call) -> Shape:
-        """(*x, features)."""
         return (*call.x.shape, self.features)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The indices."""
         yield call.x
+
+
+@layer
+class EmbeddingBag(OneKernel, Unbuffered):
+    """y = the sum, mean or maximum of a table's rows, indices: (N) in bags that start at offsets: (B), y: (B, D).
+
+    A third input weighs each row of a sum.
+    """
+
+    source = "torch.nn.EmbeddingBag; each row's gradient is added to the table's"
+    in_lists = False
+    sorts, launches = ("gather", "gather"), (1, 2)
+
+    entries: int
+    features: int
+    bags: int
+    mode: Literal["sum", "mean", "max"] = "mean"
+
+    def check(self, call: Call) -> None:
+        if len(call.inputs) not in (2, 3):
+            raise call.fail("embedding_bag takes indices, offsets and perhaps weights")
+
+    def weights(self, call: Call) -> Weights:
+        return {"weight": (self.entries, self.features)}
+
+    def output(self, call: Call) -> Tensor:
+        return call.run.tensor((self.bags, self.features))
+
+    def _read(self, call: Call) -> int:
+        """Numbers that are read of the table."""
+        return call.x.size * self.features
+
+    def forward(self, call: Call) -> LayerFlops:
+        """An addition or comparison for each number read, and a product if weighed; a division each of a mean."""
+        each = 2 if len(call.inputs) == 3 else 1
+        return LayerFlops(0, each * self._read(call) + (call.y.size if self.mode == "mean" else 0))
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """An addition for each number read, or for each maximum; those of weights are products with the rows."""
+        added = call.y.size if self.mode == "max" else self._read(call)
+        weighed = self._read(call) if len(call.inputs) == 3 else 0
+        divided = call.y.size if self.mode == "mean" else 0
+        yield Gradient(call.weights["weight"], LayerFlops(0, added + weighed + divided))
+        if len(call.inputs) == 3:
+            yield Gradient(call.inputs[2], LayerFlops(0, 2 * self._read(call)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """Indices, offsets and weights; the bag of each index, the size of each bag, and the place of each maximum."""
+        yield from call.inputs
+        yield call.fresh("index", *call.x.shape)
+        yield call.fresh("index", self.bags)
+        if self.mode == "max":
+            yield call.fresh("index", self.bags, self.features)
+        yield call.weights["weight"]
 
 
 class PositionTable(Table):
@@ -103,17 +134,14 @@ class PositionTable(Table):
     features: int
 
     def entries_of(self, call: Call) -> int:
-        """The context."""
         return self.context
 
     def check(self, call: Call) -> None:
-        """T is within the table."""
         takes(call, 1)
         if call.x.shape[1] > self.context:
             raise call.fail(f"seq {call.x.shape[1]} is beyond the learned position table; use at most {self.context}")
 
     def output(self, call: Call) -> Shape:
-        """(T, features)."""
         return (call.x.shape[1], self.features)
 
 
@@ -127,12 +155,11 @@ class LearnedPositions(PositionTable):
     features: int
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 positions."""
         yield call.fresh("index", call.x.shape[1])
 
 
 @layer
-class StoredPositions(PositionTable):
+class StoredPositions(KeepsNothing, PositionTable):
     """y = W[0 … T − 1] with W that is stored among the weights and never trained, such as sinusoids.
 
     x: tokens (batch, T), y: (T, features), W: (context, features).
@@ -144,32 +171,15 @@ class StoredPositions(PositionTable):
     context: int
     features: int
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
 
 MOST_TOKENS = 100
 
 
-class OfTokens(Layer):
+class OfTokens(KeepsNothing, OneKernel, Unbuffered):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
     def check(self, call: Call) -> None:
-        """Takes a sequence."""
         takes_rank(call, 3, "batch, tokens, features")
-
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -181,22 +191,18 @@ class Prepend(OfTokens):
     tokens: int = 1
 
     def check(self, call: Call) -> None:
-        """Takes a sequence; each token is a weight of its own."""
         super().check(call)
         if self.tokens > MOST_TOKENS:
             raise call.fail(f"tokens {self.tokens:,} are too many, each a weight of its own: use at most {MOST_TOKENS}")
 
     def weights(self, call: Call) -> Weights:
-        """A vector for each."""
         return {f"token{n + 1}": (1, 1, call.x.shape[2]) for n in range(self.tokens)}
 
     def output(self, call: Call) -> Shape:
-        """(batch, n + T, d)."""
         b, t, d = call.x.shape
         return b, t + self.tokens, d
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -205,12 +211,7 @@ class Prepend(OfTokens):
         for weight in call.weights.values():
             yield Gradient(weight, LayerFlops(0, call.x.shape[0] * call.x.shape[2]))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum over the batch for each vector."""
         for w, work, _ in made_gradients(call):
             yield stream(call, "backward", "reduction", work.pointwise, call.x.shape[0] * w.bytes, w.bytes)
 
@@ -219,28 +220,19 @@ class Positions(OfTokens):
     """Abstract: y = x + W, a vector for each place; x: (batch, T, d), W: (1, T, d)."""
 
     def weights(self, call: Call) -> Weights:
-        """As many vectors as there are tokens."""
         return {"weight": (1, *call.x.shape[1:])}
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x)
 
     def forward(self, call: Call) -> LayerFlops:
-        """One addition per element."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself, and its sum over the batch."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.weights["weight"], LayerFlops(0, call.x.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum over the batch."""
         return backward_each(call)
 
 

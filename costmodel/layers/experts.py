@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    Buffers,
-    Gradient,
-    Layer,
-    LayerFlops,
+    KeepsNothing,
+    Movement,
+    OneKernel,
     Unary,
+    Unbuffered,
     Weightless,
-    Weights,
-    Workspace,
     layer,
     takes,
     takes_rank,
 )
-from costmodel.layers.kernels import backward_pass, backward_products, forward_pass, moved, multiply, scale_bytes
+from costmodel.layers.kernels import backward_products, forward_pass, moved, multiply, scale_bytes
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class GroupedTopK(Layer):
+class GroupedTopK(OneKernel):
     """Scores of the `chosen` experts, x: (..., n), y: (..., chosen), all from the `kept_groups` best of `groups`.
 
     A group is as good as its `best` largest scores together. `biased`: choices, but not what is returned, are by the
@@ -39,6 +37,7 @@ class GroupedTopK(Layer):
     )
     in_lists = False
     fixed = True
+    sorts, launches = ("gather", "gather"), (10, 2)
 
     chosen: int
     groups: int = 1
@@ -48,7 +47,6 @@ class GroupedTopK(Layer):
     stored: bool = False
 
     def check(self, call: Call) -> None:
-        """Groups are equal, and large enough."""
         takes(call, 1)
         n = call.x.shape[-1] if call.x.shape else 0
         if not n or n % self.groups:
@@ -58,11 +56,9 @@ class GroupedTopK(Layer):
             raise call.fail(f"cannot choose {self.chosen} of {self.kept_groups} of {self.groups} groups")
 
     def weights(self, call: Call) -> Weights:
-        """The constants, if they are stored so."""
         return {"bias": (call.x.shape[-1],)} if self.biased and self.stored else {}
 
     def buffers(self, call: Call) -> Buffers:
-        """The constants, else."""
         return {"bias": ((call.x.shape[-1],), "statistic")} if self.biased and not self.stored else {}
 
     def output(self, call: Call) -> Tensor:
@@ -76,19 +72,9 @@ class GroupedTopK(Layer):
         return LayerFlops(0, call.x.rows * (n * self.biased + judging + _largest(n, s)))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Judging groups, choosing them, leaving others out, choosing experts: ten small kernels."""
-        return forward_pass(call, "gather", launches=10)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number to its place."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The scores, and the int64 places."""
         yield call.x
         yield call.fresh("index", *call.y.shape)
 
@@ -107,6 +93,7 @@ class Shares(Unary):
     """y = x/(Σ x + ε) over the last axis, for x > 0: a sum, ε, and a division of each element."""
 
     source = "x/(Σ x + ε) (DeepSeek-AI 2024, V3, eq. 13); dx = g/s − Σ(g·x)/s² with s = Σ x + ε"
+    sorts, launches = ("reduction", "reduction"), (3, 4)
 
     def forward(self, call: Call) -> LayerFlops:
         """2n a row."""
@@ -117,15 +104,9 @@ class Shares(Unary):
         yield Gradient(call.x, LayerFlops(0, 4 * call.x.size + call.x.rows))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A sum of rows, ε, and the division."""
         return forward_pass(call, "reduction", launches=3, passes=2)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """g·x, its sum, the quotients and their difference."""
-        return backward_pass(call, "reduction", launches=4)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and sums."""
         yield call.x
         yield call.fresh("activation", call.x.rows)
 
@@ -135,97 +116,64 @@ class Shares(Unary):
 
 
 @layer
-class TopK(Weightless):
+class TopK(OneKernel, Weightless):
     """The `chosen` largest of each row, x: (..., n), y: (..., chosen): a maximum of n, of the n − 1 left, and so on."""
 
     source = (
         "torch.topk along the last axis; dx has g at the places chosen, which are kept (Shazeer et al. 2017, eq. 5)"
     )
     in_lists = False
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     chosen: int
 
     def check(self, call: Call) -> None:
-        """There are as many."""
         takes(call, 1)
         if not call.x.shape or call.x.shape[-1] < self.chosen:
             raise call.fail(f"top_k chooses {self.chosen} of at least as many")
 
     def output(self, call: Call) -> Shape:
-        """(..., chosen)."""
         return (*call.x.shape[:-1], self.chosen)
 
     def forward(self, call: Call) -> LayerFlops:
-        """chosen·n − chosen·(chosen + 1)/2 comparisons a row."""
-        k = self.chosen
-        return LayerFlops(0, call.x.rows * (k * call.x.shape[-1] - exact_div(k * (k + 1), 2)))
+        return LayerFlops(0, call.x.rows * _largest(call.x.shape[-1], self.chosen))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are put where they came from."""
         yield Gradient(call.x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Choosing, and putting in order."""
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number to its place."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 places."""
         yield call.fresh("index", *call.y.shape)
 
     def workspace(self, call: Call) -> Workspace:
-        """The places, where they are not kept."""
         return Workspace(0 if call.y.requires_grad else call.y.size, 0)
 
 
 @layer
-class Pick(Weightless):
+class Pick(Movement):
     """Rows by index, y = x[i]: (n, d) → (rows, d), or (n·times, d) with each row taken `times` times."""
 
     source = "y = x[i] (torch.Tensor.__getitem__ by int64 index); dx[i] += g"
     in_lists = False
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     times: int = 1
     rows: int | None = None
 
     def check(self, call: Call) -> None:
-        """Takes a matrix."""
         takes_rank(call, 2, "rows, features")
 
     def output(self, call: Call) -> Shape:
-        """(rows, d)."""
         return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
 
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition per element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads rows by address."""
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each row added to its place."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The int64 index."""
         yield call.fresh("index", call.y.shape[0])
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
-class ExpertLinear(Layer):
+class ExpertLinear(Unbuffered):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
@@ -242,20 +190,13 @@ class ExpertLinear(Layer):
     busy: int | None = None
 
     def check(self, call: Call) -> None:
-        """Takes a matrix of rows."""
         takes_rank(call, 2, "rows, features")
 
     def weights(self, call: Call) -> Weights:
-        """W and, unless left out, b, of each expert."""
         weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
         return weights | {"bias": (self.experts, self.features)} if self.bias else weights
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape:
-        """(rows, features)."""
         return (call.x.shape[0], self.features)
 
     def forward(self, call: Call) -> LayerFlops:
@@ -263,7 +204,6 @@ class ExpertLinear(Layer):
         return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size; the biases sum their rows."""
         same = LayerFlops(2 * call.x.size * self.features, 0)
         yield Gradient(call.x, same)
         yield Gradient(call.weights["weight"], same)
@@ -298,52 +238,31 @@ class ExpertLinear(Layer):
         )
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, for the weights' gradient."""
         if call.weights["weight"].requires_grad:
             yield call.x
         if call.x.requires_grad:
             yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
-        """None: one grouped product each way."""
         return NO_WORKSPACE
 
 
 @layer
-class Total(Weightless):
+class Total(KeepsNothing, OneKernel, Weightless):
     """Sum over the middle axis, (rows, n, d) → (rows, d): n − 1 additions each."""
 
     source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
     in_lists = False
+    sorts = "reduction", "pointwise"
 
     def check(self, call: Call) -> None:
-        """Takes three axes."""
         takes_rank(call, 3, "rows, terms, features")
 
     def output(self, call: Call) -> Shape:
-        """(rows, d)."""
         return (call.x.shape[0], call.x.shape[2])
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, call.x.size - call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """The incoming gradient itself, seen once for each term."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One sum."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None: the incoming gradient is seen once for each term."""
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE

@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from functools import reduce
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, is_contiguous, transposed
-from costmodel.layers.base import Gradient, LayerFlops, Workspace, layer, takes
+from costmodel.graph.tensor import (
+    Call,
+    Gradient,
+    LayerFlops,
+    Shape,
+    Storage,
+    Tensor,
+    Workspace,
+    is_contiguous,
+    transposed,
+)
+from costmodel.layers.base import Shaped, layer, takes
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product
@@ -24,30 +34,22 @@ class GroupedMatmul(Moving):
     source = "torch.nn.functional.grouped_mm; dx = g wᵀ, dw = xᵀ g, by groups"
 
     def check(self, call: Call) -> None:
-        """Takes rows, matrices, and where groups end."""
         takes(call, 3)
         x, w, _ = call.inputs
         if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[1]:
             raise call.fail("grouped_matmul takes rows and a matrix for each group")
 
     def output(self, call: Call) -> Shape:
-        """(rows, n)."""
         return (call.x.shape[0], call.inputs[1].shape[2])
 
-    def _work(self, call: Call) -> LayerFlops:
+    def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
 
-    def forward(self, call: Call) -> LayerFlops:
-        """A multiply-add for each number of a row and column of its matrix."""
-        return self._work(call)
-
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One, of all groups."""
         sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
         yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One for each side."""
         rows, k = call.x.shape
         n = call.y.shape[1]
         for operand, *_ in call.gradients():
@@ -58,12 +60,10 @@ class GroupedMatmul(Moving):
             yield multiply(call, what, sizes, call.y.bytes + moved(other), operand.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size."""
         for x in call.inputs[:2]:
-            yield Gradient(x, self._work(call))
+            yield Gradient(x, self.forward(call))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient, and the ends."""
         x, w, ends = call.inputs
         if w.requires_grad:
             yield x
@@ -79,11 +79,9 @@ class Bilinear(Moving):
     source = "torch.nn.functional.bilinear; dw = g a b, da = g w b, db = g w a"
 
     def check(self, call: Call) -> None:
-        """Takes both sides and the form."""
         takes(call, 3)
 
     def output(self, call: Call) -> Shape:
-        """(..., O)."""
         return (*call.x.shape[:-1], call.inputs[2].shape[0])
 
     def _pairs(self, call: Call) -> int:
@@ -135,7 +133,6 @@ class Bilinear(Moving):
         yield Gradient(w, LayerFlops(self._work(call), 0, counted=0))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """What the gradients of the others need."""
         for x in call.inputs:
             if any(other.requires_grad for other in call.inputs if other is not x):
                 yield x
@@ -154,11 +151,9 @@ class Distances(Moving):
     by_product: bool = False
 
     def check(self, call: Call) -> None:
-        """Takes both sets."""
         takes(call, 2)
 
     def output(self, call: Call) -> Shape:
-        """(..., P, R)."""
         a, b = call.inputs
         return (*a.shape[:-1], b.shape[-2])
 
@@ -229,23 +224,18 @@ class Distances(Moving):
         return Workspace(0, 2 * y.size if copied else 0)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Both sets and the distances."""
         yield from call.inputs
         yield call.y
 
 
 @layer
-class AffineGrid(Moving):
+class AffineGrid(Shaped, Moving):
     """Places of pixels under an affine map each: θ: (batch, n, n + 1), y: (batch, ..., n), one for each pixel."""
 
     source = "Jaderberg et al. 2015, eq. 1 (torch.nn.functional.affine_grid); a product with places of a plain grid"
 
     shape: tuple[int, ...]
     aligned: bool
-
-    def output(self, call: Call) -> Shape:
-        """New memory."""
-        return self.shape
 
     def workspace(self, call: Call) -> Workspace:
         """The plain grid in backward: batch, pixels, n + 1. Forward's goes before the operator returns.
@@ -269,16 +259,13 @@ class AffineGrid(Moving):
         return maps, product(self.shape[1:-1]), axes
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product."""
         maps, pixels, axes = self._sizes(call)
         yield multiply(call, "", Product(maps, pixels, axes, axes + 1), moved(call.x), call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product."""
         maps, pixels, axes = self._sizes(call)
         if call.gradients():
             yield multiply(call, "backward", Product(maps, axes + 1, axes, pixels), call.y.bytes, call.x.bytes)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """One product."""
         yield Gradient(call.x, LayerFlops(self._work(call), 0))

@@ -1,13 +1,16 @@
-"""Functions of one tensor, element by element, that a table tells apart: PyTorch's that have no class of their own."""
+"""PyTorch's functions, element by element, that have no class of their own: of one tensor or two; tensors as bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.tensor import Call, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Unary, Workspace, layer
-from costmodel.training.fields import Count
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, broadcast
+from costmodel.layers.arithmetic import Choosing, Elementwise, elementwise_gradients, steps_or_sums
+from costmodel.layers.base import NO_WORKSPACE, Unary, layer, takes
+from costmodel.symbolic.sizes import product
+from costmodel.training.dtypes import size_bytes
+from costmodel.training.fields import Constant, Count
 
 
 class Function(NamedTuple):
@@ -105,7 +108,6 @@ class Pointwise(Unary):
         return f"{self.kind}.{self.function}"
 
     def forward(self, call: Call) -> LayerFlops:
-        """See `FUNCTIONS`."""
         return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -135,3 +137,158 @@ class Pointwise(Unary):
             yield call.y
         if self.function == "log_sigmoid" and call.run.device == "cpu":
             yield call.fresh("activation", *call.x.shape)
+
+
+class PairedFunction(NamedTuple):
+    """Operations per element: forward; backward for both, and for each alone.
+
+    steps: tensors of y's size that backward makes for a gradient before that gradient itself, one at a time.
+    own: a gradient is of its own operand and the result, else of both operands.
+    """
+
+    forward: int
+    both: int
+    first: int
+    second: int
+    steps: int
+    own: bool = False
+
+
+PAIRED = {
+    "atan2": PairedFunction(1, 4, 1, 2, 3),
+    "fmax": PairedFunction(1, 2, 1, 1, 0),
+    "fmin": PairedFunction(1, 2, 1, 1, 0),
+    "hypot": PairedFunction(4, 0, 2, 2, 1, own=True),
+    "logaddexp": PairedFunction(4, 0, 4, 4, 3),
+    "xlogy": PairedFunction(4, 0, 4, 2, 1),
+}
+"""Functions of a and b: the angle of (b, a), √(a² + b²), log(eᵃ + eᵇ), and a·log b, which is 0 where a is.
+
+And the larger and the smaller of two, or the one that is a number.
+"""
+
+
+@layer
+class Paired(Elementwise):
+    """y = f(a, b)."""
+
+    source = "torch's functions of two tensors; what backward needs is from its table of derivatives"
+
+    function: str
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, PAIRED[self.function].forward * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """See `PAIRED`; a broadcast operand sums."""
+        _, both, *alone, _, _ = PAIRED[self.function]
+        for x, work in zip(call.inputs, alone, strict=True):
+            if x.requires_grad:
+                yield Gradient(x, LayerFlops(0, (both + work + (not x.has(call.y.shape))) * call.y.size))
+                both = 0
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        own = PAIRED[self.function].own
+        yield from (x for x in call.inputs if x.requires_grad or not own)
+        if own:
+            yield call.y
+
+    def workspace(self, call: Call) -> Workspace:
+        """Gradients are of y's size until both are there: then a broadcast operand's is summed.
+
+        The last is made beside the first and its own steps. Of an angle backward makes 1/(a² + b²) and that with zeros
+        where nothing is divided, then for each gradient a product beside it, and −a, all of which stay until the end.
+        Of a·log b masks tell where a is 0, where b is not positive, and where both hold; of the larger of two where a
+        is, and where b is no number.
+        """
+        (a, b), n = call.inputs, call.y.size
+        if self.function in ("fmax", "fmin"):
+            return _chosen(call, [(x, n + b.size) for x in call.inputs], zero=False)
+        needed = sum(x.requires_grad for x in call.inputs)
+        made, mask_bytes = (needed + PAIRED[self.function].steps) * n, 0
+        if self.function == "atan2":
+            made = (2 + 2 * needed) * n + (a.size if b.requires_grad else 0)
+        if self.function == "xlogy" and a.requires_grad:
+            mask_bytes = a.size + b.size + n
+        return Workspace(0, made - sum(x.size for x in call.inputs if x.requires_grad), mask_bytes)
+
+
+def _chosen(call: Call, masks: Iterable[tuple[Tensor, int]], *, zero: bool = True) -> Workspace:
+    """What backward of bounds has beside the gradients.
+
+    An operand's gradient is chosen by its masks from g and a `zero`, beside those before it; then they are summed.
+    masks: the operands in the order in which their gradients are made, each with the bytes of its masks.
+    """
+    y, needed = call.y, [mask for x, mask in masks if x.requires_grad]
+    zero_bytes = size_bytes(1, y.dtype) if zero else 0
+    return steps_or_sums(call, [n * y.bytes + zero_bytes + mask for n, mask in enumerate(needed, 1)])
+
+
+def _joint(call: Call, a: Tensor, b: Tensor) -> int:
+    """Elements of a comparison of two operands, which is a byte each."""
+    return product(broadcast(a.shape, b.shape, call.name))
+
+
+@layer
+class Bounded(Choosing):
+    """y = max(x, a), or min(x, a), where the bound a is a tensor."""
+
+    source = "torch.clamp_min, torch.clamp_max; dx = g where x is within, da where it is not"
+
+    def workspace(self, call: Call) -> Workspace:
+        """A mask of where x is within, or is not, and a zero, for the bound's gradient and then for x's."""
+        return _chosen(call, [(x, call.y.size) for x in reversed(call.inputs)])
+
+
+@layer
+class Within(Choosing):
+    """y = min(max(x, a), b) with tensors as bounds."""
+
+    source = "torch.clamp; dx = g where x is within, da where it is below, db where it is above"
+    operands = 3
+    work = 3, 2, 2
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A comparison with each bound per element."""
+        return LayerFlops(0, 2 * call.y.size)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Two masks and a zero for the gradient of each: a's counts where x < a and a < b, b's where x > b or b < a."""
+        x, a, b = call.inputs
+        beside_a, beside_b, bounds = _joint(call, x, a), _joint(call, x, b), _joint(call, a, b)
+        return _chosen(call, [(a, beside_a + bounds), (b, beside_b + bounds), (x, beside_a + beside_b)])
+
+
+@layer
+class Interpolate(Elementwise):
+    """y = a + w·(b − a), where w is a number, `share`, or a third input."""
+
+    source = "torch.lerp; db = g·w, da = g·(1 − w), dw = g·(b − a)"
+
+    share: Constant | None = None
+
+    def check(self, call: Call) -> None:
+        takes(call, 3 if self.share is None else 2)
+
+    def forward(self, call: Call) -> LayerFlops:
+        """A difference, a product and a sum per element."""
+        return LayerFlops(0, 3 * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product per element, a difference before it but of b; a broadcast operand sums it."""
+        return elementwise_gradients(call, (2, 1, 2) if self.share is None else (1, 1))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The weight, even if it alone needs a gradient, for which then the ends."""
+        for w in call.inputs[2:]:
+            yield w
+            if w.requires_grad:
+                yield from call.inputs[:2]
+
+    def workspace(self, call: Call) -> Workspace:
+        """Gradients are made of b, a and w, each beside those before it: 1 − w for a's, b − a for w's."""
+        a, b, *weights = call.inputs
+        beside = [(b, 0), (a, sum(w.bytes for w in weights))]
+        beside += [(w, size_bytes(_joint(call, a, b), call.y.dtype)) for w in weights]
+        needed = [size for x, size in beside if x.requires_grad]
+        return steps_or_sums(call, [n * call.y.bytes + size for n, size in enumerate(needed, 1)])

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Role, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Role, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.shape import Moving, joint_role
 from costmodel.symbolic.sizes import maximum
 from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class Parameter(Layer):
+class Parameter(KeepsNothing, OneKernel, Unbuffered):
     """A weight by itself, that something other than a layer of its own reads."""
 
     source = "torch.nn.Parameter"
@@ -27,40 +26,22 @@ class Parameter(Layer):
         """Takes nothing."""
 
     def weights(self, call: Call) -> Weights:
-        """Itself."""
         return {"weight": self.shape}
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Tensor:
-        """The weight, seen as it is."""
         return call.weights["weight"].view(self.shape, None)
 
     def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
         return LayerFlops(0, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """None: whatever reads the weight adds to its gradient."""
         return ()
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None."""
         return ()
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None."""
         return ()
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -74,16 +55,13 @@ class Made(Moving):
     work: float = 0
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         role: Role = self.role  # type: ignore[assignment]
         return call.run.tensor(self.shape, role)
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, call.y.size * int(self.work))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """None."""
         return ()
 
 
@@ -98,12 +76,10 @@ class Unknown(Moving):
     role: str = "activation"
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         role: Role = self.role  # type: ignore[assignment]
         return call.run.tensor(self.shape, role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Unknown; gradients are passed on."""
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0))
 
@@ -113,28 +89,18 @@ class Chosen(Moving):
     """Elements by index: y = x[i], the index being all inputs but the first. `whole`: x is kept too."""
 
     source = "torch.Tensor.__getitem__ by index, index_select, gather; dx[i] += g"
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     shape: tuple[int, ...]
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory."""
         return call.run.tensor(self.shape, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition for each element."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address; of x what is chosen."""
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each element added to its place."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The index, and x if so."""
         yield from call.inputs[0 if self.whole else 1 :]
 
 
@@ -146,29 +112,19 @@ class Placed(Moving):
     """
 
     source = "torch.Tensor.index_put, index_copy, scatter; dx = g without those places, those of the numbers are g[i]"
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     valued: bool
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
         return call.like(call.x, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: numbers are moved."""
         for x in call.inputs[: 1 + self.valued]:
             yield Gradient(x, LayerFlops(0, 0))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then the numbers at their places."""
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy with zeros at the places, and the numbers' from them."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The places, and the numbers if so."""
         yield from call.inputs[1 + self.valued :]
         if self.valued and self.whole and call.inputs[1].requires_grad:
             yield call.inputs[1]
@@ -179,29 +135,20 @@ class Accumulated(Moving):
     """A copy of x to which numbers s are added at places i. `whole`: s is kept, for its shape."""
 
     source = "torch.Tensor.index_add, scatter_add; dx = g, ds = g[i]"
+    sorts, launches = ("gather", "gather"), (2, 1)
 
     whole: bool
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """An addition for each number."""
         return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient itself, and its elements at the places."""
         yield Gradient(call.x, LayerFlops(0, 0), shared=True)
         yield Gradient(call.inputs[1], LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then additions at their places."""
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address."""
-        return backward_pass(call, "gather")
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The places, for the gradient of the numbers."""
@@ -220,16 +167,15 @@ class Combined(Moving):
     """
 
     source = "torch.Tensor.scatter_reduce; of a product dx = g·y/x, ds = (g·y)[i]/s"
+    sorts, launches = ("gather", "gather"), (2, 2)
 
     how: Literal["sum", "prod", "mean", "amax", "amin"] = "prod"
     included: bool = True
 
     def output(self, call: Call) -> Shape:
-        """New memory."""
         return call.x.shape
 
     def forward(self, call: Call) -> LayerFlops:
-        """An operation for each number."""
         return LayerFlops(0, call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -241,14 +187,6 @@ class Combined(Moving):
             return
         yield Gradient(x, LayerFlops(0, 2 * x.size))
         yield Gradient(numbers, LayerFlops(0, numbers.size + (0 if x.requires_grad else x.size)))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A copy, then numbers at their places."""
-        return forward_pass(call, "gather", launches=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand."""
-        return backward_pass(call, "gather", launches=2)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Everything, whichever way numbers are combined."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from costmodel.graph.kernel import Kernel, Product, Sort
-from costmodel.graph.tensor import Call, Gradient, Tensor
+from costmodel.graph.tensor import Call, Gradient, Tensor, viewed_strides
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import FLOATS, Dtype, size_bytes
 
@@ -47,10 +47,19 @@ def stream(
     return Kernel(f"{call.layer.kind} {what}".strip(), sort, flops, read, written, dtype, launches)
 
 
-def multiply(call: Call, what: str, sizes: Product, read: int, written: int, added: int = 0) -> Kernel:
-    """A matrix product of a call; `added`: pointwise operations that it does on its result."""
-    name = f"{call.layer.kind} {what}".strip()
-    return Kernel(name, "product", sizes.flops + added, read, written, call.x.dtype, 1, sizes, _stored(call))
+def multiply(
+    call: Call, what: str, sizes: Product, read: int, written: int, added: int = 0, launches: int = 1
+) -> Kernel:
+    """A matrix product of a call, or several one after another; `added`: pointwise operations on the result."""
+    name, flops = f"{call.layer.kind} {what}".strip(), launches * sizes.flops + added
+    return Kernel(name, "product", flops, read, written, call.x.dtype, launches, sizes, _stored(call))
+
+
+def multiply_sides(call: Call, a: Tensor, b: Tensor, of_a: Product, of_b: Product) -> Iterator[Kernel]:
+    """A product for the gradient of each operand of a product."""
+    for operand, other, sizes in ((a, b, of_a), (b, a, of_b)):
+        if operand.requires_grad:
+            yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
 
 
 def _stored(call: Call) -> Dtype | None:
@@ -62,6 +71,11 @@ def _stored(call: Call) -> Dtype | None:
 def copied(call: Call, x: Tensor) -> Kernel:
     """The copy of an operand that a product makes, where memory order is not what it can read."""
     return stream(call, "copy", "pointwise", 0, moved(x), x.bytes)
+
+
+def is_matrix(x: Tensor) -> bool:
+    """Whether the rows of a tensor are one matrix in memory, so that a product reads them as they are."""
+    return viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
 
 
 def is_view(call: Call) -> bool:

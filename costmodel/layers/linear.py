@@ -1,30 +1,33 @@
-"""Affine maps and products of activations."""
+"""Affine maps, products of activations, and products by head with the matrices of latent attention."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.kernel import Product as Sizes
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
-    Layer,
     LayerFlops,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
+    show_shape,
+    viewed_strides,
 )
+from costmodel.layers.base import NO_WORKSPACE, Unbuffered, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
     backward_products,
     copied,
     is_apart,
+    is_matrix,
     moved,
     multiply,
+    multiply_sides,
     read_of,
     scale_bytes,
     stream,
@@ -34,7 +37,7 @@ from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
 @layer
-class Linear(Layer):
+class Linear(Unbuffered):
     """y = x Wᵀ + b over the last axis.
 
     x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
@@ -46,26 +49,18 @@ class Linear(Layer):
     bias: bool = True
 
     def check(self, call: Call) -> None:
-        """Takes one input with at least one axis."""
         takes(call, 1)
         if not call.x.shape:
             raise call.fail("linear takes an input of at least one axis")
 
     def weights(self, call: Call) -> Weights:
-        """W and, unless left out, b."""
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape:
-        """(..., features)."""
         return (*call.x.shape[:-1], self.features)
 
     def forward(self, call: Call) -> LayerFlops:
-        """One multiply-add for each row, input and output feature."""
         return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -88,7 +83,7 @@ class Linear(Layer):
         Before it comes a kernel that unpacks the weight, if the policy has one.
         """
         x, rows = call.x, call.x.rows
-        if viewed_strides(x.shape, x.strides, (rows, x.shape[-1])) is False:
+        if not is_matrix(x):
             yield copied(call, x)
         added = call.y.size if self.bias else 0
         read = read_of(call.operands()) + scale_bytes(call)
@@ -99,7 +94,6 @@ class Linear(Layer):
         yield made
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product for each gradient, and a sum of rows for the bias."""
         rows, inputs = call.x.rows, call.x.shape[-1]
         of_x, of_weight = Sizes(1, rows, inputs, self.features), Sizes(1, self.features, inputs, rows)
         return backward_products(call, "product", of_x, of_weight)
@@ -107,9 +101,7 @@ class Linear(Layer):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input, for the weight's gradient: a view as a matrix of rows if memory order allows it, else a copy."""
         if call.weights["weight"].requires_grad:
-            x = call.x
-            viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
-            yield x if viewable else call.copy_of(x)
+            yield call.x if is_matrix(call.x) else call.copy_of(call.x)
         if call.x.requires_grad:
             yield call.weights["weight"]
 
@@ -136,19 +128,16 @@ class Matmul(Weightless):
     visible: tuple[int, int] | None = None
 
     def check(self, call: Call) -> None:
-        """Takes two inputs of equal batch whose inner sizes agree."""
         takes(call, 2)
         a, b = (x.shape for x in call.inputs)
         if len(a) < 3 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
             raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}; it takes (..., m, k) by (..., k, n)")
 
     def output(self, call: Call) -> Shape:
-        """(..., m, n)."""
         a, b = (x.shape for x in call.inputs)
         return (*a[:-1], b[-1])
 
     def forward(self, call: Call) -> LayerFlops:
-        """One multiply-add for each of m, k and n in each matrix."""
         flops = 2 * product(call.y.shape) * call.x.shape[-1]
         if self.visible is not None:
             some, every = self.visible
@@ -156,7 +145,6 @@ class Matmul(Weightless):
         return LayerFlops(flops, 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """A product of the forward one's size for each operand."""
         for operand in call.inputs:
             yield Gradient(operand, self.forward(call))
 
@@ -172,9 +160,7 @@ class Matmul(Weightless):
         """A product for each gradient, m × n by n × k and k × m by m × n."""
         batch, m, n, k = self._sizes(call)
         a, b = call.inputs
-        for operand, other, sizes in ((a, b, Sizes(batch, m, k, n)), (b, a, Sizes(batch, k, n, m))):
-            if operand.requires_grad:
-                yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
+        return multiply_sides(call, a, b, Sizes(batch, m, k, n), Sizes(batch, k, n, m))
 
     def _sizes(self, call: Call) -> Sizes:
         *batch, m, k = call.x.shape
@@ -211,17 +197,14 @@ class Product(Weightless):
     added_scaled: bool = False
 
     def check(self, call: Call) -> None:
-        """Inner sizes agree."""
         a, b = (x.shape for x in call.inputs[:2])
         if len(b) != 2 or not a or a[-1] != b[0]:
             raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}")
 
     def output(self, call: Call) -> Shape:
-        """(..., m, n)."""
         return (*call.x.shape[:-1], call.inputs[1].shape[1])
 
     def forward(self, call: Call) -> LayerFlops:
-        """One multiply-add for each of m, k and n."""
         added = call.y.size if len(call.inputs) > 2 else 0
         return self._work(call)._replace(pointwise=added)
 
@@ -241,19 +224,16 @@ class Product(Weightless):
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """A product that adds c to its result, after a copy of rows that memory order does not hold."""
         a, b = call.inputs[:2]
-        if viewed_strides(a.shape, a.strides, (a.rows, a.shape[-1])) is False:
+        if not is_matrix(a):
             yield copied(call, a)
         added = call.y.size if len(call.inputs) > 2 else 0
         sizes = Sizes(1, a.rows, b.shape[1], a.shape[-1])
         yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes, added)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product for each gradient, and a sum where c was broadcast."""
         a, b = call.inputs[:2]
         rows, (k, n) = a.rows, b.shape
-        for operand, other, sizes in ((a, b, Sizes(1, rows, k, n)), (b, a, Sizes(1, k, n, rows))):
-            if operand.requires_grad:
-                yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
+        yield from multiply_sides(call, a, b, Sizes(1, rows, k, n), Sizes(1, k, n, rows))
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
             if c.requires_grad and (self.added_scaled or not whole):
@@ -265,8 +245,7 @@ class Product(Weightless):
         """Each operand for the other's gradient; rows as one matrix: a view if memory order allows it, else a copy."""
         a, b = call.inputs[:2]
         if b.requires_grad:
-            viewable = viewed_strides(a.shape, a.strides, (a.rows, a.shape[-1])) is not False
-            yield a if viewable else call.copy_of(a)
+            yield a if is_matrix(a) else call.copy_of(a)
         if a.requires_grad:
             yield b
 
@@ -286,3 +265,107 @@ class Product(Weightless):
                 gradients = gradients + (0 if whole and not self.added_scaled else c.size)
                 alive = alive + (call.y.size if self.added_scaled else 0) + (0 if whole else c.size)
         return Workspace(0, maximum(most, alive) - gradients)
+
+
+class OfHeads(Unbuffered):
+    """Abstract: x (batch, heads, T, n_in) times a matrix of each head: (batch, heads, T, n_out).
+
+    The matrix is of those that make keys and values of a latent, so that attention is over the latent itself. All of
+    them: (heads·(d_k + d_v), rank) has for each head d_k rows that make keys and d_v that make values.
+    """
+
+    in_lists = False
+
+    @abstractmethod
+    def out(self, call: Call) -> int:
+        """Features of the result."""
+
+    def check(self, call: Call) -> None:
+        takes_rank(call, 4, "batch, heads, tokens, features")
+
+    def output(self, call: Call) -> Tensor:
+        """(batch, heads, T, n_out), with the heads outermost in memory, as one product for each head leaves them."""
+        (b, h, t, _), n = call.x.shape, self.out(call)
+        return call.run.tensor((b, h, t, n), strides=(t * n, b * t * n, n, 1))
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(2 * call.x.size * self.out(call), 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, self.forward(call))
+        yield Gradient(call.weights["weight"], self.forward(call))
+
+    @abstractmethod
+    def rows(self, call: Call) -> int:
+        """Rows of the matrix that it takes of each head."""
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for each head with its rows of the matrix, after a copy of an input whose memory is not by head."""
+        if self._by_head(call) is not call.x.storage:
+            yield copied(call, call.x)
+        weight, (b, h, t, n) = call.weights["weight"], call.x.shape
+        read = moved(call.x) + exact_div((moved(weight) + scale_bytes(call)) * h * self.rows(call), weight.shape[0])
+        yield multiply(call, "", Sizes(h, b * t, self.out(call), n), read, call.y.bytes)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        (b, h, t, n), out = call.x.shape, self.out(call)
+        return backward_products(call, "product", Sizes(h, b * t, n, out), Sizes(h, n, out, b * t))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input, with heads outermost: a view if memory order allows it, else a copy."""
+        if call.weights["weight"].requires_grad:
+            yield self._by_head(call)
+        if call.x.requires_grad:
+            yield call.weights["weight"]
+
+    def workspace(self, call: Call) -> Workspace:
+        """That copy, unless it is kept."""
+        copied = self._by_head(call) is not call.x.storage
+        return Workspace(call.x.size if copied and not call.y.requires_grad else 0, 0)
+
+    def _by_head(self, call: Call) -> Storage:
+        b, h, t, n = call.x.shape
+        strides = (t * n * h, t * n, n, 1) if call.x.strides is None else call.x.strides
+        outermost = (strides[1], strides[0], *strides[2:])
+        viewable = viewed_strides((h, b, t, n), outermost, (h, b * t, n)) is not False
+        return call.x.storage if viewable else call.copy_of(call.x)
+
+
+@layer
+class AbsorbKey(OfHeads):
+    """y = x W_K: queries of keys that are made from a latent become queries of the latent, n_in = d_k, n_out = rank."""
+
+    source = "qᵀ (W_K c) = (W_Kᵀ q)ᵀ c (DeepSeek-AI 2024, V2, §2.1.2); dx = g W_Kᵀ, dW_K = xᵀ g"
+
+    rank: int
+    value: int
+
+    def out(self, call: Call) -> int:
+        return self.rank
+
+    def rows(self, call: Call) -> int:
+        """Those that make keys."""
+        return call.x.shape[3]
+
+    def weights(self, call: Call) -> Weights:
+        return {"weight": (call.x.shape[1] * (call.x.shape[3] + self.value), self.rank)}
+
+
+@layer
+class ExpandValue(OfHeads):
+    """y = x W_Vᵀ: latents that attention has mixed become values, n_in = rank, n_out = d_v."""
+
+    source = "Σ a (W_V c) = W_V (Σ a c) (DeepSeek-AI 2024, V2, §2.1.2); dx = g W_V, dW_V = gᵀ x"
+
+    key: int
+    value: int
+
+    def out(self, call: Call) -> int:
+        return self.value
+
+    def rows(self, call: Call) -> int:
+        """Those that make values."""
+        return self.value
+
+    def weights(self, call: Call) -> Weights:
+        return {"weight": (call.x.shape[1] * (self.key + self.value), call.x.shape[3])}

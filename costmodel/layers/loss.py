@@ -6,20 +6,19 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, show_shape, viewed_strides
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
+from costmodel.graph.tensor import (
+    Call,
     Gradient,
-    Layer,
     LayerFlops,
-    Weightless,
+    Shape,
+    Storage,
+    Tensor,
     Weights,
     Workspace,
-    layer,
-    takes,
+    show_shape,
 )
-from costmodel.layers.kernels import backward_pass, forward_pass, moved, stream
+from costmodel.layers.base import Layer, OneKernel, Shaped, Unbuffered, Weightless, layer, takes
+from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Probability
@@ -31,7 +30,6 @@ class Loss(Layer):
     in_lists = False
 
     def output(self, call: Call) -> Shape:
-        """A scalar."""
         return ()
 
 
@@ -51,14 +49,12 @@ class CrossEntropy(Loss, Weightless):
     smoothing: Probability = 0.0
 
     def check(self, call: Call) -> None:
-        """A target for every row."""
         takes(call, 2)
         b, _, *rest = call.x.shape
         if call.inputs[1].shape != (b, *rest):
             raise call.fail(f"targets must be {show_shape((b, *rest))}")
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, 5 * call.x.size + (call.x.size + 3 if self.smoothing else 0))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -69,7 +65,6 @@ class CrossEntropy(Loss, Weightless):
         yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The log-softmax, and its mean at the targets."""
         x, target = call.x, call.inputs[1]
         rows = size_bytes(target.size, x.dtype)
         yield stream(call, "", "reduction", 5 * x.size - target.size, moved(x), x.bytes)
@@ -104,13 +99,12 @@ class CrossEntropy(Loss, Weightless):
 
 
 @layer
-class MeanSquaredError(Loss, Weightless):
+class MeanSquaredError(Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
 
     def check(self, call: Call) -> None:
-        """Shapes agree."""
         takes(call, 2)
         if call.x.shape != call.inputs[1].shape:
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
@@ -124,26 +118,16 @@ class MeanSquaredError(Loss, Weightless):
         yield Gradient(call.x, LayerFlops(0, 2 * call.x.size))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """The squares of differences, and their mean."""
         x = call.x
         yield stream(call, "", "pointwise", 2 * x.size, moved(x) + moved(call.inputs[1]), x.bytes)
         yield stream(call, "mean", "reduction", x.size, x.bytes, call.y.bytes)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Prediction and target."""
         yield from call.inputs
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return Workspace(0, 0)
 
 
 @layer
-class FusedLinearCrossEntropy(Loss):
+class FusedLinearCrossEntropy(Loss, Unbuffered):
     """The cross-entropy of x Wᵀ + b, over so many `chunks` of rows, one after another.
 
     x: (..., n_in), targets: (...), W: (features, n_in), b: (features). Logits exist for one chunk at a time: while they
@@ -157,7 +141,6 @@ class FusedLinearCrossEntropy(Loss):
     chunks: int = 1
 
     def check(self, call: Call) -> None:
-        """A target for every row, and a row for every chunk."""
         takes(call, 2)
         if not call.x.shape or call.inputs[1].shape != call.x.shape[:-1]:
             raise call.fail(f"targets must be {show_shape(call.x.shape[:-1])}, one for each row of features")
@@ -165,13 +148,8 @@ class FusedLinearCrossEntropy(Loss):
             raise call.fail(f"{int(call.x.rows)} rows cannot make {self.chunks} chunks")
 
     def weights(self, call: Call) -> Weights:
-        """W and, if there is one, b."""
         weights = {"weight": (self.features, call.x.shape[-1])}
         return weights | {"bias": (self.features,)} if self.bias else weights
-
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
 
     def forward(self, call: Call) -> LayerFlops:
         """Up to three products, and as in `CrossEntropy` five operations a logit and three for its gradient.
@@ -186,7 +164,6 @@ class FusedLinearCrossEntropy(Loss):
         return LayerFlops(product * products, pointwise * logits)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient times that of the loss."""
         for operand in (call.x, *call.weights.values()):
             yield Gradient(operand, LayerFlops(0, operand.size))
 
@@ -207,11 +184,9 @@ class FusedLinearCrossEntropy(Loss):
         yield stream(call, "loss", "reduction", self.forward(call).pointwise, 2 * n * y, n * y, n)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Each gradient times that of the loss."""
         return backward_pass(call, "pointwise", launches=len(call.gradients()))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The gradients."""
         for operand in (call.x, *call.weights.values()):
             if operand.requires_grad:
                 yield call.fresh("activation", *operand.shape)
@@ -221,10 +196,8 @@ class FusedLinearCrossEntropy(Loss):
 
         Products are added to the weight's gradient in place.
         """
-        x = call.x
-        viewable = viewed_strides(x.shape, x.strides, (x.rows, x.shape[-1])) is not False
-        logits = ceil_div(x.rows, self.chunks) * self.features
-        return Workspace(logits * (1 + call.y.requires_grad) + (0 if viewable else x.size), 0)
+        logits = ceil_div(call.x.rows, self.chunks) * self.features
+        return Workspace(logits * (1 + call.y.requires_grad) + (0 if is_matrix(call.x) else call.x.size), 0)
 
 
 class Comparison(NamedTuple):
@@ -253,18 +226,13 @@ t·(log t − x); d²; |d| < β ? d²/(2β) : |d| − β/2; with d = x − t.
 """
 
 
-class InnerLoss(Weightless):
+class InnerLoss(OneKernel, Weightless):
     """Abstract: a loss that a module takes within itself, so that its gradient is not the constant 1."""
 
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """Takes prediction and target, and weights if there are any."""
         takes(call, max(2, len(call.inputs)))
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -282,7 +250,6 @@ class Compared(InnerLoss):
         return f"{self.kind}.{self.function}"
 
     def output(self, call: Call) -> Shape:
-        """A scalar, or the shape of the input."""
         return call.x.shape if self.reduction == "none" else ()
 
     def forward(self, call: Call) -> LayerFlops:
@@ -299,16 +266,13 @@ class Compared(InnerLoss):
         yield Gradient(target, LayerFlops(0, LOSSES[self.function].target * x.size + again))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel, and one that sums or averages."""
         elements = LOSSES[self.function].forward * call.x.size
-        whole = self.reduction == "none"
         yield stream(call, "", "pointwise", elements, sum(moved(x) for x in call.inputs), call.x.bytes)
-        if not whole:
+        if self.reduction != "none":
             rest = self.forward(call).pointwise - elements
             yield stream(call, self.reduction, "reduction", rest, call.x.bytes, call.y.bytes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel for each operand."""
         return backward_pass(call, launches=max(1, len(call.gradients())))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
@@ -320,16 +284,13 @@ class Compared(InnerLoss):
 
 
 @layer
-class Picked(InnerLoss):
+class Picked(Shaped, InnerLoss):
     """−x[target], x: (batch, classes, ...) of logarithms: of each row, or the mean or sum. `shape`: of the result."""
 
     source = "torch.nn.functional.nll_loss; keeps x, the target, weights of classes and the total weight"
+    sorts, launches = ("gather", "gather"), (1, 2)
 
     shape: tuple[int, ...]
-
-    def output(self, call: Call) -> Shape:
-        """See the class."""
-        return self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """A negation a row, or an addition and at the end a quotient or a negation."""
@@ -339,15 +300,6 @@ class Picked(InnerLoss):
         """A product a row."""
         yield Gradient(call.x, LayerFlops(0, call.inputs[1].size))
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads by address."""
-        return forward_pass(call, "gather")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, then each number at its place."""
-        return backward_pass(call, "gather", launches=2)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """See the source."""
         yield from call.inputs
         yield call.fresh("activation", 1)

@@ -1,4 +1,4 @@
-"""Normalisations. Statistics (mean, inverse deviation) are fp32, one of each per normalised group."""
+"""Normalisations of activations and of a weight. Statistics (mean, inverse deviation) are fp32, one of each a group."""
 
 from __future__ import annotations
 
@@ -6,44 +6,26 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import (
-    NO_WORKSPACE,
-    Buffers,
-    Gradient,
-    Layer,
-    LayerFlops,
-    Unary,
-    Weights,
-    Workspace,
-    layer,
-    takes,
-)
+from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Layer, OneKernel, Unary, Unbuffered, layer, takes, takes_channels
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
+from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.dtypes import size_bytes
 
 
-class Norm(Layer):
+class Norm(OneKernel, Unbuffered):
     """Abstract: scaled (and shifted) by a weight per feature after normalising."""
 
+    sorts = "reduction", "reduction"
+
     def check(self, call: Call) -> None:
-        """Takes one input with a feature axis."""
         takes(call, 1)
         if not call.x.shape:
             raise call.fail(f"{self.kind} takes an input of at least one axis")
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory of the input's shape, contiguous whatever the input's order."""
         return call.x.shape
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads a row once."""
-        return forward_pass(call, "reduction")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One for the input's gradient, one for those of the weights, which sum over rows."""
@@ -54,10 +36,6 @@ class Norm(Layer):
             if some:
                 flops, written = sum(g.work.pointwise for g in some), sum(g.operand.bytes for g in some)
                 yield stream(call, "backward" if of_input else "backward weight", "reduction", flops, read, written)
-
-    def workspace(self, call: Call) -> Workspace:
-        """None: one fused kernel each way."""
-        return NO_WORKSPACE
 
 
 class Centred(Norm):
@@ -71,7 +49,6 @@ class Centred(Norm):
         """How many means and inverse deviations there are."""
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, (5 + len(call.weights)) * call.x.size + 3 * self.groups_of(call))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -102,44 +79,71 @@ class Layernorm(Centred):
     heads: int | None = None
 
     def check(self, call: Call) -> None:
-        """There are as many heads."""
         super().check(call)
         if self.heads is not None and call.x.shape[-2:-1] != (self.heads,):
             raise call.fail(f"layernorm has weights for {self.heads} heads: it takes (..., {self.heads}, features)")
 
     def groups_of(self, call: Call) -> int:
-        """One a row."""
         return call.x.rows
 
     def weights(self, call: Call) -> Weights:
-        """Scale and shift per feature."""
         d = call.x.shape[-1:] if self.heads is None else (self.heads, call.x.shape[-1])
         return ({"weight": d} if self.affine else {}) | ({"bias": d} if self.affine and self.bias else {})
 
 
-class PerChannel(Centred):
-    """Abstract: weights per channel, x: (batch, C, ...), w and b: (C)."""
+class Channelled(Layer):
+    """Abstract: a scale and a shift for each channel."""
 
     affine: bool
 
-    def check(self, call: Call) -> None:
-        """Takes one input with a batch and a channel axis."""
-        takes(call, 1)
-        if len(call.x.shape) < 2:
-            raise call.fail(f"{self.kind} takes an input of at least two axes (batch, channels, ...)")
-
     def weights(self, call: Call) -> Weights:
-        """Scale and shift per channel."""
         channels = (call.x.shape[1],)
         return {"weight": channels, "bias": channels} if self.affine else {}
+
+
+class PerChannel(Channelled, Centred):
+    """Abstract: weights per channel, x: (batch, C, ...), w and b: (C)."""
+
+    def check(self, call: Call) -> None:
+        takes_channels(call)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
         yield from (saved for saved in super().saved(call) if saved is not call.weights.get("bias"))
 
 
+class Tracked(Layer):
+    """Abstract: a batch norm that has running statistics."""
+
+    def buffers(self, call: Call) -> Buffers:
+        channels = (call.x.shape[1],)
+        return {
+            "running_mean": (channels, "statistic"),
+            "running_var": (channels, "statistic"),
+            "num_batches_tracked": ((), "index"),
+        }
+
+
+class BatchStatistics(PerChannel):
+    """Abstract: by the mean and deviation of each channel over the batch."""
+
+    def groups_of(self, call: Call) -> int:
+        return call.x.shape[1]
+
+    def output(self, call: Call) -> Tensor:
+        return call.like(call.x)
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the batch twice."""
+        return forward_pass(call, "reduction", passes=2)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the batch and its gradient twice."""
+        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
+
+
 @layer
-class Batchnorm(PerChannel):
+class Batchnorm(Tracked, BatchStatistics):
     """Over all axes but the channels.
 
     Training takes μ and σ from the batch and updates running ones, 7 per channel; inference only centres and scales by
@@ -150,25 +154,7 @@ class Batchnorm(PerChannel):
 
     affine: bool = True
 
-    def groups_of(self, call: Call) -> int:
-        """One a channel."""
-        return call.x.shape[1]
-
-    def buffers(self, call: Call) -> Buffers:
-        """Running mean and variance per channel, and an int64 count of batches."""
-        channels = (call.x.shape[1],)
-        return {
-            "running_mean": (channels, "statistic"),
-            "running_var": (channels, "statistic"),
-            "num_batches_tracked": ((), "index"),
-        }
-
-    def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
-        return call.like(call.x)
-
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         if call.run.training:
             return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
@@ -178,13 +164,47 @@ class Batchnorm(PerChannel):
         if not call.run.training:
             yield from forward_pass(call)
             return
-        yield from forward_pass(call, "reduction", passes=2)
+        yield from super().forward_kernels(call)
         count = call.buffers["num_batches_tracked"]
         yield stream(call, "count", "pointwise", 0, count.bytes, count.bytes)
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the batch and its gradient twice."""
-        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
+
+@layer
+class BatchnormUntracked(BatchStatistics):
+    """Batch norm by the batch's statistics, which nothing keeps running ones of."""
+
+    source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm, track_running_stats=False; Ioffe & Szegedy 2015)"
+    in_lists = False
+
+    affine: bool = True
+
+
+@layer
+class BatchnormFixed(Tracked, Channelled, Unary):
+    """Batch norm by running statistics that are no longer updated: y = (x − μ)/√(σ² + ε)·w + b per channel."""
+
+    source = "torch.nn.BatchNorm2d in evaluation mode; dx = g·w/√(σ² + ε)"
+    in_lists = False
+    sorts = "pointwise", "reduction"
+
+    affine: bool = True
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""
+        n, roots = call.x.size, 3 * call.x.shape[1]
+        yield Gradient(call.x, LayerFlops(0, (1 + self.affine) * n + roots))
+        for name, weight in call.weights.items():
+            alone = name == "weight" and not call.x.requires_grad
+            yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
+        yield call.x
+        for _ in ("mean", "inverse deviation") if call.run.device == "gpu" else ():
+            yield call.fresh("statistic", call.x.shape[1])
 
 
 @layer
@@ -197,13 +217,11 @@ class Groupnorm(PerChannel):
     affine: bool = True
 
     def check(self, call: Call) -> None:
-        """Groups divide the channels."""
         super().check(call)
         if call.x.shape[1] % self.groups:
             raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
 
     def groups_of(self, call: Call) -> int:
-        """`groups` a sample."""
         return call.x.shape[0] * self.groups
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -227,11 +245,9 @@ class Rmsnorm(Norm):
     affine: bool = True
 
     def weights(self, call: Call) -> Weights:
-        """Scale per feature."""
         return {"weight": (call.x.shape[-1],)} if self.affine else {}
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, (3 + len(call.weights)) * call.x.size + 3 * call.x.rows)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -287,72 +303,34 @@ class Rmsnorm(Norm):
 
 
 @layer
-class BatchnormUntracked(PerChannel):
-    """Batch norm by the batch's statistics, which nothing keeps running ones of."""
+class WeightNorm(Moving):
+    """y = v·(g/|v|), a length g for each row of v, or of its last axis."""
 
-    source = "(x − μ)/√(σ² + ε)·w + b per channel (torch.nn.BatchNorm, track_running_stats=False; Ioffe & Szegedy 2015)"
-    in_lists = False
+    source = "Salimans and Kingma 2016, eq. 2 and 3 (torch.nn.utils.weight_norm)"
 
-    affine: bool = True
-
-    def groups_of(self, call: Call) -> int:
-        """One a channel."""
-        return call.x.shape[1]
+    def check(self, call: Call) -> None:
+        takes(call, 2)
 
     def output(self, call: Call) -> Tensor:
-        """New memory in the input's order."""
-        return call.like(call.x)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the batch twice."""
-        return forward_pass(call, "reduction", passes=2)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the batch and its gradient twice."""
-        return backward_pass(call, "reduction", kept=2 * kept_bytes(call) + call.y.bytes)
-
-
-@layer
-class BatchnormFixed(Unary):
-    """Batch norm by running statistics that are no longer updated: y = (x − μ)/√(σ² + ε)·w + b per channel."""
-
-    source = "torch.nn.BatchNorm2d in evaluation mode; dx = g·w/√(σ² + ε)"
-    in_lists = False
-
-    affine: bool = True
-
-    def weights(self, call: Call) -> Weights:
-        """Scale and shift per channel."""
-        channels = (call.x.shape[1],)
-        return {"weight": channels, "bias": channels} if self.affine else {}
-
-    def buffers(self, call: Call) -> Buffers:
-        """Running mean and variance per channel, and an int64 count of batches."""
-        channels = (call.x.shape[1],)
-        return {
-            "running_mean": (channels, "statistic"),
-            "running_var": (channels, "statistic"),
-            "num_batches_tracked": ((), "index"),
-        }
+        return call.run.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """Centring and scaling."""
-        return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
+        """The norms, a quotient for each, and a product per element."""
+        return LayerFlops(0, 3 * call.x.size + call.inputs[1].size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """g·w/√(σ² + ε), whose root is made again; Σ g·x̂ from x̂ made again, Σ g."""
-        n, roots = call.x.size, 3 * call.x.shape[1]
-        yield Gradient(call.x, LayerFlops(0, (1 + self.affine) * n + roots))
-        for name, weight in call.weights.items():
-            alone = name == "weight" and not call.x.requires_grad
-            yield Gradient(weight, LayerFlops(0, (4 if name == "weight" else 1) * n + (roots if alone else 0)))
+        """Σ dy·v for both; dv = (g/|v|)·(dy − v·Σ/|v|²), dg = Σ/|v|."""
+        v, lengths = call.inputs
+        both = 2 * v.size
+        for x, work in ((v, 3 * v.size + 3 * lengths.size), (lengths, lengths.size)):
+            if x.requires_grad:
+                yield Gradient(x, LayerFlops(0, both + work))
+                both = 0
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel, which sums for the weights."""
-        return backward_pass(call, "reduction")
+    def workspace(self, call: Call) -> Workspace:
+        """PyTorch makes both gradients, needed or not."""
+        return Workspace(0, sum(x.size for x in call.inputs if not x.requires_grad))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
-        yield call.x
-        for _ in ("mean", "inverse deviation") if call.run.device == "gpu" else ():
-            yield call.fresh("statistic", call.x.shape[1])
+        yield from call.inputs
+        yield call.fresh("activation", *call.inputs[1].shape)

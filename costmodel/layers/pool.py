@@ -1,4 +1,4 @@
-"""Pooling: windows that slide, and windows that adapt to a size of the output."""
+"""Pooling: windows that slide, and windows that adapt to a size of the output, of images and of more axes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ from collections.abc import Iterable
 from math import isqrt
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Gradient, LayerFlops, Weightless, layer
-from costmodel.layers.kernels import backward_pass, forward_pass, made_beside
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor
+from costmodel.layers.base import KeepsNothing, OneKernel, Shaped, Weightless, layer
+from costmodel.layers.kernels import backward_pass, made_beside
+from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged, check_window, slide, slide_beyond
 from costmodel.symbolic.sizes import minimum
 from costmodel.training.fields import Pair, pair
 
 
-class Pool(Spatial, Weightless):
+class Pool(Spatial, OneKernel, Weightless):
     """Abstract: one number per window and channel."""
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reduces windows."""
-        return forward_pass(call, "reduction")
+    sorts = "reduction", "pointwise"
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         """One kernel that reads the incoming gradient alone."""
         return backward_pass(call, "pointwise", kept=0)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input."""
         yield call.x
+
+
+class Maxima(Pool):
+    """Abstract: the largest of each window, to whose place its gradient goes."""
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        yield Gradient(call.x, LayerFlops(0, call.y.size))
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """One kernel that reads the incoming gradient and the places of the maxima."""
+        return backward_pass(call, "pointwise", kept=made_beside(call))
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield call.x
+        yield call.fresh("index", *call.y.shape)
 
 
 class Sliding(Pool):
@@ -42,7 +55,6 @@ class Sliding(Pool):
     ceil_mode: bool
 
     def check(self, call: Call) -> None:
-        """Windows fit, and no window lies in the padding alone."""
         super().check(call)
         for k, p in zip(pair(self.kernel), pair(self.padding), strict=True):
             if 2 * p > k:
@@ -56,7 +68,6 @@ class Sliding(Pool):
         return pair(self.kernel if self.stride is None else self.stride)
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, H', W')."""
         count = slide_beyond if self.ceil_mode else slide
         axes = zip(call.x.shape[2:], pair(self.kernel), self.strides, pair(self.padding), strict=True)
         return arranged(call, (*call.x.shape[:2], *(count(*axis) for axis in axes)))
@@ -69,7 +80,7 @@ class Sliding(Pool):
 
 
 @layer
-class MaxPool(Sliding):
+class MaxPool(Maxima, Sliding):
     """The largest of each window. x: (batch, C, H, W), y: (batch, C, H', W'). k_h·k_w − 1 comparisons each."""
 
     source = "max over windows (torch.nn.MaxPool2d; Boureau et al. 2010); keeps x and int64 places of the maxima"
@@ -80,21 +91,7 @@ class MaxPool(Sliding):
     ceil_mode: bool = False
 
     def forward(self, call: Call) -> LayerFlops:
-        """Comparisons."""
         return LayerFlops(0, (self.window - 1) * call.y.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the incoming gradient and the places of the maxima."""
-        return backward_pass(call, "pointwise", kept=made_beside(call))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, and where each maximum lies."""
-        yield call.x
-        yield call.fresh("index", *call.y.shape)
 
 
 @layer
@@ -109,7 +106,6 @@ class AvgPool(Sliding):
     ceil_mode: bool = False
 
     def forward(self, call: Call) -> LayerFlops:
-        """Additions and a division."""
         return LayerFlops(0, self.window * call.y.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -118,7 +114,7 @@ class AvgPool(Sliding):
 
 
 @layer
-class GlobalAvgPool(Pool):
+class GlobalAvgPool(KeepsNothing, Pool):
     """The mean of each channel. x: (batch, C, H, W), y: (batch, C), or (batch, C, 1, 1) with `keepdims`."""
 
     source = "mean over height and width (torch.mean; Lin et al. 2014, §3.2)"
@@ -126,20 +122,14 @@ class GlobalAvgPool(Pool):
     keepdims: bool = False
 
     def output(self, call: Call) -> Shape:
-        """(batch, C) or (batch, C, 1, 1)."""
         return (*call.x.shape[:2], 1, 1) if self.keepdims else call.x.shape[:2]
 
     def forward(self, call: Call) -> LayerFlops:
-        """Additions and a division."""
         return LayerFlops(0, call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A division; the result is seen at every place."""
         yield Gradient(call.x, LayerFlops(0, call.y.size))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 class Adaptive(Pool):
@@ -148,7 +138,6 @@ class Adaptive(Pool):
     size: Pair
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, *size)."""
         return arranged(call, (*call.x.shape[:2], *pair(self.size)))
 
     def members(self, call: Call) -> int:
@@ -186,7 +175,7 @@ class AdaptiveAvgPool(Adaptive):
 
 
 @layer
-class AdaptiveMaxPool(Adaptive):
+class AdaptiveMaxPool(Maxima, Adaptive):
     """The largest of each of `size` windows, whatever the image. x: (batch, C, H, W), y: (batch, C, *size)."""
 
     source = "max over adaptive windows (torch.nn.AdaptiveMaxPool2d; He et al. 2015, SPP); keeps x and int64 places"
@@ -197,18 +186,25 @@ class AdaptiveMaxPool(Adaptive):
         """One comparison less than members of each window."""
         return LayerFlops(0, self.members(call) - call.y.size)
 
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is added at its maximum's place."""
-        yield Gradient(call.x, LayerFlops(0, call.y.size))
 
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel that reads the incoming gradient and the places of the maxima."""
-        return backward_pass(call, "pointwise", kept=made_beside(call))
+@layer
+class WindowMean(Shaped, Moving):
+    """The mean of each window; `terms`: numbers in all windows together, those of a rim too."""
+
+    source = "torch.nn.AvgPool3d, AdaptiveAvgPool3d; keeps x"
+
+    shape: tuple[int, ...]
+    terms: int
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(0, self.terms)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A division for each window, then an addition at each of its places."""
+        yield Gradient(call.x, LayerFlops(0, call.y.size + self.terms))
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, and where each maximum lies."""
         yield call.x
-        yield call.fresh("index", *call.y.shape)
 
 
 def covered(size: int, windows: int) -> int:

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import Buffers, Gradient, Layer, LayerFlops, Weights, Workspace, layer
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
+from costmodel.layers.base import Unbuffered, layer
 from costmodel.layers.kernels import kept_bytes, made_beside, stream
 from costmodel.training.dtypes import size_bytes
 
 
-class Recurrent(Layer):
+class Recurrent(Unbuffered):
     """Abstract: x: (T, B, I), state before the first step: (B, R) for each that it has, y: (T, B, R)."""
 
     in_lists = False
@@ -41,7 +41,6 @@ class Recurrent(Layer):
         """How many vectors of H features each step keeps."""
 
     def check(self, call: Call) -> None:
-        """x and the states before."""
         if len(call.inputs) != 1 + self.states or len(call.x.shape) != 3:
             raise call.fail(f"{self.kind} takes an input of three axes and {self.states} of its state")
         for number, state in enumerate(call.inputs[1:]):
@@ -55,17 +54,11 @@ class Recurrent(Layer):
         return self.hidden
 
     def weights(self, call: Call) -> Weights:
-        """For the input and for the state, their gates one after another; a bias for each."""
         rows = self.gates * self.hidden
         weights = {"weight_ih": (rows, call.x.shape[2]), "weight_hh": (rows, self.handed)}
         return weights | ({"bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else {})
 
-    def buffers(self, call: Call) -> Buffers:
-        """None."""
-        return {}
-
     def output(self, call: Call) -> Shape:
-        """(T, B, R)."""
         return (*call.x.shape[:2], self.handed)
 
     def _rows(self, call: Call) -> int:
@@ -197,11 +190,9 @@ class Lstm(Recurrent):
 
     @property
     def handed(self) -> int:
-        """R."""
         return self.projected or self.hidden
 
     def weights(self, call: Call) -> Weights:
-        """The gates', and the projection."""
         weights = super().weights(call)
         return weights | ({"weight_hr": (self.projected, self.hidden)} if self.projected else {})
 
@@ -213,12 +204,10 @@ class Lstm(Recurrent):
         return 4 + 3 * 4 + 2 + 4, 2 + 3 + 3 + 9 + 3
 
     def forward(self, call: Call) -> LayerFlops:
-        """Two products for each step, or three."""
         contractions, pointwise, _ = super().forward(call)
         return LayerFlops(contractions + self._projection(call), pointwise)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """And the projection of each step."""
         yield from super().forward_kernels(call)
         if self.projected:
             steps, batch, _ = call.x.shape
@@ -262,7 +251,6 @@ class Lstm(Recurrent):
             yield 1
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The cell before each step, too."""
         yield from super().saved(call)
         yield call.inputs[2]
         yield call.fresh("activation", call.x.shape[0] - 1, call.x.shape[1], self.hidden)

@@ -6,20 +6,19 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    Gradient,
-    LayerFlops,
-    Unary,
+    KeepsNothing,
+    Movement,
+    OneKernel,
+    PerElement,
+    Shaped,
     Weightless,
-    Workspace,
     layer,
     takes,
     takes_rank,
 )
-from costmodel.layers.kernels import backward_pass, forward_pass
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant
@@ -76,11 +75,12 @@ def norm_steps(order: float, x: Tensor, y: Tensor) -> Workspace:
 
 
 @layer
-class Reduce(Weightless):
+class Reduce(Shaped, OneKernel, Weightless):
     """One number for all that lie along some axes; `shape`: of the result; `order`: of a norm."""
 
     source = "torch's reductions; what backward needs is from its table of derivatives"
     in_lists = False
+    sorts = "reduction", "pointwise"
 
     function: str
     shape: tuple[int, ...]
@@ -92,15 +92,9 @@ class Reduce(Weightless):
         return self.function in ("norm", "linalg_vector_norm") and self.order == 0
 
     def check(self, call: Call) -> None:
-        """Takes one input."""
         takes(call, 1)
 
-    def output(self, call: Call) -> Shape:
-        """See the class."""
-        return self.shape
-
     def forward(self, call: Call) -> LayerFlops:
-        """See `REDUCTIONS`."""
         element, result = REDUCTIONS[self.function].forward
         return LayerFlops(0, element * call.x.size + result * call.y.size)
 
@@ -113,16 +107,7 @@ class Reduce(Weightless):
             call.x, LayerFlops(0, element * call.x.size + result * call.y.size), shared=self.function == "sum"
         )
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel; none for a sum, whose gradient is seen at every place."""
-        return backward_pass(call)
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """See `REDUCTIONS`."""
         for keeps in REDUCTIONS[self.function].keeps:
             yield call.x if keeps == "input" else call.y
 
@@ -144,131 +129,70 @@ class Reduce(Weightless):
 
 
 @layer
-class Trace(Weightless):
+class Trace(Movement):
     """The sum of a matrix's diagonal."""
 
     source = "torch.trace; dx is g on the diagonal of zeros"
     in_lists = False
+    sorts, launches = ("reduction", "pointwise"), (1, 3)
 
     def check(self, call: Call) -> None:
-        """Takes a matrix."""
         takes_rank(call, 2, "rows, columns")
 
     def output(self, call: Call) -> Shape:
-        """A scalar."""
         return ()
 
     def _terms(self, call: Call) -> int:
         return minimum(*call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
-        """A sum of its terms."""
         return LayerFlops(0, self._terms(call) - 1)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic."""
         yield Gradient(call.x, LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """Zeros, the places of the diagonal, and a copy with g there."""
-        return backward_pass(call, launches=3)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
     def workspace(self, call: Call) -> Workspace:
         """Backward fills a copy of zeros, at places in whole numbers."""
         return Workspace(0, call.x.size, size_bytes(self._terms(call), "int64"))
 
 
-@layer
-class Cumulate(Unary):
-    """Running sums along an axis, from zero."""
+class Running(PerElement):
+    """Abstract: along an axis, each result from those before it, into new memory; backward runs from the other end."""
 
-    source = "torch.cumsum; dx is the running sum from the other end"
     in_lists = False
+    sorts = "reduction", "reduction"
 
     def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
         return call.run.tensor(call.x.shape)
 
-    def forward(self, call: Call) -> LayerFlops:
-        """An addition per element."""
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """An addition per element."""
-        yield Gradient(call.x, LayerFlops(0, call.x.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis, from its other end."""
-        return backward_pass(call, "reduction")
-
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-
-@layer
-class Cumprod(Unary):
-    """Running products along an axis, from one."""
-
-    source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
-    in_lists = False
-
-    def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
-        return call.run.tensor(call.x.shape)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """A product per element."""
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A product, an addition and a quotient per element."""
-        yield Gradient(call.x, LayerFlops(0, 3 * call.x.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis."""
-        return forward_pass(call, "reduction")
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One kernel along the axis, from its other end."""
-        return backward_pass(call, "reduction")
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and result."""
         yield call.x
         yield call.y
 
 
 @layer
-class LogCumsumExp(Unary):
+class Cumulate(KeepsNothing, Running):
+    """Running sums along an axis, from zero."""
+
+    source = "torch.cumsum; dx is the running sum from the other end"
+    forward_ops, backward_ops = 1, 1
+
+
+@layer
+class Cumprod(Running):
+    """Running products along an axis, from one."""
+
+    source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
+    forward_ops, backward_ops = 1, 3  # a product, an addition and a quotient back
+
+
+@layer
+class LogCumsumExp(Running):
     """Logarithms of running sums of eˣ along an axis."""
 
     source = "torch.logcumsumexp; dx = eˣ times the running sum of g·e⁻ʸ from the other end"
-    in_lists = False
-
-    def output(self, call: Call) -> Tensor:
-        """New memory, contiguous."""
-        return call.run.tensor(call.x.shape)
-
-    def forward(self, call: Call) -> LayerFlops:
-        """An exponential, an addition and a logarithm per element."""
-        return LayerFlops(0, 3 * call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """A negation, two exponentials, two products and an addition per element."""
-        yield Gradient(call.x, LayerFlops(0, 6 * call.x.size))
+    forward_ops, backward_ops = 3, 6  # exp, +, log; a negation, two exp, two products and an addition back
+    sorts = "pointwise", "pointwise"
 
     def workspace(self, call: Call) -> Workspace:
         """Backward makes logarithms of what is positive of the gradient and of what is negative, and −∞ to fill both.
@@ -277,8 +201,3 @@ class LogCumsumExp(Unary):
         difference from y, turned round, its sum, and that turned back (``logcumsumexp_backward``).
         """
         return Workspace(0, 7 * call.x.size + 1)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input and result."""
-        yield call.x
-        yield call.y

@@ -1,46 +1,27 @@
-"""Kinds that give an image another size, or its channels another order."""
+"""Kinds that give an image another size, its channels another order, or read it at places that are computed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
-from costmodel.graph.kernel import Kernel
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, Weightless, Workspace, layer
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Movement, Shaped, layer, takes
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
 from costmodel.training.fields import Pair, pair
 
 
-class Moves(Spatial, Weightless):
+class Moves(Spatial, Movement):
     """Abstract: moves the same numbers into new memory, without arithmetic."""
 
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """No arithmetic: the gradient is moved back."""
         yield Gradient(call.x, LayerFlops(0, 0))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy."""
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 @layer
-class Upsample(Spatial, Weightless):
+class Upsample(Spatial, Movement):
     """An image `scale` times as large. x: (batch, C, H, W), y: (batch, C, scale·H, scale·W).
 
     Nearest copies; bilinear mixes four neighbours, four products and three additions a pixel.
@@ -52,30 +33,16 @@ class Upsample(Spatial, Weightless):
     mode: Literal["nearest", "bilinear"] = "nearest"
 
     def output(self, call: Call) -> Shape | Tensor:
-        """(batch, C, scale·H, scale·W)."""
         b, c, h, w = call.x.shape
         up, across = pair(self.scale)
         return arranged(call, (b, c, up * h, across * w))
 
     def forward(self, call: Call) -> LayerFlops:
-        """See the class."""
         return LayerFlops(0, 7 * call.y.size if self.mode == "bilinear" else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is added to its source, or weighed and added to its four."""
         yield Gradient(call.x, LayerFlops(0, (8 if self.mode == "bilinear" else 1) * call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
 
 
 @layer
@@ -87,13 +54,11 @@ class PixelShuffle(Moves):
     factor: int
 
     def check(self, call: Call) -> None:
-        """Channels come in squares."""
         super().check(call)
         if call.x.shape[1] % self.factor**2:
             raise call.fail(f"{call.x.shape[1]} channels are not a multiple of factor² = {self.factor**2}")
 
     def output(self, call: Call) -> Shape:
-        """(batch, C, r·H, r·W)."""
         b, c, h, w = call.x.shape
         return (b, exact_div(c, self.factor**2), self.factor * h, self.factor * w)
 
@@ -107,13 +72,11 @@ class ChannelShuffle(Moves):
     groups: int
 
     def check(self, call: Call) -> None:
-        """Groups divide the channels."""
         super().check(call)
         if call.x.shape[1] % self.groups:
             raise call.fail(f"groups {self.groups} does not divide {call.x.shape[1]} channels")
 
     def output(self, call: Call) -> Shape:
-        """As the input."""
         return call.x.shape
 
 
@@ -148,7 +111,6 @@ class Padded(Moving):
     circular: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory; a circular rim's in row-major order."""
         return arranged(call, self.shape) if len(self.shape) == 4 and not self.circular else self.shape
 
     def workspace(self, call: Call) -> Workspace:
@@ -168,18 +130,21 @@ class Padded(Moving):
             yield call.x
 
 
+class Rearranged(Shaped, Moving):
+    """Abstract: an image of another shape has its channels last in memory if the input has them so."""
+
+    def output(self, call: Call) -> Shape | Tensor:
+        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
+
+
 @layer
-class Columns(Moving):
+class Columns(Rearranged):
     """Windows of an image as columns, or columns `back` to windows of an image, added up where they overlap."""
 
     source = "torch.nn.functional.unfold, fold; each is the other's gradient"
 
     shape: tuple[int, ...]
     back: bool = False
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """An addition for each number that goes back."""
@@ -191,17 +156,13 @@ class Columns(Moving):
 
 
 @layer
-class Resized(Moving):
+class Resized(Rearranged):
     """Another size, each pixel a mean of `among` neighbours."""
 
     source = "torch.nn.functional.interpolate; keeps nothing"
 
     shape: tuple[int, ...]
     among: int
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """New memory; channels are last in it if they are so in the input."""
-        return arranged(call, self.shape) if len(self.shape) == 4 else self.shape
 
     def forward(self, call: Call) -> LayerFlops:
         """A product for each neighbour, and the sum of them; nearest copies."""
@@ -210,3 +171,59 @@ class Resized(Moving):
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Each pixel's gradient is weighed and added to its neighbours."""
         yield Gradient(call.x, LayerFlops(0, (2 * self.among if self.among > 1 else 1) * call.y.size))
+
+
+@layer
+class GridSample(Shaped, Moving):
+    """An image read between its pixels. x: (batch, C, H, W), places: (batch, H', W', 2), y: (batch, C, H', W').
+
+    Each pixel is the mean of its four neighbours by nearness (bilinear), or the nearest (`nearest`); volumes have a
+    third axis and eight neighbours.
+    """
+
+    source = "Jaderberg et al. 2015, eq. 5 (torch.nn.functional.grid_sample); keeps x and the places"
+
+    shape: tuple[int, ...]
+    nearest: bool = False
+
+    def check(self, call: Call) -> None:
+        takes(call, 2)
+
+    @property
+    def _axes(self) -> int:
+        return len(self.shape) - 2
+
+    def _places(self, call: Call) -> int:
+        """Places per channel."""
+        return call.inputs[1].rows
+
+    def _weights(self) -> int:
+        """Products that make the weights of all neighbours of a place, one axis after another."""
+        return sum(2**axis for axis in range(2, self._axes + 1))
+
+    def forward(self, call: Call) -> LayerFlops:
+        """Per axis of a place: scale, shift, floor, and the distance from both sides; a product for each neighbour."""
+        if self.nearest:
+            return LayerFlops(0, 3 * self._axes * self._places(call))
+        near = 2**self._axes
+        return LayerFlops(0, (5 * self._axes + self._weights()) * self._places(call) + (2 * near - 1) * call.y.size)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        """A product and an addition for each neighbour, to the image and to the places.
+
+        g·x of each neighbour is added up over channels; a place then weighs it along all other axes, and scales it.
+        Places that choose the nearest get zeros.
+        """
+        near = 2**self._axes
+        yield Gradient(call.x, LayerFlops(0, (1 if self.nearest else 2 * near) * call.y.size))
+        of_place = self._axes * (self._axes * near + 1)
+        work = 0 if self.nearest else 2 * near * call.y.size + of_place * self._places(call)
+        yield Gradient(call.inputs[1], LayerFlops(0, work))
+
+    def workspace(self, call: Call) -> Workspace:
+        """PyTorch makes the gradient of the places, needed or not."""
+        places = call.inputs[1]
+        return Workspace(0, 0 if places.requires_grad else places.size)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        yield from call.inputs

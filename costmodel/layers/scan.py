@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Shape, Storage, Tensor, contiguous_strides, viewed_strides
-from costmodel.layers.base import Gradient, LayerFlops, Weightless, Workspace, layer, takes
+from costmodel.graph.tensor import (
+    Call,
+    Gradient,
+    LayerFlops,
+    Shape,
+    Storage,
+    Tensor,
+    Workspace,
+    contiguous_strides,
+    viewed_strides,
+)
+from costmodel.layers.base import Weightless, layer, takes
 from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
+from costmodel.layers.shape import strides_of
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes
 
@@ -31,7 +42,6 @@ class SelectiveScan(Weightless):
     keeps: bool = False
 
     def check(self, call: Call) -> None:
-        """a and u alike, c beside; the first state, if one is given."""
         first = call.inputs[3:]
         takes(call, 3 + (self.keeps and len(first) > 0))
         a, u, c = call.inputs[:3]
@@ -42,7 +52,6 @@ class SelectiveScan(Weightless):
             raise call.fail("selective_scan takes two of (batch, channels, T, n) and one of (batch, T, n)")
 
     def output(self, call: Call) -> Shape:
-        """(batch, channels, T), or T + n."""
         b, channels, t, n = call.x.shape
         return (b, channels, t + n if self.keeps else t)
 
@@ -68,8 +77,7 @@ class SelectiveScan(Weightless):
         """A product for each token."""
         b, channels, t, n = call.x.shape
         sizes = Product(b, channels, n, 1) if outer else Product(b, channels, 1, n)
-        name = f"{self.kind} {what}".strip()
-        return Kernel(name, "product", t * sizes.flops, read, written, call.x.dtype, t, sizes)
+        return multiply(call, what, sizes, read, written, launches=t)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each token a product, a sum, and the product with c; then all results are put together."""
@@ -139,7 +147,6 @@ class DeltaScan(Weightless):
     keeps: bool = False
 
     def check(self, call: Call) -> None:
-        """Six that fit; the first state, if one is given."""
         first = call.inputs[6:]
         takes(call, 6 + (self.keeps and len(first) > 0))
         u, w, q, m, k, a = call.inputs[:6]
@@ -209,8 +216,7 @@ class DeltaScan(Weightless):
         """A product for each of so many chunks."""
         sizes = Product(self._sizes(call)[0], m, n, k)
         read, made = ((size_bytes(chunks * sizes.batch * part, call.x.dtype)) for part in (m * k + k * n, m * n))
-        name = f"{self.kind} {what}".strip()
-        return Kernel(name, "product", chunks * sizes.flops, read, made, call.x.dtype, chunks, sizes)
+        return multiply(call, what, sizes, read, made, launches=chunks)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """For each chunk four products, and the sums and products beside."""
@@ -265,7 +271,7 @@ class DeltaScan(Weightless):
     def _chunks(self, call: Call, x: Tensor, used: int) -> Tensor | Storage:
         """What products hold of so many chunks of an operand: itself if (batch·heads, ...) is a view, else copies."""
         b, h, _, *matrix = x.shape
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+        strides = strides_of(x)
         viewable = viewed_strides((b, h, *matrix), (*strides[:2], *strides[3:]), (b * h, *matrix)) is not False
         return x if viewable else call.fresh("activation", used, b, h, *matrix)
 
@@ -286,32 +292,26 @@ class SolveTriangular(Weightless):
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """A square and what fits it."""
         takes(call, 2)
         a, b = (x.shape for x in call.inputs)
         if len(a) < 3 or a[-1] != a[-2] or a[:-1] != b[:-1]:
             raise call.fail("solve_triangular takes (..., Q, Q) and (..., Q, n)")
 
     def output(self, call: Call) -> Tensor:
-        """New memory, columns first, as LAPACK has it."""
         *outer, n, columns = call.inputs[1].shape
         strides = (*contiguous_strides((*outer, n * columns))[:-1], 1, n)
         return call.run.tensor((*outer, n, columns), strides=strides)
 
-    def _work(self, call: Call) -> LayerFlops:
+    def forward(self, call: Call) -> LayerFlops:
         """From each row what the rows before it make: products with what is below the diagonal."""
         *outer, n, columns = call.y.shape
         matrices = product(outer)
         return LayerFlops(matrices * n * (n - 1) * columns, 0, 0)
 
-    def forward(self, call: Call) -> LayerFlops:
-        """A multiply-add for each number below the diagonal and each column."""
-        return self._work(call)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The same with the transpose, once for both; a product and its negation for the matrix."""
         a, b = call.inputs
-        solved = self._work(call)
+        solved = self.forward(call)
         yield Gradient(b, solved)
         whole = 2 * call.y.size * a.shape[-1]
         extra = 0 if b.requires_grad else solved.contractions
@@ -324,7 +324,6 @@ class SolveTriangular(Weightless):
         return multiply(call, what, sizes, moved(call.x) + call.y.bytes, call.y.bytes)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One, of all systems."""
         yield self._solve(call, "")
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
@@ -339,7 +338,6 @@ class SolveTriangular(Weightless):
             yield stream(call, "backward cut", "pointwise", a.size, a.bytes, a.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The matrix and the solution."""
         yield call.x
         yield call.y
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
     Call,
+    Gradient,
+    LayerFlops,
     Role,
     Shape,
-    Storage,
     Tensor,
     contiguous_strides,
     show_shape,
     transposed,
     viewed_strides,
 )
-from costmodel.layers.base import NO_WORKSPACE, Gradient, LayerFlops, View, Weightless, Workspace, layer, takes_rank
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.layers.base import Movement, View, layer, takes_rank
+from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product
 
@@ -26,6 +27,17 @@ def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
     """`x` in another shape: a view where memory order allows it, else a copy (``torch.reshape``)."""
     strides = viewed_strides(x.shape, x.strides, shape)
     return call.run.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
+
+
+def strides_of(x: Tensor) -> Shape:
+    """Strides, written out [elements]."""
+    return contiguous_strides(x.shape) if x.strides is None else x.strides
+
+
+def permuted(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """`x` with its axes in another order."""
+    strides = strides_of(x)
+    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
 
 
 @layer
@@ -37,13 +49,11 @@ class Reshape(View):
     shape: tuple[int, ...]
 
     def check(self, call: Call) -> None:
-        """Element counts agree."""
         super().check(call)
         if product(call.x.shape[1:]) != product(self.shape):
             raise call.fail(f"cannot reshape {show_shape(call.x.shape[1:])} into {show_shape(self.shape)}")
 
     def output(self, call: Call) -> Tensor:
-        """(batch, *shape)."""
         return reshaped(call, call.x, (call.x.shape[0], *self.shape))
 
 
@@ -54,7 +64,6 @@ class Flatten(View):
     source = "torch.nn.Flatten"
 
     def output(self, call: Call) -> Tensor:
-        """(batch, product of the rest)."""
         return reshaped(call, call.x, (call.x.shape[0], product(call.x.shape[1:])))
 
 
@@ -67,16 +76,12 @@ class Permute(View):
     axes: tuple[int, ...]
 
     def check(self, call: Call) -> None:
-        """`axes` is a permutation."""
         super().check(call)
         if sorted(self.axes) != list(range(len(call.x.shape))):
             raise call.fail(f"axes {list(self.axes)} is not an order of the {len(call.x.shape)} axes")
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
-        x = call.x
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-        return x.view(tuple(x.shape[a] for a in self.axes), tuple(strides[a] for a in self.axes))
+        return permuted(call.x, self.axes)
 
 
 @layer
@@ -93,7 +98,6 @@ class Slice(View):
         return len(call.x.shape) - 1 if self.axis is None else self.axis
 
     def check(self, call: Call) -> None:
-        """The part lies within."""
         super().check(call)
         if self._axis(call) >= len(call.x.shape):
             raise call.fail(f"axis {self.axis} is not one of the {len(call.x.shape)} axes")
@@ -102,10 +106,8 @@ class Slice(View):
             raise call.fail(f"places {self.start} to {self.start + self.length} are not within {size}")
 
     def output(self, call: Call) -> Tensor:
-        """A view with the whole's strides."""
         x, axis = call.x, self._axis(call)
-        strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides)
+        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides_of(x))
 
 
 @layer
@@ -117,13 +119,11 @@ class SplitHeads(View):
     heads: int
 
     def check(self, call: Call) -> None:
-        """Heads divide the width."""
         super().check(call)
         if len(call.x.shape) != 3 or call.x.shape[-1] % self.heads:
             raise call.fail(f"cannot split into {self.heads} heads: it takes (batch, T, heads × head size)")
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
         b, t, d = call.x.shape
         return transposed(reshaped(call, call.x, (b, t, self.heads, exact_div(d, self.heads))), 1, 2)
 
@@ -135,13 +135,11 @@ class MergeHeads(View):
     source = "torch.Tensor.transpose and reshape (Vaswani et al. 2017, §3.2.2)"
 
     def check(self, call: Call) -> None:
-        """Takes four axes."""
         super().check(call)
         if len(call.x.shape) != 4:
             raise call.fail("merge_heads takes (batch, heads, T, head size)")
 
     def output(self, call: Call) -> Tensor:
-        """(batch, T, heads·d_h)."""
         b, h, t, d = call.x.shape
         return reshaped(call, transposed(call.x, 1, 2), (b, t, h * d))
 
@@ -153,7 +151,6 @@ class TransposeLast(View):
     source = "torch.Tensor.transpose(-2, -1)"
 
     def output(self, call: Call) -> Tensor:
-        """A view."""
         return transposed(call.x, len(call.x.shape) - 2, len(call.x.shape) - 1)
 
 
@@ -166,13 +163,11 @@ class RepeatHeads(View):
     times: int
 
     def check(self, call: Call) -> None:
-        """Takes four axes."""
         takes_rank(call, 4, "batch, heads, tokens, head size")
 
     def output(self, call: Call) -> Tensor:
-        """A copy, unless a single head is seen several times."""
         b, h, t, d = call.x.shape
-        strides = contiguous_strides(call.x.shape) if call.x.strides is None else call.x.strides
+        strides = strides_of(call.x)
         expanded = call.x.view((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
         return reshaped(call, expanded, (b, h * self.times, t, d))
 
@@ -181,35 +176,14 @@ class RepeatHeads(View):
         yield Gradient(call.x, LayerFlops(0, call.y.size))
 
 
-class Joining(Weightless):
-    """Abstract: tensors one after another along an axis."""
+class Joining(Movement):
+    """Abstract: tensors one after another along an axis; each gradient is a slice of the incoming one."""
 
     in_lists = False
 
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Each gradient is a slice of the incoming one."""
         for x in call.inputs:
             yield Gradient(x, LayerFlops(0, 0), shared=True)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One copy of all."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """None: slices."""
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
 
 
 @layer
@@ -219,7 +193,6 @@ class Concat(Joining):
     source = "torch.cat along axis 1 (Szegedy et al. 2015; Huang et al. 2017, eq. 2)"
 
     def check(self, call: Call) -> None:
-        """All axes but the channels agree."""
         first = call.x.shape
         for x in call.inputs[1:]:
             if len(x.shape) != len(first) or any(
@@ -241,42 +214,20 @@ class Join(Joining):
     source = "torch.cat along the last axis"
 
     def check(self, call: Call) -> None:
-        """All axes but the last agree."""
         if any(x.shape[:-1] != call.x.shape[:-1] for x in call.inputs):
             raise call.fail("cannot join: all axes but the last must be equal")
 
     def output(self, call: Call) -> Shape:
-        """New memory, contiguous."""
         return (*call.x.shape[:-1], sum(x.shape[-1] for x in call.inputs))
 
 
-class Moving(Weightless):
-    """Abstract: inputs of any number and shape; no arithmetic."""
+class Moving(Movement):
+    """Abstract: an operator of any inputs, which moves numbers unless it says otherwise; PyTorch has checked them."""
 
     in_lists = False
 
     def check(self, call: Call) -> None:
-        """The operator that it stands for has checked."""
-
-    def forward(self, call: Call) -> LayerFlops:
-        """No arithmetic."""
-        return LayerFlops(0, 0)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return forward_pass(call)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One pointwise kernel."""
-        return backward_pass(call)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Nothing."""
-        return ()
-
-    def workspace(self, call: Call) -> Workspace:
-        """None."""
-        return NO_WORKSPACE
+        """Nothing: see the class."""
 
 
 @layer
@@ -295,7 +246,6 @@ class Part(View):
     piece: bool = False
 
     def output(self, call: Call) -> Tensor:
-        """The same memory."""
         return call.x.view(self.shape, self.strides)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -321,6 +271,22 @@ def _overlaps(shape: Shape, strides: Shape | None) -> bool:
 
 
 @layer
+class Joined(Joining, Moving):
+    """Tensors one after another along an axis."""
+
+    source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
+
+    shape: tuple[int, ...]
+    axis: int = 0
+
+    def output(self, call: Call) -> Shape | Tensor:
+        last = all(channels_last(x) for x in call.inputs)
+        if last and len(self.shape) == 4:
+            return arranged(call, self.shape)
+        return call.run.tensor(self.shape, joint_role(call.inputs))
+
+
+@layer
 class Copied(Moving):
     """The same numbers in memory of their own, contiguous or in the input's order.
 
@@ -334,7 +300,6 @@ class Copied(Moving):
     moved: bool = False
 
     def output(self, call: Call) -> Shape | Tensor:
-        """New memory."""
         role = call.x.storage.role
         role = "activation" if role == "weight" else role
         return call.like(call.x, role) if self.ordered else call.run.tensor(self.shape, role, dtype=call.x.dtype)
@@ -343,28 +308,6 @@ class Copied(Moving):
         """The incoming gradient, summed where numbers were repeated."""
         more = call.y.size > call.x.size
         yield Gradient(call.x, LayerFlops(0, call.y.size if more else 0), shared=not (more or self.moved))
-
-
-@layer
-class Joined(Moving):
-    """Tensors one after another along an axis."""
-
-    source = "torch.cat, torch.stack; each gradient is a slice of the incoming one"
-
-    shape: tuple[int, ...]
-    axis: int = 0
-
-    def output(self, call: Call) -> Shape | Tensor:
-        """New memory; channels are last in it if they are so in all."""
-        last = all(channels_last(x) for x in call.inputs)
-        if last and len(self.shape) == 4:
-            return arranged(call, self.shape)
-        return call.run.tensor(self.shape, joint_role(call.inputs))
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """Slices."""
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, 0), shared=True)
 
 
 def joint_role(inputs: Iterable[Tensor]) -> Role:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Call, Shape, Tensor
-from costmodel.layers.base import NO_WORKSPACE, Layer, Workspace, takes_rank
+from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
+from costmodel.layers.base import NO_WORKSPACE, Layer, takes_rank
 from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, decided, minimum
 
 
@@ -13,11 +13,9 @@ class Spatial(Layer):
     largest = LARGEST_SIZE
 
     def check(self, call: Call) -> None:
-        """Takes one image."""
         takes_rank(call, 4, "batch, channels, height, width")
 
     def workspace(self, call: Call) -> Workspace:
-        """None: the reference algorithm works in place; a library may trade memory for time."""
         return NO_WORKSPACE
 
 

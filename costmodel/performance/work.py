@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Storage
+from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Softmax, SoftmaxAlong
-from costmodel.layers.cast import Cast
 from costmodel.layers.kernels import moved
 from costmodel.performance.fusion import Fusion, Group, groups_of
 from costmodel.symbolic.sizes import ceil_div, decided, minimum

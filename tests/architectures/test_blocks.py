@@ -13,10 +13,9 @@ from costmodel.architectures.composites import Branches, Repeat, Residual, Seque
 from costmodel.errors import CostModelError, ShapeError, SpecError
 from costmodel.importers.files import build, describe
 from costmodel.layers.activation import LeakyRelu, Relu
-from costmodel.layers.arithmetic import Dropout
+from costmodel.layers.arithmetic import ChannelDropout, Dropout, StochasticDepth
 from costmodel.layers.conv import Conv, ConvTranspose
 from costmodel.layers.linear import Linear
-from costmodel.layers.noise import ChannelDropout, StochasticDepth
 from costmodel.layers.norm import Groupnorm, Layernorm
 from costmodel.layers.pool import AdaptiveAvgPool, AvgPool, GlobalAvgPool, MaxPool
 from costmodel.layers.resize import ChannelShuffle, PixelShuffle, Upsample

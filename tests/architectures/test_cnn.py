@@ -18,8 +18,8 @@ from costmodel.errors import SettingError
 from costmodel.importers.files import build, describe
 from costmodel.importers.zoo import models
 from costmodel.layers.activation import Relu
+from costmodel.layers.arithmetic import ChannelDropout, StochasticDepth
 from costmodel.layers.conv import Conv, ConvTranspose
-from costmodel.layers.noise import ChannelDropout, StochasticDepth
 from costmodel.layers.norm import Batchnorm
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, GlobalAvgPool, MaxPool, covered
 from costmodel.layers.resize import ChannelShuffle, Pad, PixelShuffle, Upsample

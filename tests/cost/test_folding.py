@@ -16,7 +16,7 @@ from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive, Timeline
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
-from costmodel.layers.cast import Cast
+from costmodel.layers.arithmetic import Cast
 from costmodel.training.settings import Settings
 from tests.profiles import examples
 from tests.strategies import questions

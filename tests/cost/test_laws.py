@@ -21,7 +21,7 @@ from costmodel.cost.timeline import standing_of
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
-from costmodel.layers.cast import Cast
+from costmodel.layers.arithmetic import Cast
 from costmodel.symbolic.guards import expression, symint
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.settings import Settings

@@ -15,7 +15,7 @@ from costmodel.graph.recomputation import Recomputation, is_named, paths_to
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.adaptation import Adaptation
-from costmodel.layers.cast import Cast
+from costmodel.layers.arithmetic import Cast
 from costmodel.training.settings import Settings
 from tests.command import error_of
 from tests.cost.test_folding import CONV, ITEMS, repeated

@@ -3,8 +3,7 @@
 import pytest
 
 import costmodel as cm
-from costmodel.importers.names import OTHER_NAMES
-from costmodel.importers.zoo import load
+from costmodel.importers.zoo import OTHER_NAMES, load
 from tests.command import error_of
 
 

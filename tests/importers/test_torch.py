@@ -11,7 +11,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.importers.files import build, describe
-from costmodel.importers.torch.trees import evaluate
+from costmodel.importers.torch.program import evaluate
 from tests.command import said_in_one_line
 
 LINEAR = {"op": "linear", "path": ["net"], "name": "head", "changes": None, "grad": True}

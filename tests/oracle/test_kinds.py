@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
-from costmodel.layers.activation import ParametricRelu
+from costmodel.layers.activation import ParametricRelu, Xielu
 from costmodel.layers.arithmetic import (
     Add,
     Choose,
@@ -34,7 +34,7 @@ from costmodel.layers.arithmetic import (
     Subtract,
     Unread,
 )
-from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, SoftmaxAlong
+from costmodel.layers.attention import Append, FusedAttention, Insert, Mask, Rotary, Sink, Softmax, SoftmaxAlong
 from costmodel.layers.embedding import (
     Embedding,
     FixedPositions,
@@ -44,9 +44,7 @@ from costmodel.layers.embedding import (
     TrainedPositions,
 )
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
-from costmodel.layers.kv_cache import Append, Insert
-from costmodel.layers.latent import AbsorbKey, ExpandValue
-from costmodel.layers.linear import Linear, Matmul, Product
+from costmodel.layers.linear import AbsorbKey, ExpandValue, Linear, Matmul, Product
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.scan import DeltaScan, SelectiveScan, SolveTriangular
@@ -62,7 +60,6 @@ from costmodel.layers.shape import (
     SplitHeads,
     TransposeLast,
 )
-from costmodel.layers.xielu import Xielu
 from costmodel.symbolic.sizes import product
 from tests.layers.device_kernels import check_kernels
 

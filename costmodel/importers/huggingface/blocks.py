@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
-from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, WINDOWED
-from costmodel.importers.huggingface.rules import heads_fill_width, rotary_whole, windows
+from costmodel.importers.huggingface.fields import Meaning, wrong
+from costmodel.importers.huggingface.llama import BIASES, DECODER, GLM, LLAMA, SCALED_BY_WIDTH, WINDOWED
+from costmodel.importers.huggingface.rules import cycle, each, heads_fill_width, rotary_whole, sets, windows
 
 PHI = Family(
     model_type="phi",
@@ -42,12 +42,8 @@ STARCODER2 = Family(
     | {"use_bias": True, "tie_word_embeddings": True},
     sets={"mlp": "plain", "norm": "layernorm"},
     idle="activation_function attention_softmax_in_fp32 embd_pdrop resid_pdrop scale_attention_softmax_in_fp32",
-    fixed={
-        "norm_type": ("layer_norm",),
-        "mlp_type": ("default",),
-        "layer_types": (None,),
-        "scale_attn_weights": (True,),
-    },
+    fixed={"norm_type": ("layer_norm",), "mlp_type": ("default",), "layer_types": (None,)}
+    | {"scale_attn_weights": (True,)},
 )
 
 
@@ -111,11 +107,6 @@ APERTUS = Family(
 )
 
 
-def parallel_norm(config: Config, made: dict[str, Any]) -> None:
-    """Blocks whose branches are parallel have one norm for both."""
-    made["shared_norm"] = made["parallel"]
-
-
 STABLELM = Family(
     model_type="stablelm",
     source="StableLM 2 and 3B (Bellagente et al. 2024): layer norms, a quarter of each head turned",
@@ -126,7 +117,7 @@ STABLELM = Family(
     | {"partial_rotary_factor": 0.25},
     means={"qk_layernorm": {True: {"query_key_norm": "heads"}, False: {}}},
     sets={"norm": "layernorm"},
-    rules={"whole": heads_fill_width, "parallel": parallel_norm},
+    rules={"whole": heads_fill_width, "parallel": sets("shared_norm", lambda config, made: made["parallel"])},
     idle="rope_pct rotary_scaling_factor",
 )
 
@@ -179,12 +170,8 @@ COHERE2 = Family(
     },
     aliases="_sliding_window_pattern",
     idle="cache_implementation layer_switch order_of_interleaved_layers position_embedding_type rotary_pct",
-    fixed={
-        "use_embedding_sharing": (True,),
-        "use_gated_activation": (True,),
-        "use_parallel_block": (True,),
-        "use_parallel_embedding": (False,),
-    },
+    fixed={"use_embedding_sharing": (True,), "use_gated_activation": (True,), "use_parallel_block": (True,)}
+    | {"use_parallel_embedding": (False,)},
 )
 
 OLMO3 = Family(
@@ -212,7 +199,7 @@ def exaone_windows(config: Config, made: dict[str, Any]) -> None:
     if config["sliding_window"] is None:
         return
     if config["layer_types"] is None and (not isinstance(every, int) or every < 1):
-        raise SpecError(f"sliding_window_pattern {shown(every)}: give layer_types", ("sliding_window_pattern",))
+        raise wrong("sliding_window_pattern", f"{shown(every)}: give layer_types")
     windows(lambda config, n: (n + 1) % every != 0)(config, made)
     turned_in_windows(config, made)
 
@@ -226,4 +213,66 @@ EXAONE4 = Family(
     means={"sliding_window_pattern": Meaning("anything")},
     sets={"norm_placement": "output", "query_key_norm": "head"},
     rules={"windows": exaone_windows},
+)
+
+
+def widths(config: Config, made: dict[str, Any]) -> None:
+    """One width of all MLPs, or that of each."""
+    given, layers = config["intermediate_size"], made["layers"]
+    if not isinstance(given, list):
+        made["mlp_width"] = given
+        return
+    if len(given) != layers:
+        raise wrong("intermediate_size", f"has {len(given)} entries for {layers} layers")
+    alike = len(set(given)) == 1
+    made |= {"mlp_width": given[0]} if alike else {"mlp_widths": tuple(given)}
+
+
+def streams(config: Config, made: dict[str, Any]) -> None:
+    """Which layers' gates are sparse, whether weights are clipped; which stream is computed has no cost."""
+    active, count = config["altup_active_idx"], config["altup_num_inputs"]
+    if active >= count:
+        raise wrong("altup_active_idx", f"{active} is not one of altup_num_inputs {count}: they are counted from 0")
+    given, layers = config["activation_sparsity_pattern"], made["layers"]
+    if given is None:
+        sparse = each(layers, lambda n: layers > 10 > n)
+    else:
+        sparse = [_sparse(number, share) for number, share in enumerate(given)]
+        if len(sparse) != layers:
+            raise wrong("activation_sparsity_pattern", f"has {len(sparse)} entries for {layers} layers")
+    made["altup.clipped"] = config["altup_coef_clip"] is not None
+    made["altup.sparse_pattern"] = cycle(sparse, layers)
+
+
+def _sparse(number: int, share: Any) -> bool:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise wrong(
+            "activation_sparsity_pattern", f"{shown(share)} is not a share: give one from 0, less than 1", number
+        )
+    return share > 0
+
+
+GEMMA3N = Family(
+    model_type="gemma3n_text",
+    source="Gemma 3n, its text model (Gemma Team 2025): four residual streams, a vector of each token for each layer",
+    like=WINDOWED,
+    ends={"Gemma3nForCausalLM": "tokens", "Gemma3nTextModel": ""},
+    fields=sizes(262400, 2048, 16384, 35, 8, num_key_value_heads=2, head_dim=256, max_position_embeddings=32768)
+    | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "tie_word_embeddings": True}
+    | {"sliding_window": 512, "final_logit_softcapping": 30.0, "num_kv_shared_layers": 15, "laurel_rank": 64}
+    | {"vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "altup_num_inputs": 4}
+    | {"altup_active_idx": 0, "altup_correct_scale": True, "activation_sparsity_pattern": None}
+    | {"altup_coef_clip": 120.0},
+    without="hidden_act",
+    means={"intermediate_size": Meaning("sides")},
+    sets={"norm_placement": "both", "query_key_norm": "head", "value_norm": True, "score_scale": 1.0},
+    rules={
+        "rotary": rotary_whole,
+        "windows": windows(lambda config, n: (n + 1) % 5 != 0),
+        "embedding": SCALED_BY_WIDTH,
+        "widths": widths,
+        "shared": sets("shared_kv_layers", lambda config, made: config["num_kv_shared_layers"] or None),
+        "streams": streams,
+    },
+    idle="altup_lr_multiplier query_pre_attn_scalar rope_local_base_freq",
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError
 from costmodel.importers.huggingface.blocks import exaone_windows
 from costmodel.importers.huggingface.experts import BALANCE
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import DECODER, WINDOWED
 from costmodel.importers.huggingface.rules import (
     check_whole,
@@ -24,16 +23,13 @@ def latent(config: Config, made: dict[str, Any]) -> None:
     """Keys and values from one narrow vector a token; some features of a key are turned, and shared by all heads."""
     turned, heads = config["qk_rope_head_dim"], made["heads"]
     if turned % 2:
-        raise SpecError(
-            f"qk_rope_head_dim {turned} is odd: features are turned in pairs",
-            ("qk_rope_head_dim",),
-        )
+        raise wrong("qk_rope_head_dim", f"{turned} is odd: features are turned in pairs")
     check_whole(config, turned)
     if made["kv_heads"] not in (None, heads):
-        raise SpecError(
-            f"num_key_value_heads {made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
+        raise wrong(
+            "num_key_value_heads",
+            f"{made['kv_heads']} is not num_attention_heads {heads}: latent attention has a key "
             "and a value for each head",
-            ("num_key_value_heads",),
         )
     size = config["qk_nope_head_dim"] + turned
     own = None if config["v_head_dim"] == size else config["v_head_dim"]
@@ -47,12 +43,10 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
         forget_experts(made)
         return
     if made["experts.per_token"] is None:
-        raise SpecError(
-            "num_experts_per_tok is missing: give how many experts a token chooses", ("num_experts_per_tok",)
-        )
+        raise wrong("num_experts_per_tok", "is missing: give how many experts a token chooses")
     method, methods = config.values.get("topk_method"), ("greedy", "group_limited_greedy")
     if method is not None and method not in methods:
-        raise SpecError(f"topk_method {method!r} is not {' or '.join(methods)}", ("topk_method",))
+        raise wrong("topk_method", f"{method!r} is not {' or '.join(methods)}")
     shared = made["experts.width"] * (config["n_shared_experts"] or 0)
     made |= {"experts.dense_layers": dense or None, "experts.shared_width": shared or None}
     if made["mlp_bias"]:
@@ -60,7 +54,7 @@ def deepseek_experts(config: Config, made: dict[str, Any]) -> None:
     if method != "greedy":
         for field, ours in {"n_group": "experts.groups", "topk_group": "experts.chosen_groups"}.items():
             if config[field] is None:
-                raise SpecError(f"{field} is missing: experts are chosen within groups", (field,))
+                raise wrong(field, "is missing: experts are chosen within groups")
             made[ours] = config[field]
 
 
@@ -88,7 +82,6 @@ DEEPSEEK_V3 = Family(
     fields=sizes(129280, 7168, 18432, 61, 128, num_key_value_heads=128, max_position_embeddings=4096)
     | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5}
     | {"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "norm_topk_prob": True},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="mlp_bias topk_method",
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     aliases="num_local_experts num_mtp_layers=num_nextn_predict_layers",
@@ -114,7 +107,6 @@ GLM4_MOE = Family(
     | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True},
     means={
         "attention_bias": "qkv_bias",
-        "norm_topk_prob": Meaning("flag", "experts.shares"),
         "use_qk_norm": {True: {"query_key_norm": "head"}, False: {}},
     },
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
@@ -132,7 +124,6 @@ DOTS1 = Family(
     | {"sliding_window": 4096, "max_window_layers": 62, "moe_intermediate_size": 1408, "n_routed_experts": None}
     | {"n_shared_experts": None, "num_experts_per_tok": None, "first_k_dense_replace": 0, "norm_topk_prob": False}
     | {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     sets={"query_key_norm": "head", "experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={
         "windows": windows(lambda config, n: n >= config["max_window_layers"]),
@@ -158,7 +149,7 @@ SOLAR_OPEN = Family(
     fields=sizes(196608, 4096, 10240, 48, 64, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072)
     | {"attention_bias": False, "moe_intermediate_size": 1280, "num_experts_per_tok": 8, "n_shared_experts": 1}
     | {"n_routed_experts": 128, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": True},
-    means={"attention_bias": "qkv_bias", "norm_topk_prob": Meaning("flag", "experts.shares")},
+    means={"attention_bias": "qkv_bias"},
     sets={"experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"rotary": rotary_whole, "experts": all_sparse},
     without="intermediate_size",
@@ -175,9 +166,7 @@ def sparse_layers(config: Config, made: dict[str, Any]) -> None:
     if types is not None:
         for number, kind in enumerate(types):
             if kind not in ("dense", "sparse"):
-                raise SpecError(
-                    f"mlp_layer_types[{number}] {kind!r} is not dense or sparse", ("mlp_layer_types", number)
-                )
+                raise wrong("mlp_layer_types", f"{kind!r} is not dense or sparse", number)
         enough("mlp_layer_types", types, layers)
     pattern(made, lambda n: n >= dense if types is None else types[n] == "sparse")
     if "experts.count" not in made:
@@ -198,7 +187,7 @@ EXAONE_MOE = Family(
     | {"mlp_layer_types": None, "first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 64}
     | {"num_experts_per_tok": 8, "num_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
     | {"n_group": 1, "topk_group": 1},
-    means={"sliding_window_pattern": Meaning("anything"), "norm_topk_prob": Meaning("flag", "experts.shares")},
+    means={"sliding_window_pattern": Meaning("anything")},
     sets={"query_key_norm": "head", "experts.weights": "sigmoid", "experts.choice_bias": True},
     rules={"windows": exaone_windows, "experts": sparse_layers},
     idle=BALANCE,
@@ -257,16 +246,8 @@ AFMOE = Family(
     means={"num_shared_experts": Meaning("size")},
     rules={"windows": afmoe_layers},
     idle=f"{BALANCE} load_balance_coeff",
-    fixed={
-        "attention_bias": (False,),
-        "n_group": (1,),
-        "num_expert_groups": (1,),
-        "num_limited_groups": (1,),
-        "route_norm": (True,),
-        "score_func": ("sigmoid",),
-        "topk_group": (1,),
-        "use_grouped_mm": (True, False),
-    },
+    fixed={"attention_bias": (False,), "n_group": (1,), "num_expert_groups": (1,), "num_limited_groups": (1,)}
+    | {"route_norm": (True,), "score_func": ("sigmoid",), "topk_group": (1,), "use_grouped_mm": (True, False)},
 )
 HY_V3 = Family(
     model_type="hy_v3",

@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import TASKS, Config, Family, labels, sizes, tasks
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.rules import ROTARY_IDLE, cycle, each, sliding
 
 PAIRS = 2
@@ -42,7 +42,7 @@ def text_ends(config: Config, made: dict[str, Any]) -> None:
         made["classes.dropout"] = made["residual_dropout"]
 
 
-def encoder_ends(stem: str, ends: dict[str, str]) -> dict[str, str]:
+def encoder_ends(stem: str, **ends: str) -> dict[str, str]:
     """Those given, and classes of every token or of spans."""
     told = {name: end for name, end in tasks(stem).items() if not end.endswith("last")}
     return {f"{stem}{name}": end for name, end in ends.items()} | told
@@ -61,13 +61,11 @@ BERT = Family(
     like=TEXT,
     ends=encoder_ends(
         "Bert",
-        {
-            "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler pairs",
-            "Model": "pooler",
-            "ForSequenceClassification": "pooler classes",
-            "ForNextSentencePrediction": "pooler pairs",
-        },
+        ForMaskedLM="tokens",
+        ForPreTraining="tokens pooler pairs",
+        Model="pooler",
+        ForSequenceClassification="pooler classes",
+        ForNextSentencePrediction="pooler pairs",
     ),
     fields={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2}
@@ -88,7 +86,7 @@ def after_padding(config: Config, made: dict[str, Any]) -> None:
     """Positions are counted from after the padding token's number."""
     rows, first = made["context"], (config["pad_token_id"] or 0) + 1
     if not 1 <= first < rows:
-        raise SpecError(f"pad_token_id {config['pad_token_id']} leaves no positions of {rows}", ("pad_token_id",))
+        raise wrong("pad_token_id", f"{config['pad_token_id']} leaves no positions of {rows}")
     made |= {"context": rows - first, "position_rows": rows}
     pooler_dropped(config, made)
 
@@ -97,9 +95,7 @@ ROBERTA = Family(
     model_type="roberta",
     source="RoBERTa (Liu et al. 2019): BERT with GELU before the head, whatever the blocks have",
     like=BERT,
-    ends=encoder_ends(
-        "Roberta", {"ForMaskedLM": "tokens", "Model": "pooler", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("Roberta", ForMaskedLM="tokens", Model="pooler", ForSequenceClassification="pooler classes"),
     fields={"vocab_size": 50265, "pad_token_id": 1},
     sets={"head.transform": "gelu"},
     rules={"positions": after_padding},
@@ -167,9 +163,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     source="DistilBERT (Sanh et al. 2019): BERT without segments and pooler, half as deep",
     like=TEXT,
-    ends=encoder_ends(
-        "DistilBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("DistilBert", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields={"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12, "dim": 768}
     | {"hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "seq_classif_dropout": 0.2}
     | {"qa_dropout": 0.1},
@@ -195,12 +189,10 @@ ELECTRA = Family(
     like=BERT,
     ends=encoder_ends(
         "Electra",
-        {
-            "ForMaskedLM": "tokens",
-            "Model": "",
-            "ForPreTraining": "classes replaced",
-            "ForSequenceClassification": "pooler classes",
-        },
+        ForMaskedLM="tokens",
+        Model="",
+        ForPreTraining="classes replaced",
+        ForSequenceClassification="pooler classes",
     ),
     fields={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
     sets={"embedding_factored": True, "pooler": "gelu", "head.transform": "gelu", "head.spare_bias": False},
@@ -220,12 +212,10 @@ ALBERT = Family(
     like=BERT,
     ends=encoder_ends(
         "Albert",
-        {
-            "ForMaskedLM": "tokens",
-            "ForPreTraining": "tokens pooler classes",
-            "Model": "pooler",
-            "ForSequenceClassification": "pooler classes",
-        },
+        ForMaskedLM="tokens",
+        ForPreTraining="tokens pooler classes",
+        Model="pooler",
+        ForSequenceClassification="pooler classes",
     ),
     fields={"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
     | {"embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0}
@@ -253,34 +243,26 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
     named = config["pos_att_type"] or []
     named = [part.strip() for part in named.lower().split("|")] if isinstance(named, str) else named
     if not isinstance(named, list) or not all(isinstance(part, str) for part in named):
-        raise SpecError(
-            f"pos_att_type {shown(config['pos_att_type'])} is not a text or a list of names", ("pos_att_type",)
-        )
+        raise wrong("pos_att_type", f"{shown(config['pos_att_type'])} is not a text or a list of names")
     kinds = {"disentangled.to_position": "c2p" in named, "disentangled.to_content": "p2c" in named}
     if made["width"] % made["heads"]:
-        raise SpecError(
-            f"num_attention_heads {made['heads']} does not divide hidden_size {made['width']}", ("num_attention_heads",)
-        )
+        raise wrong("num_attention_heads", f"{made['heads']} does not divide hidden_size {made['width']}")
     made["score_scale"] = (made["width"] // made["heads"] * (1 + sum(kinds.values()))) ** -0.5
     if config["embedding_size"] not in (None, made["width"]):
-        raise SpecError(
-            f"embedding_size {config['embedding_size']} is not hidden_size: only that is", ("embedding_size",)
-        )
+        raise wrong("embedding_size", f"{config['embedding_size']} is not hidden_size: only that is")
     made |= {"positions": "learned" if config["position_biased_input"] else "none", "embedding_width": None}
     made["segments"] = config["type_vocab_size"] or None
     norms = [part.strip() for part in config["norm_rel_ebd"].lower().split("|")]
     if not config["relative_attention"] and "layer_norm" in norms:
-        raise SpecError(
-            "norm_rel_ebd is of distances, and relative_attention is false: there are none", ("norm_rel_ebd",)
-        )
+        raise wrong("norm_rel_ebd", "is of distances, and relative_attention is false: there are none")
     if config["relative_attention"]:
         if not any(kinds.values()):
             raise SpecError("relative_attention is true, and pos_att_type names no scores: c2p, p2c", ("pos_att_type",))
         if config["share_att_key"] and not all(kinds.values()):
-            raise SpecError(
-                f"pos_att_type {shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
+            raise wrong(
+                "pos_att_type",
+                f"{shown(config['pos_att_type'])} beside share_att_key: the published class then projects "
                 "distances that it does not use, which is not modelled: name both, 'c2p|p2c'",
-                ("pos_att_type",),
             )
         reach = config["max_relative_positions"] if config["max_relative_positions"] > 0 else made["context"]
         size = config["position_buckets"] if config["position_buckets"] > 0 else reach
@@ -290,7 +272,7 @@ def disentangled(config: Config, made: dict[str, Any]) -> None:
     if "pooler" in config.end:
         size = config["pooler_hidden_size"]
         if size not in (None, made["width"]):
-            raise SpecError(f"pooler_hidden_size {size} is not hidden_size", ("pooler_hidden_size",))
+            raise wrong("pooler_hidden_size", f"{size} is not hidden_size")
         made |= {"pooler": config["pooler_hidden_act"], "pooler.dropout": config["pooler_dropout"]}
         made["classes.dropout"] = made["residual_dropout"] if config["cls_dropout"] is None else config["cls_dropout"]
 
@@ -299,9 +281,7 @@ DEBERTA_V2 = Family(
     model_type="deberta-v2",
     source="DeBERTa V2 and V3 (He et al. 2021; 2023): BERT with scores of distances beside those of tokens",
     like=BERT,
-    ends=encoder_ends(
-        "DebertaV2", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("DebertaV2", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields=sizes(128100, 1536, 6144, 24, 24, type_vocab_size=0, embedding_size=None)
     | {"relative_attention": False, "max_relative_positions": -1, "position_buckets": -1, "norm_rel_ebd": "none"}
     | {"share_att_key": False, "pos_att_type": None, "position_biased_input": True, "legacy": True}
@@ -327,9 +307,8 @@ def modern_ends(config: Config, made: dict[str, Any]) -> None:
     made |= {"classes": labels(config), "classes.dropout": config["classifier_dropout"]}
     if "pooler" in config.end:
         if config["classifier_pooling"] != "cls":
-            raise SpecError(
-                f"classifier_pooling {shown(config['classifier_pooling'])} is not 'cls', which alone is understood",
-                ("classifier_pooling",),
+            raise wrong(
+                "classifier_pooling", f"{shown(config['classifier_pooling'])} is not 'cls', which alone is understood"
             )
         made |= {"pooler": inner["activation"], "pooler.bias": inner["bias"], "pooler.norm": True}
         return
@@ -352,9 +331,7 @@ def modern_windows(config: Config, made: dict[str, Any]) -> None:
 MODERN_BERT = Family(
     model_type="modernbert",
     source="ModernBERT (Warner et al. 2024): an encoder with rotary positions, a gated MLP and windows",
-    ends=encoder_ends(
-        "ModernBert", {"ForMaskedLM": "tokens", "Model": "", "ForSequenceClassification": "pooler classes"}
-    ),
+    ends=encoder_ends("ModernBert", ForMaskedLM="tokens", Model="", ForSequenceClassification="pooler classes"),
     fields=sizes(50368, 768, 1152, 22, 12, hidden_activation="gelu", max_position_embeddings=8192, norm_bias=False)
     | {"attention_bias": False, "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_bias": False}
     | {"mlp_dropout": 0.0, "decoder_bias": True, "local_attention": 128, "layer_types": None}

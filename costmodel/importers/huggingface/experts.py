@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning, activation_named
+from costmodel.importers.huggingface.fields import Meaning, activation_named, wrong
 from costmodel.importers.huggingface.llama import (
     DECODER,
     ERNIE45,
@@ -27,6 +27,7 @@ from costmodel.importers.huggingface.rules import (
     rotary,
     rotary_whole,
     routed_layers,
+    sets,
     windows,
 )
 
@@ -184,10 +185,7 @@ def dbrx_experts(config: Config, made: dict[str, Any]) -> None:
     made["activation"] = activation_named(name)
     power = config["ffn_config.moe_normalize_expert_weights"]
     if power not in (None, 1):
-        raise SpecError(
-            f"ffn_config.moe_normalize_expert_weights {shown(power)} is not 1 or null",
-            ("ffn_config", "moe_normalize_expert_weights"),
-        )
+        raise wrong("ffn_config.moe_normalize_expert_weights", f"{shown(power)} is not 1 or null")
     made["experts.shares"] = power is not None
 
 
@@ -224,28 +222,20 @@ GRANITE_MOE = Family(
 )
 
 
-def shared_if_any(config: Config, made: dict[str, Any]) -> None:
-    """A shared expert of no features is none."""
-    made["experts.shared_width"] = made["experts.shared_width"] or None
-
-
 GRANITE_MOE_SHARED = Family(
     model_type="granitemoeshared",
     source="Granite 4 without its recurrent layers (IBM 2025): an expert for all tokens",
     like=GRANITE_MOE,
     ends=architectures("GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"),
     fields={"shared_intermediate_size": 0},
-    rules={"shared": shared_if_any},
+    rules={"shared": sets("experts.shared_width", lambda config, made: made["experts.shared_width"] or None)},
 )
 
 
 def hunyuan_experts(config: Config, made: dict[str, Any]) -> None:
     """One shared expert, as wide as the others."""
     if config["num_shared_expert"] not in (None, 1):
-        raise SpecError(
-            f"num_shared_expert {config['num_shared_expert']} changes the cost: only 1 is understood",
-            ("num_shared_expert",),
-        )
+        raise wrong("num_shared_expert", f"{config['num_shared_expert']} changes the cost: only 1 is understood")
     made["experts.shared_width"] = made["mlp_width"]
 
 
@@ -258,12 +248,8 @@ HUNYUAN_MOE = Family(
     rules={"experts": hunyuan_experts},
     aliases="num_experts_per_tok num_local_experts",
     idle=f"{BALANCE} moe_intermediate_size",
-    fixed={
-        "moe_layer_num_skipped": (0,),
-        "norm_topk_prob": (True,),
-        "routed_scaling_factor": (1.0,),
-        "use_mixed_mlp_moe": (True,),
-    },
+    fixed={"moe_layer_num_skipped": (0,), "norm_topk_prob": (True,), "routed_scaling_factor": (1.0,)}
+    | {"use_mixed_mlp_moe": (True,)},
 )
 
 
@@ -287,13 +273,8 @@ MINIMAX_M2 = Family(
     aliases="num_experts",
     idle=f"{BALANCE} attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta layernorm_mlp_beta "
     "mtp_transformer_layers num_mtp_modules shared_moe_mode use_mtp",
-    fixed={
-        "qk_norm_type": ("per_layer",),
-        "router_jitter_noise": (0,),
-        "scoring_func": ("sigmoid",),
-        "use_qk_norm": (True,),
-        "use_routing_bias": (True,),
-    },
+    fixed={"qk_norm_type": ("per_layer",), "router_jitter_noise": (0,), "scoring_func": ("sigmoid",)}
+    | {"use_qk_norm": (True,), "use_routing_bias": (True,)},
 )
 
 GPT_OSS = Family(

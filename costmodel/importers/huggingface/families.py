@@ -11,7 +11,6 @@ from costmodel.importers.huggingface import (
     deepseek,
     encoders,
     experts,
-    gemma3n,
     gpt,
     hybrids,
     images,
@@ -19,10 +18,11 @@ from costmodel.importers.huggingface import (
     translators,
 )
 from costmodel.importers.huggingface.family import Family
+from costmodel.importers.huggingface.fields import wrong
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids, gemma3n)
+    for subject in (gpt, llama, blocks, experts, deepseek, encoders, images, translators, hybrids)
     for family in vars(subject).values()
     if isinstance(family, Family) and family.model_type
 }
@@ -110,7 +110,7 @@ def read_config(data: dict[str, Any]) -> Architecture:
     if not isinstance(name, str):
         raise SpecError(f"model_type: {shown(name)} is not a name: give one such as 'llama'", ("model_type",))
     if name in NOT_MODELLED:
-        raise SpecError(f"model_type {name!r} is known and not modelled: {NOT_MODELLED[name]}", ("model_type",))
+        raise wrong("model_type", f"{name!r} is known and not modelled: {NOT_MODELLED[name]}")
     if name in TOWERS:
         return _language_model(name, data)
     if name in ENCODERS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -94,7 +94,7 @@ class Family:
     like: Family | None = None
     ends: dict[str, str] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
-    means: dict[str, str | dict[Any, dict[str, Any]] | Meaning] = field(default_factory=dict)
+    means: Mapping[str, str | dict[Any, dict[str, Any]] | Meaning] = field(default_factory=dict)
     sets: dict[str, Any] = field(default_factory=dict)
     rules: dict[str, Rule | None] = field(default_factory=dict)
     fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from costmodel.architectures.base import Factor, Probability, Size
-from costmodel.errors import unknown
+from costmodel.errors import SpecError, unknown
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -160,7 +160,8 @@ FIELDS: dict[str, Meaning] = {
         # What no field of ours is, but a rule reads.
         ("factor", "", "partial_rotary_factor rotary_pct"),
         ("mapping", "", "rope_parameters rope_scaling"),
-        ("flag", "", "use_sliding_window norm_topk_prob alibi new_decoder_architecture multi_query scale_attn_weights"),
+        ("flag", "experts.shares", "norm_topk_prob"),
+        ("flag", "", "use_sliding_window alibi new_decoder_architecture multi_query scale_attn_weights"),
         ("flag", "", "do_layer_norm_before _remove_final_layer_norm qk_layernorm use_qk_norm"),
         ("flag", "", "scale_decoder_outputs scale_embedding classifier_bias"),
         ("flag", "", "use_swiglu_ffn use_mask_token vision_use_head"),
@@ -215,6 +216,11 @@ FIELDS: dict[str, Meaning] = {
     for name in names.split()
 }
 """Published fields, by name; names on one line are the same thing in different families."""
+
+
+def wrong(field: str, why: str, *place: int) -> SpecError:
+    """What to raise of a published field, or of one place in it."""
+    return SpecError(f"{field}{''.join(f'[{number}]' for number in place)} {why}", (*field.split("."), *place))
 
 
 def words(text: str) -> frozenset[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
+from costmodel.importers.huggingface.fields import wrong
 from costmodel.importers.huggingface.rules import ROTARY, ROTARY_IDLE, cycle, each, head_size, rotary, turned
 
 GPT2 = Family(
@@ -69,10 +70,10 @@ def neo_windows(config: Config, made: dict[str, Any]) -> None:
             case _:
                 kinds.append(pair)
     if len(kinds) != layers or not all(kind in ("global", "local") for kind in kinds):
-        raise SpecError(
-            f"attention_types {shown(types)} are not 'global' or 'local' for each of num_layers {layers}: give pairs "
+        raise wrong(
+            "attention_types",
+            f"{shown(types)} are not 'global' or 'local' for each of num_layers {layers}: give pairs "
             "such as [['global', 'local'], 12]",
-            ("attention_types",),
         )
     if "local" in kinds:
         made |= {"window.size": config["window_size"], "window.pattern": cycle([k == "local" for k in kinds], layers)}
@@ -180,18 +181,10 @@ MPT = Family(
     aliases="num_attention_heads hidden_size num_hidden_layers",
     idle="alibi_bias_max attn_impl attn_uses_sequence_id embedding_fraction init_config init_device learned_pos_emb "
     "tokenizer_name use_pad_tok_in_ffn verbose",
-    fixed={
-        "attn_config.alibi": (True,),
-        "attn_config.attn_type": ("multihead_attention",),
-        "attn_config.prefix_lm": (False,),
-        "attn_config.qk_ln": (False,),
-        "emb_pdrop": (0,),
-        "expansion_ratio": (4,),
-        "logit_scale": (None,),
-        "no_bias": (True,),
-        "norm_type": ("low_precision_layernorm", "layernorm"),
-        "resid_pdrop": (0,),
-    },
+    fixed={"attn_config.alibi": (True,), "attn_config.attn_type": ("multihead_attention",)}
+    | {"attn_config.prefix_lm": (False,), "attn_config.qk_ln": (False,), "emb_pdrop": (0,), "expansion_ratio": (4,)}
+    | {"logit_scale": (None,), "no_bias": (True,), "norm_type": ("low_precision_layernorm", "layernorm")}
+    | {"resid_pdrop": (0,)},
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.errors import SpecError, shown
 from costmodel.importers.huggingface.experts import BALANCE, GRANITE_MOE_SHARED, QWEN2_MOE
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.llama import DECODER
 from costmodel.importers.huggingface.rules import (
     MOST_LAYERS,
@@ -40,15 +40,15 @@ LAYER_TYPES = {
 """Kinds of layers by their older names."""
 
 
-def layer_types(config: Config, field: str, layers: int, known: tuple[str, ...]) -> list[str]:
-    """The kind of each layer. Raises SpecError."""
-    named: list[str] = config[field]
-    types = [LAYER_TYPES.get(kind, kind) for kind in named]
-    for number, kind in enumerate(types):
-        if kind not in known:
-            raise SpecError(f"{field}[{number}] {shown(kind)} is not one of {', '.join(known)}", (field, number))
-    enough(field, types, layers)
-    return types[:layers]
+def mixed_by_types(config: Config, made: dict[str, Any], part: str, kind: str) -> None:
+    """Those layers mix tokens by a part that `layer_types` says are of a kind; the others attend. Raises SpecError."""
+    known = (kind, "full_attention")
+    types = [LAYER_TYPES.get(named, named) for named in config["layer_types"]]
+    for number, named in enumerate(types):
+        if named not in known:
+            raise wrong("layer_types", f"{shown(named)} is not one of {', '.join(known)}", number)
+    enough("layer_types", types, made["layers"])
+    mixed(made, part, [named == kind for named in types[: made["layers"]]])
 
 
 def mixed(made: dict[str, Any], part: str, recurrent: list[bool]) -> None:
@@ -66,9 +66,8 @@ def inner_heads(config: Config, made: dict[str, Any]) -> None:
     width = config["mamba_expand"] * made["width"] if own is None else own
     heads, size = config["mamba_n_heads"], config["mamba_d_head"]
     if width % heads or size not in ("auto", width // heads):
-        raise SpecError(
-            f"mamba_d_head {shown(size)} times mamba_n_heads {heads} is not the {width} features of the state space",
-            ("mamba_d_head",),
+        raise wrong(
+            "mamba_d_head", f"{shown(size)} times mamba_n_heads {heads} is not the {width} features of the state space"
         )
     made |= {"state_space.width": width, "state_space.head_size": width // heads}
 
@@ -77,10 +76,9 @@ def projected(config: Config, made: dict[str, Any]) -> None:
     """Features within and heads of a Mamba 2 alone."""
     width, heads, size = config["expand"] * made["width"], config["num_heads"], made["state_space.head_size"]
     if heads * size != width:
-        raise SpecError(
-            f"head_dim {size} times num_heads {heads} is not expand {config['expand']} times hidden_size "
-            f"{made['width']}",
-            ("head_dim",),
+        raise wrong(
+            "head_dim",
+            f"{size} times num_heads {heads} is not expand {config['expand']} times hidden_size {made['width']}",
         )
     made["state_space.width"] = width
 
@@ -95,12 +93,8 @@ MAMBA2 = Family(
     fields={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64}
     | {"state_size": 128, "expand": 2, "conv_kernel": 4, "n_groups": 8, "use_bias": False, "use_conv_bias": True}
     | {"hidden_act": "silu", "chunk_size": 256, "tie_word_embeddings": False},
-    means={
-        "num_heads": Meaning("size"),
-        "head_dim": Meaning("size", "state_space.head_size"),
-        "use_bias": "state_space.bias",
-        "hidden_act": "state_space.activation",
-    },
+    means={"num_heads": Meaning("size"), "head_dim": Meaning("size", "state_space.head_size")}
+    | {"use_bias": "state_space.bias", "hidden_act": "state_space.activation"},
     sets=ALONE | {"context": 2048},
     rules={"heads": projected},
     idle=f"{STEPS} {SHARED} time_step_rank",
@@ -176,8 +170,7 @@ BAMBA = Family(
 def granite_layers(config: Config, made: dict[str, Any]) -> None:
     """Layers that attend by `layer_types`; without experts the shared one is the MLP."""
     if config["layer_types"] is not None:
-        types = layer_types(config, "layer_types", made["layers"], ("linear_attention", "full_attention"))
-        mixed(made, "state_space", [kind == "linear_attention" for kind in types])
+        mixed_by_types(config, made, "state_space", "linear_attention")
     if config["position_embedding_type"] != "rope":
         made |= {"positions": "none"}
         made.pop("rotary.size", None)
@@ -208,22 +201,19 @@ def nemotron_blocks(config: Config, made: dict[str, Any]) -> None:
     """Each block is one of a state space, attention, an MLP or experts."""
     types, letters = config["layers_block_type"], config["hybrid_override_pattern"]
     if types is None and letters is not None:
-        wrong = next((letter for letter in letters if letter not in BLOCKS), None)
-        if wrong is not None or not letters:
+        odd = next((letter for letter in letters if letter not in BLOCKS), None)
+        if odd is not None or not letters:
             raise SpecError(
-                f"hybrid_override_pattern: {shown(wrong or letters)} is not one of {', '.join(BLOCKS)}",
+                f"hybrid_override_pattern: {shown(odd or letters)} is not one of {', '.join(BLOCKS)}",
                 ("hybrid_override_pattern",),
             )
         types = [BLOCKS[letter] for letter in letters]
     if types == []:
-        raise SpecError("layers_block_type names no layer: give the kind of each", ("layers_block_type",))
+        raise wrong("layers_block_type", "names no layer: give the kind of each")
     types = [LAYER_TYPES.get(kind, kind) for kind in types or BLOCKS.values()]
     for number, kind in enumerate(types):
         if kind not in BLOCKS.values():
-            raise SpecError(
-                f"layers_block_type[{number}] {shown(kind)} is not one of {', '.join(BLOCKS.values())}",
-                ("layers_block_type", number),
-            )
+            raise wrong("layers_block_type", f"{shown(kind)} is not one of {', '.join(BLOCKS.values())}", number)
     if len(types) > MOST_LAYERS:
         raise SpecError(f"layers of several kinds are at most {MOST_LAYERS:,}, not {len(types):,}")
     made["layers"] = len(types)
@@ -250,7 +240,6 @@ NEMOTRON_H = Family(
     | {"mlp_hidden_act": Meaning("activation", "activation")}
     | {"mamba_hidden_act": Meaning("activation", "state_space.activation")}
     | {"n_group": Meaning("size", "experts.groups"), "topk_group": Meaning("size", "experts.chosen_groups")}
-    | {"norm_topk_prob": {True: {"experts.shares": True}, False: {"experts.shares": False}}}
     | {"tie_word_embeddings": ""},  # which the package never ties, whatever it says
     without="hidden_act rope_parameters rope_scaling partial_rotary_factor",
     sets={"positions": "none", "mlp": "plain", "experts.weights": "sigmoid", "experts.choice_bias": True}
@@ -261,12 +250,8 @@ NEMOTRON_H = Family(
     idle=f"{STEPS} {SHARED} {BALANCE} attention_head_dim expand mamba_expand mamba_proj_bias mlp_layer_norm_epsilon "
     "moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts "
     "partial_rotary_factor rope_parameters sliding_window",
-    fixed={
-        "attention_bias": (False,),
-        "hidden_dropout": (0,),
-        "moe_latent_size": (None,),
-        "num_nextn_predict_layers": (0,),
-    },
+    fixed={"attention_bias": (False,), "hidden_dropout": (0,), "moe_latent_size": (None,)}
+    | {"num_nextn_predict_layers": (0,)},
     note=IN_FP32,
 )
 
@@ -303,9 +288,7 @@ def jamba_layers(config: Config, made: dict[str, Any]) -> None:
     routed, first = config["expert_layer_period"], config["expert_layer_offset"]
     for name, value, of in (("attn", offset, period), ("expert", first, routed)):
         if value >= of:
-            raise SpecError(
-                f"{name}_layer_offset {value} is not below {name}_layer_period {of}", (f"{name}_layer_offset",)
-            )
+            raise wrong(f"{name}_layer_offset", f"{value} is not below {name}_layer_period {of}")
     rank = config["mamba_dt_rank"]
     made["state_space.width"] = config["mamba_expand"] * made["width"]
     made["state_space.rank"] = -(-made["width"] // 16) if rank == "auto" else rank
@@ -338,8 +321,7 @@ def lfm2_sizes(config: Config, made: dict[str, Any]) -> None:
     """Layers that attend; features of the MLP, which are two thirds of those named, rounded up."""
     layers, attending = made["layers"], config["full_attn_idxs"]
     if config["layer_types"] is not None:
-        types = layer_types(config, "layer_types", layers, ("conv", "full_attention"))
-        mixed(made, "short_convolution", [kind == "conv" for kind in types])
+        mixed_by_types(config, made, "short_convolution", "conv")
     else:
         attends = None if attending is None else set(attending)
         mixed(made, "short_convolution", each(layers, lambda n: attends is not None and n not in attends))
@@ -348,9 +330,8 @@ def lfm2_sizes(config: Config, made: dict[str, Any]) -> None:
         if (factor := config["block_ffn_dim_multiplier"]) is not None:
             multiple = config["block_multiple_of"]
             if factor * hidden > LARGEST_SIZE:
-                raise SpecError(
-                    f"block_ffn_dim_multiplier {factor:g} makes an MLP of more than {LARGEST_SIZE:,} features",
-                    ("block_ffn_dim_multiplier",),
+                raise wrong(
+                    "block_ffn_dim_multiplier", f"{factor:g} makes an MLP of more than {LARGEST_SIZE:,} features"
                 )
             hidden = -(-int(factor * hidden) // multiple) * multiple
         made["mlp_width"] = hidden
@@ -378,8 +359,7 @@ LFM2 = Family(
 
 def lfm2_experts(config: Config, made: dict[str, Any]) -> None:
     """Layers that attend; experts after the first dense ones, whose choice a constant of each may sway."""
-    types = layer_types(config, "layer_types", made["layers"], ("conv", "full_attention"))
-    mixed(made, "short_convolution", [kind == "conv" for kind in types])
+    mixed_by_types(config, made, "short_convolution", "conv")
     dense = config["num_dense_layers"]
     made["experts.choice_bias"] = config["use_expert_bias"]
     pattern(made, lambda n: n >= dense)
@@ -393,7 +373,6 @@ LFM2_MOE = Family(
     fields=sizes(65536, 2048, 7168, 32, 32, num_key_value_heads=8, moe_intermediate_size=1792, num_dense_layers=2)
     | {"num_experts_per_tok": 4, "num_experts": 32, "use_expert_bias": True, "routed_scaling_factor": 1.0}
     | {"norm_topk_prob": True, "layer_types": []},
-    means={"norm_topk_prob": Meaning("flag", "experts.shares")},
     without="block_multiple_of block_ffn_dim_multiplier block_auto_adjust_ff_dim full_attn_idxs",
     sets={"experts.weights": "sigmoid"},
     rules={"layers": lfm2_experts},
@@ -402,14 +381,17 @@ LFM2_MOE = Family(
 )
 
 
-def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
-    """Three of four layers by the gated delta rule, if nothing else is said; experts as in Qwen 3."""
-    layers = made["layers"]
+def gated_layers(config: Config, made: dict[str, Any], every: int) -> None:
+    """All layers but every n-th by the gated delta rule, if nothing else is said."""
     if config["layer_types"] is None:
-        mixed(made, "gated_delta", each(layers, lambda n: (n + 1) % 4 != 0))
+        mixed(made, "gated_delta", each(made["layers"], lambda n: (n + 1) % every != 0))
     else:
-        types = layer_types(config, "layer_types", layers, ("linear_attention", "full_attention"))
-        mixed(made, "gated_delta", [kind == "linear_attention" for kind in types])
+        mixed_by_types(config, made, "gated_delta", "linear_attention")
+
+
+def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
+    """Three of four layers by the gated delta rule; experts as in Qwen 3."""
+    gated_layers(config, made, 4)
     if made["experts.count"]:
         routed_layers(config, made)
     else:
@@ -417,13 +399,8 @@ def qwen3_next_layers(config: Config, made: dict[str, Any]) -> None:
 
 
 def qwen3_5_layers(config: Config, made: dict[str, Any]) -> None:
-    """All layers but every n-th by the gated delta rule, if nothing else is said."""
-    layers, every = made["layers"], config["full_attention_interval"]
-    if config["layer_types"] is None:
-        mixed(made, "gated_delta", each(layers, lambda n: (n + 1) % every != 0))
-    else:
-        types = layer_types(config, "layer_types", layers, ("linear_attention", "full_attention"))
-        mixed(made, "gated_delta", [kind == "linear_attention" for kind in types])
+    """Experts in all layers, or in none."""
+    gated_layers(config, made, config["full_attention_interval"])
     if "experts.count" not in made:
         forget_experts(made)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.vision_transformer import VisionTransformer
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, labels, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
+from costmodel.importers.huggingface.rules import sets
 
 
 def vision(config: Config, made: dict[str, Any]) -> Architecture:
@@ -23,10 +24,10 @@ def image_size(config: Config, made: dict[str, Any]) -> None:
         value = config[field]
         both[field] = tuple(value) if isinstance(value, list) else (value, value)
         if len(both[field]) != 2:
-            raise SpecError(f"{field} {shown(value)} is not one size or two", (field,))
+            raise wrong(field, f"{shown(value)} is not one size or two")
     patch = both["patch_size"]
     if patch[0] != patch[1]:
-        raise SpecError(f"patch_size {shown(list(patch))}: only squares are", ("patch_size",))
+        raise wrong("patch_size", f"{shown(list(patch))}: only squares are")
     made |= {"input": (config["num_channels"], *both["image_size"]), "patch": patch[0]}
 
 
@@ -133,11 +134,6 @@ SIGLIP_VISION = Family(
 )
 
 
-def siglip_text_ends(config: Config, made: dict[str, Any]) -> None:
-    """A projection of the last token; as much as of the first."""
-    made["classes"] = config["projection_size"] or made["width"]
-
-
 SIGLIP_TEXT = Family(
     model_type="siglip_text_model",
     source="the encoder of text of SigLIP (Zhai et al. 2023), of which the last token is projected",
@@ -145,7 +141,7 @@ SIGLIP_TEXT = Family(
     fields=sizes(32000, 768, 3072, 12, 12, max_position_embeddings=64, hidden_act="gelu_pytorch_tanh")
     | {"attention_dropout": 0.0, "projection_size": None},
     sets={"fused_qkv": False, "tied": False, "causal": False},
-    rules={"ends": siglip_text_ends},
+    rules={"ends": sets("classes", lambda config, made: config["projection_size"] or made["width"])},
     idle="tie_word_embeddings",
 )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures, sizes
-from costmodel.importers.huggingface.fields import Meaning
+from costmodel.importers.huggingface.fields import Meaning, wrong
 from costmodel.importers.huggingface.rules import (
     ROTARY,
     ROTARY_IDLE,
@@ -18,6 +18,7 @@ from costmodel.importers.huggingface.rules import (
     heads_fill_width,
     rotary,
     rotary_whole,
+    sets,
     sliding,
     windows,
 )
@@ -59,10 +60,10 @@ def granite_logits(config: Config, made: dict[str, Any]) -> None:
 def _one_bias(config: Config, made: dict[str, Any]) -> None:
     """Biases of all projections, or none: the published class takes no others."""
     if config["attention_bias"] != config["mlp_bias"]:
-        raise SpecError(
-            f"qkv_bias {shown(config['attention_bias'])} beside bias {shown(config['mlp_bias'])}: the published class "
+        raise wrong(
+            "qkv_bias",
+            f"{shown(config['attention_bias'])} beside bias {shown(config['mlp_bias'])}: the published class "
             "takes the same for both",
-            ("qkv_bias",),
         )
 
 
@@ -220,7 +221,7 @@ def qwen_windows(config: Config, made: dict[str, Any]) -> None:
     if config["use_sliding_window"]:
         windows(lambda config, n: n >= config["max_window_layers"])(config, made)
     elif config["layer_types"] and any(sliding(config["layer_types"], made["layers"])):
-        raise SpecError("layer_types has sliding_attention, and use_sliding_window is false", ("layer_types",))
+        raise wrong("layer_types", "has sliding_attention, and use_sliding_window is false")
 
 
 QWEN2 = Family(
@@ -297,9 +298,8 @@ SMOLLM3 = Family(
 )
 
 
-def gemma_embedding(config: Config, made: dict[str, Any]) -> None:
-    """Embeddings times √width."""
-    made["embedding_scale"] = made["width"] ** 0.5
+SCALED_BY_WIDTH = sets("embedding_scale", lambda config, made: made["width"] ** 0.5)
+"""Embeddings times √width."""
 
 
 def gemma_activation(config: Config, made: dict[str, Any]) -> None:
@@ -314,21 +314,11 @@ def gemma1_activation(config: Config, made: dict[str, Any]) -> None:
         made["activation"] = "gelu_tanh"
 
 
-def bidirectional(config: Config, made: dict[str, Any]) -> None:
-    """Each token sees those after it too, if it says so."""
-    made["causal"] = not config["use_bidirectional_attention"]
-
-
 def bidirectional_windows(config: Config, made: dict[str, Any]) -> None:
-    """The same, where a window is half before a token and half after it."""
+    """A window is half before a token and half after it, where each token sees those after it too."""
     windows(lambda config, n: (n + 1) % config["sliding_window_pattern"] != 0)(config, made)
     if config["use_bidirectional_attention"] and "window.size" in made:
         made["window.size"] = made["window.size"] // 2 + 1
-
-
-def query_scale(config: Config, made: dict[str, Any]) -> None:
-    """Scores are scaled by a number's root."""
-    made["score_scale"] = config["query_pre_attn_scalar"] ** -0.5
 
 
 GEMMA = Family(
@@ -342,8 +332,8 @@ GEMMA = Family(
     rules={
         "windows": None,
         "activation": gemma1_activation,
-        "embedding": gemma_embedding,
-        "bidirectional": bidirectional,
+        "embedding": SCALED_BY_WIDTH,
+        "bidirectional": sets("causal", lambda config, made: not config["use_bidirectional_attention"]),
     },
     idle="num_image_tokens",
 )
@@ -358,7 +348,7 @@ GEMMA2 = Family(
     sets={"norm_placement": "both"},
     rules={
         "activation": gemma_activation,
-        "scale": query_scale,
+        "scale": sets("score_scale", lambda config, made: config["query_pre_attn_scalar"] ** -0.5),
         "windows": windows(lambda config, n: n % 2 == 0),
     },
     idle="cache_implementation sliding_window_size",

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, shown, unknown
 from costmodel.importers.huggingface.family import Config, Rule
+from costmodel.importers.huggingface.fields import wrong
 
 MOST_LAYERS = 10_000
 """More layers than these are not looked at one by one."""
@@ -20,14 +21,20 @@ ROTARY = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor"
 ROTARY_IDLE = "rope_theta rotary_emb_base original_max_position_embeddings"
 
 
+def sets(field: str, value: Callable[[Config, dict[str, Any]], Any]) -> Rule:
+    """A field of ours is worked out of the configuration, and of what is made so far."""
+
+    def made_so(config: Config, made: dict[str, Any]) -> None:
+        made[field] = value(config, made)
+
+    return made_so
+
+
 def heads(config: Config, made: dict[str, Any]) -> None:
     """Sizes of heads that are as usual are left out: keys for each query head, width / heads features each."""
     width, count, size = made["width"], made["heads"], made["head_size"]
     if size is None and width % count:
-        raise SpecError(
-            f"num_attention_heads {count} does not divide hidden_size {width}: give head_dim, or a divisor",
-            ("num_attention_heads",),
-        )
+        raise wrong("num_attention_heads", f"{count} does not divide hidden_size {width}: give head_dim, or a divisor")
     if size is not None and size * count == width:
         made["head_size"] = None
     if made["kv_heads"] == count:
@@ -37,7 +44,7 @@ def heads(config: Config, made: dict[str, Any]) -> None:
 def heads_fill_width(config: Config, made: dict[str, Any]) -> None:
     """Raise SpecError for a head size that is not width / heads."""
     if made["head_size"] is not None:
-        raise SpecError(f"head_dim {config['head_dim']} is not hidden_size / heads", ("head_dim",))
+        raise wrong("head_dim", f"{config['head_dim']} is not hidden_size / heads")
 
 
 def head_size(made: dict[str, Any]) -> int:
@@ -65,28 +72,19 @@ def turned(config: Config, size: int) -> int | None:
             if kind not in ROPE_TYPES:
                 raise SpecError(f"{field}: {unknown('rope_type', kind, ROPE_TYPES)}", (field,))
             factor = settings.get("partial_rotary_factor", factor)
-    path = ("partial_rotary_factor",)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 1:
-        raise SpecError(
-            f"partial_rotary_factor {shown(factor)} is not a share of the head: give more than 0, at most 1", path
-        )
+        raise wrong("partial_rotary_factor", f"{shown(factor)} is not a share of the head: give more than 0, at most 1")
     features = int(size * factor)
     if features < 1 or features % 2:
-        raise SpecError(
-            f"partial_rotary_factor {factor} of a head of {size} turns {features} features: it must be an even number "
-            "of at least 2",
-            path,
-        )
+        turns = f"{factor} of a head of {size} turns {features} features: it must be an even number of at least 2"
+        raise wrong("partial_rotary_factor", turns)
     return None if features == size else features
 
 
 def check_whole(config: Config, size: int) -> None:
     """Raise SpecError unless all of `size` features are turned."""
     if (features := turned(config, size)) is not None:
-        raise SpecError(
-            f"partial_rotary_factor turns {features} of {size} features, and the family turns all",
-            ("partial_rotary_factor",),
-        )
+        raise wrong("partial_rotary_factor", f"turns {features} of {size} features, and the family turns all")
 
 
 def _rotary_settings(given: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -104,9 +102,7 @@ def windows(usual: Callable[[Config, int], bool]) -> Rule:
         types, size, layers = config["layer_types"], config["sliding_window"], made["layers"]
         local = each(layers, lambda n: usual(config, n)) if types is None else sliding(types, layers)
         if any(local) and types is not None and (not size or size < 1):
-            raise SpecError(
-                "layer_types has sliding_attention, and there is no sliding_window: give its size", ("layer_types",)
-            )
+            raise wrong("layer_types", "has sliding_attention, and there is no sliding_window: give its size")
         if any(local) and size and size > 0:
             made |= {"window.size": size, "window.pattern": cycle(local, layers)}
 
@@ -118,7 +114,7 @@ def sliding(types: list[str], layers: int) -> list[bool]:
     known = ("full_attention", "sliding_attention")
     for number, kind in enumerate(types):
         if kind not in known:
-            raise SpecError(f"layer_types[{number}] {kind!r} is not {' or '.join(known)}", ("layer_types", number))
+            raise wrong("layer_types", f"{kind!r} is not {' or '.join(known)}", number)
     enough("layer_types", types, layers)
     return [kind == "sliding_attention" for kind in types]
 
@@ -126,7 +122,7 @@ def sliding(types: list[str], layers: int) -> list[bool]:
 def enough(field: str, entries: Sequence[Any], layers: int) -> None:
     """Raise SpecError unless a field has an entry for each layer."""
     if len(entries) < layers:
-        raise SpecError(f"{field} has {len(entries)} entries for {layers} layers", (field,))
+        raise wrong(field, f"has {len(entries)} entries for {layers} layers")
 
 
 def each(layers: int, kind: Callable[[int], bool]) -> list[bool]:

@@ -7,9 +7,9 @@ from typing import Any
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
 from costmodel.architectures.transformer import Transformer
-from costmodel.errors import SpecError, shown
+from costmodel.errors import shown
 from costmodel.importers.huggingface.family import Config, Family, architectures
-from costmodel.importers.huggingface.fields import activation_named
+from costmodel.importers.huggingface.fields import activation_named, wrong
 
 TIED_THERE = "Its head has weights of its own, as its file says; the package ties them in a model made anew."
 
@@ -28,17 +28,16 @@ def t5_blocks(config: Config, made: dict[str, Any]) -> None:
     """An activation, or one after "gated-"; what a tied head reads is scaled (Shazeer & Stern 2018, Mesh TF)."""
     gated, _, act = config["feed_forward_proj"].rpartition("-")
     if gated not in ("", "gated"):
-        raise SpecError(
-            f"feed_forward_proj {shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'",
-            ("feed_forward_proj",),
+        raise wrong(
+            "feed_forward_proj", f"{shown(config['feed_forward_proj'])} is not an activation, or one after 'gated-'"
         )
     activation = activation_named("gelu_new" if gated and act == "gelu" else act)
     for field, value in {"is_gated_act": bool(gated), "dense_act_fn": activation}.items():
         if config[field] not in (None, value):
-            raise SpecError(
-                f"{field} {shown(config[field])} and feed_forward_proj {shown(config['feed_forward_proj'])} disagree: "
+            raise wrong(
+                field,
+                f"{shown(config[field])} and feed_forward_proj {shown(config['feed_forward_proj'])} disagree: "
                 f"leave {field} out",
-                (field,),
             )
     told, decoder = config["scale_decoder_outputs"], config["num_decoder_layers"]
     made |= {
@@ -117,14 +116,8 @@ BART = Family(
     aliases="hidden_size num_attention_heads",
     idle="num_hidden_layers num_key_value_heads add_bias_logits add_final_layer_norm classif_dropout "
     "extra_pos_embeddings force_bos_token_to_be_generated normalize_embedding static_position_embeddings",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "normalize_before": (False,),
-        "tie_word_embeddings": (True,),
-    },
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
+    | {"decoder_layerdrop": (0,), "normalize_before": (False,), "tie_word_embeddings": (True,)},
 )
 PLBART = Family(
     model_type="plbart",
@@ -183,9 +176,8 @@ def one_vocabulary(config: Config, made: dict[str, Any]) -> None:
     """Source and target have one vocabulary, and one table."""
     same_positions(config, made)
     if config["decoder_vocab_size"] not in (None, made["vocab"]):
-        raise SpecError(
-            f"decoder_vocab_size {config['decoder_vocab_size']} is not vocab_size {made['vocab']}: only that is",
-            ("decoder_vocab_size",),
+        raise wrong(
+            "decoder_vocab_size", f"{config['decoder_vocab_size']} is not vocab_size {made['vocab']}: only that is"
         )
 
 
@@ -232,12 +224,6 @@ WHISPER = Family(
     "mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks median_filter_width "
     "use_weighted_layer_sum alignment_heads forced_decoder_ids lang_to_id task_to_id no_timestamps_token_id "
     "is_multilingual",
-    fixed={
-        "is_encoder_decoder": (True,),
-        "is_decoder": (False,),
-        "encoder_layerdrop": (0,),
-        "decoder_layerdrop": (0,),
-        "scale_embedding": (False,),
-        "apply_spec_augment": (False,),
-    },
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (False,), "encoder_layerdrop": (0,)}
+    | {"decoder_layerdrop": (0,), "scale_embedding": (False,), "apply_spec_augment": (False,)},
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.errors import SettingError, shown, unknown
-from costmodel.importers.torch.trees import EXTENTS
+from costmodel.importers.torch.program import EXTENTS
 
 
 def module_on_meta(torch: Any, module: Any) -> Any:

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.importers.torch.program import SIZE, TENSOR, Given, Made, Program, Step, Weight
+from costmodel.importers.torch.program import SIZE, TENSOR, Given, Made, Program, Step, Tree, Weight
 from costmodel.importers.torch.rules import load_rules
-from costmodel.importers.torch.trees import Tree
 
 IDLE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"})
 """Operators that check and compute nothing."""

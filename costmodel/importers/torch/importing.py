@@ -168,6 +168,9 @@ def _bound(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         raise SettingError(f"example inputs do not fit {type(module).__name__}.forward{signature}: {error}") from None
 
 
+Captured = tuple[Callable[..., Program], Example]
+
+
 def _exported(
     torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Example, time_limit: float
 ) -> Captured:
@@ -176,41 +179,30 @@ def _exported(
     Each attempt is an export of its own. With an image's sizes the batch alone comes first, which is soon done: what
     else there is to try may take minutes, so it has `time_limit` seconds.
     """
+    attempt = partial(_attempt, torch, module, args, kwargs, example)
     attempts = example.attempts()
     failure: Exception | None = None
     if "height" in example.sizes and "batch" in example.sizes:
         try:
-            fallback = _attempt(torch, module, args, kwargs, example, frozenset({"batch"}))
+            fallback = attempt(frozenset({"batch"}))
         except Exception as error:
             failure, attempts = error, [frozenset()]
         else:
-            return _more_open(torch, module, args, kwargs, example, fallback, attempts[0], time_limit)
+            return _more_open(partial(attempt, attempts[0]), fallback, time_limit)
     for open_sizes in attempts:
         try:
-            return _attempt(torch, module, args, kwargs, example, open_sizes)
+            return attempt(open_sizes)
         except Exception as error:  # whatever the module's own code raises
             failure = error
     assert failure is not None
     raise failure if isinstance(failure, SpecError) else explained(failure, type(module).__name__) from None
 
 
-Captured = tuple[Callable[..., Program], Example]
-
-
-def _more_open(
-    torch: Any,
-    module: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    example: Example,
-    fallback: Captured,
-    open_sizes: frozenset[str],
-    time_limit: float,
-) -> Captured:
-    """The same with more sizes open if that works in time, else the fallback."""
+def _more_open(attempt: Callable[[], Captured], fallback: Captured, time_limit: float) -> Captured:
+    """What an attempt with more sizes open finds, if it works in time, else the fallback."""
     try:
         with stopped_after(time_limit):
-            return _attempt(torch, module, args, kwargs, example, open_sizes)
+            return attempt()
     except OutOfTimeError:
         capture, found = fallback
         late = f"leaving it open takes more than {time_limit:g} s (time_limit)"

@@ -13,9 +13,8 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
 from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
-from costmodel.importers.torch.program import Program, Step, tensors_in
+from costmodel.importers.torch.program import Program, Step, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
-from costmodel.importers.torch.trees import Tree, shape_of
 from costmodel.layers.indexing import Parameter, Unknown
 from costmodel.symbolic.sizes import value_of
 

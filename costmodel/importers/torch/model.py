@@ -14,8 +14,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
-from costmodel.importers.torch.program import Program, program_of
-from costmodel.importers.torch.trees import extents_in
+from costmodel.importers.torch.program import Program, extents_in, program_of
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
 

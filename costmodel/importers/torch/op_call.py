@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.graph.tensor import Role, Shape, Tensor, contiguous_strides, transposed, viewed_strides
-from costmodel.importers.torch.program import SIZE, TENSOR, Step
+from costmodel.graph.tensor import Role, Shape, Tensor, transposed, viewed_strides
+from costmodel.importers.torch.program import SIZE, TENSOR, Step, evaluate
 from costmodel.importers.torch.program import Made as MadeTensor
-from costmodel.importers.torch.trees import evaluate, shape_of
 from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
@@ -36,11 +35,6 @@ class OpCall:
         self.replay = replay
         self.step = step
         self.run = replay.run
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Sizes of the batch."""
-        return self.replay.sizes
 
     def has(self, name: str) -> bool:
         """Whether an argument was given, and is not None."""
@@ -77,7 +71,7 @@ class OpCall:
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, dict) and SIZE in value:
-            return evaluate(value[SIZE], self.sizes)
+            return evaluate(value[SIZE], self.replay.sizes)
         return [self._plain(item) for item in value] if isinstance(value, list | tuple) else value
 
     def axis(self, x: Tensor, name: str = "dim", default: int = 0) -> int:
@@ -99,7 +93,12 @@ class OpCall:
     @property
     def shape(self) -> Shape:
         """Its shape."""
-        return shape_of(self.makes.shape, self.sizes)
+        return self.replay.shape(self.makes.shape)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Those of all that the step makes."""
+        return [self.replay.shape(made.shape) for made in self.step.makes]
 
     @property
     def role(self) -> Role:
@@ -127,11 +126,6 @@ class OpCall:
         """`x` in another shape: a view where memory order allows it, else a copy."""
         strides = viewed_strides(x.shape, x.strides, shape)
         return self.layer(Copied(shape), x) if strides is False else x.view(shape, strides)
-
-
-def strides_of(x: Tensor) -> Shape:
-    """Strides, written out [elements]."""
-    return contiguous_strides(x.shape) if x.strides is None else x.strides
 
 
 def last(x: Tensor, axis: int) -> Tensor:
@@ -189,3 +183,13 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
         return function
 
     return noted
+
+
+def layer_rules(table: Mapping[str, tuple[Callable[[OpCall], Layer], str]]) -> None:
+    """Make each operator of a table a layer, on the tensors that are its arguments by these names."""
+
+    def as_layer(kind: Callable[[OpCall], Layer], names: str) -> Rule:
+        return lambda op: op.layer(kind(op), *(op.tensor(name) for name in names.split()))
+
+    for operator, (kind, names) in table.items():
+        rule(operator)(as_layer(kind, names))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from costmodel.graph.tensor import Tensor, broadcast, dense_strides
-from costmodel.importers.torch.op_call import OpCall, rule
+from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.activation import (
     Elu,
     Gelu,
@@ -23,6 +24,7 @@ from costmodel.layers.activation import (
 from costmodel.layers.arithmetic import (
     Add,
     AddQuotient,
+    ChannelDropout,
     Choose,
     Clamp,
     Divide,
@@ -36,10 +38,9 @@ from costmodel.layers.arithmetic import (
     Subtract,
 )
 from costmodel.layers.attention import Mask
-from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Pointwise
+from costmodel.layers.base import Unary
+from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Bounded, Interpolate, Pointwise, Within
 from costmodel.layers.indexing import Made
-from costmodel.layers.noise import ChannelDropout
-from costmodel.layers.paired import Bounded, Interpolate, Within
 
 ACTIVATIONS = {
     "relu": Relu,
@@ -52,29 +53,15 @@ ACTIVATIONS = {
 }
 
 
-@rule(*ACTIVATIONS)
-def activation(op: OpCall) -> Tensor:
-    """A layer of its own."""
-    return op.layer(ACTIVATIONS[op.step.op](), op.tensor("self"))
-
-
-@rule("leaky_relu")
-def leaky_relu(op: OpCall) -> Tensor:
-    """With a slope for what is negative."""
-    kind = _from_result(op) or LeakyRelu(op.constant("negative_slope", 0.01))
-    return op.layer(kind, op.tensor("self"))
-
-
-@rule("elu")
-def elu(op: OpCall) -> Tensor:
-    """With the limit that it falls to."""
-    return op.layer(_from_result(op) or Elu(op.constant("alpha", 1.0)), op.tensor("self"))
-
-
-@rule("gelu")
-def gelu(op: OpCall) -> Tensor:
-    """With erf, or approximated."""
-    return op.layer(GeluTanh() if op.value("approximate") == "tanh" else Gelu(), op.tensor("self"))
+layer_rules(
+    {name: (lambda op: ACTIVATIONS[op.step.op](), "self") for name in ACTIVATIONS}
+    | {
+        "leaky_relu": (lambda op: _from_result(op) or LeakyRelu(op.constant("negative_slope", 0.01)), "self"),
+        "elu": (lambda op: _from_result(op) or Elu(op.constant("alpha", 1.0)), "self"),
+        "gelu": (lambda op: GeluTanh() if op.value("approximate") == "tanh" else Gelu(), "self"),
+        "addcdiv": (lambda op: AddQuotient(), "self tensor1 tensor2"),
+    }
+)
 
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
@@ -117,39 +104,40 @@ def function(op: OpCall) -> Tensor:
 @rule("add")
 def add(op: OpCall) -> Tensor:
     """A sum with a tensor, or with a number."""
-    x = op.tensor("self")
-    if not op.is_tensor("other"):
-        return op.layer(Pointwise("add"), x) if op.role == "activation" else made(op, x)
-    return _two(op, Add(), x, op.tensor("other"))
+    return _with(op, lambda: Pointwise("add"), Add())
 
 
-@rule("sub", "subtract", "rsub")
+@rule("sub", "subtract")
 def sub(op: OpCall) -> Tensor:
     """A difference with a tensor, or with a number."""
-    x = op.tensor("self")
-    if not op.is_tensor("other"):
-        function = "neg" if op.step.op == "rsub" else "add"
-        return op.layer(Pointwise(function), x) if op.role == "activation" else made(op, x)
-    other = op.tensor("other")
-    return _two(op, Subtract(), *((other, x) if op.step.op == "rsub" else (x, other)))
+    return _with(op, lambda: Pointwise("add"), Subtract())
+
+
+@rule("rsub")
+def rsub(op: OpCall) -> Tensor:
+    """The same the other way round."""
+    return _with(op, lambda: Pointwise("neg"), Subtract(), turned=True)
 
 
 @rule("mul", "multiply")
 def mul(op: OpCall) -> Tensor:
     """A product with a tensor, or with a number."""
-    x = op.tensor("self")
-    if not op.is_tensor("other"):
-        return op.layer(Scale(op.constant("other")), x) if op.role == "activation" else made(op, x)
-    return _two(op, Multiply(), x, op.tensor("other"))
+    return _with(op, lambda: Scale(op.constant("other")), Multiply())
 
 
 @rule("div", "divide", "true_divide")
 def div(op: OpCall) -> Tensor:
     """A quotient by a tensor, or by a number."""
+    return _with(op, lambda: Scale(_inverse(op)), Divide())
+
+
+def _with(op: OpCall, by_number: Callable[[], Unary], kind: Elementwise, *, turned: bool = False) -> Tensor:
+    """An operation with a number, or with a tensor, which comes first if `turned`."""
     x = op.tensor("self")
     if not op.is_tensor("other"):
-        return op.layer(Scale(_inverse(op)), x) if op.role == "activation" else made(op, x)
-    return _two(op, Divide(), x, op.tensor("other"))
+        return op.layer(by_number(), x) if op.role == "activation" else made(op, x)
+    other = op.tensor("other")
+    return _two(op, kind, *((other, x) if turned else (x, other)))
 
 
 def _inverse(op: OpCall) -> float:
@@ -165,12 +153,6 @@ def addcmul(op: OpCall) -> Tensor:
     """A sum with a product."""
     y = op.layer(Multiply(), op.tensor("tensor1"), op.tensor("tensor2"), name=f"{op.step.name}.term")
     return op.layer(Add(), op.tensor("self"), y)
-
-
-@rule("addcdiv")
-def addcdiv(op: OpCall) -> Tensor:
-    """A sum with a quotient."""
-    return op.layer(AddQuotient(), *(op.tensor(name) for name in ("self", "tensor1", "tensor2")))
 
 
 @rule("lerp")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.graph.tensor import Tensor, transposed
-from costmodel.importers.torch.op_call import OpCall, rule, strides_of
-from costmodel.layers.bags import EmbeddingBag
+from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
+from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
+from costmodel.layers.function import PAIRED, Paired
 from costmodel.layers.indexing import Chosen, Made
-from costmodel.layers.normed import WeightNorm
-from costmodel.layers.paired import PAIRED, Paired
+from costmodel.layers.norm import WeightNorm
+from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
-from costmodel.layers.resize import Padded
-from costmodel.layers.sampling import GridSample, WindowMean
-from costmodel.layers.shape import Copied
+from costmodel.layers.resize import GridSample, Padded
+from costmodel.layers.shape import Copied, strides_of
 from costmodel.symbolic.sizes import product, value_of
 
 
@@ -26,10 +26,16 @@ def paired(op: OpCall) -> Tensor:
     return op.layer(Paired(op.step.op), op.tensor("self"), op.tensor("other"))
 
 
-@rule("logcumsumexp")
-def logcumsumexp(op: OpCall) -> Tensor:
-    """Along an axis."""
-    return op.layer(LogCumsumExp(), op.tensor("self"))
+layer_rules(
+    {
+        "logcumsumexp": (lambda op: LogCumsumExp(), "self"),
+        "diag_embed": (lambda op: Padded(op.shape), "self"),
+        "trace": (lambda op: Trace(), "self"),
+        "_weight_norm_interface": (lambda op: WeightNorm(), "v g"),
+        "affine_grid_generator": (lambda op: AffineGrid(op.shape, op.value("align_corners")), "theta"),
+        "_euclidean_dist": (lambda op: Distances(by_product=True), "x1 x2"),  # torch.cdist of more than 25 rows
+    }
+)
 
 
 def _diagonal(op: OpCall, x: Tensor) -> Tensor:
@@ -49,18 +55,6 @@ def diagonal(op: OpCall) -> Tensor:
 def diagonal_copy(op: OpCall) -> Tensor:
     """A copy of it."""
     return op.layer(Copied(op.shape), _diagonal(op, op.tensor("self")))
-
-
-@rule("diag_embed")
-def diag_embed(op: OpCall) -> Tensor:
-    """Zeros but for the diagonal."""
-    return op.layer(Padded(op.shape), op.tensor("self"))
-
-
-@rule("trace")
-def trace(op: OpCall) -> Tensor:
-    """The sum of a diagonal."""
-    return op.layer(Trace(), op.tensor("self"))
 
 
 @rule("rot90")
@@ -108,12 +102,6 @@ def _terms(op: OpCall, x: Tensor) -> int:
     return terms
 
 
-@rule("_weight_norm_interface")
-def weight_norm(op: OpCall) -> Tensor:
-    """A direction and a length; the norms it also returns are its own."""
-    return op.layer(WeightNorm(), op.tensor("v"), op.tensor("g"))
-
-
 MODES: tuple[Literal["sum", "mean", "max"], ...] = ("sum", "mean", "max")
 """PyTorch's numbers of them."""
 
@@ -137,20 +125,12 @@ def grid_sample(op: OpCall) -> Tensor:
     return op.layer(GridSample(op.shape, mode == 1), op.tensor("input"), op.tensor("grid"))
 
 
-@rule("affine_grid_generator")
-def affine_grid(op: OpCall) -> Tensor:
-    """A product with the places of a plain grid."""
-    return op.layer(AffineGrid(op.shape, op.value("align_corners")), op.tensor("theta"))
-
-
 @rule("_trilinear")
 def trilinear(op: OpCall) -> Tensor:
     """As `bilinear` calls it: both sides and the form."""
     if op.value("sumdim") != [2, 3]:
         raise op.fail("that sums over other axes than a bilinear form does has no rule")
-    names = ("i1", "i3", "i2")
-    a, b, w = (op.tensor(name) for name in names)
-    return op.layer(Bilinear(), a, b, w)
+    return op.layer(Bilinear(), *(op.tensor(name) for name in ("i1", "i3", "i2")))
 
 
 @rule("_cdist_forward")
@@ -162,17 +142,10 @@ def distances(op: OpCall) -> Tensor:
     return op.layer(Distances(squares=p == 2.0), op.tensor("x1"), op.tensor("x2"))
 
 
-@rule("_euclidean_dist")
-def euclidean(op: OpCall) -> Tensor:
-    """By norms and a product, as ``torch.cdist`` has it of more than 25 rows."""
-    return op.layer(Distances(by_product=True), op.tensor("x1"), op.tensor("x2"))
-
-
 @rule("_grouped_mm")
 def grouped(op: OpCall) -> Tensor:
     """Rows by groups, times a matrix each."""
-    names = ("self", "mat2")
-    x, w = (op.tensor(name) for name in names)
+    x, w = op.tensor("self"), op.tensor("mat2")
     if not op.has("offs") or len(w.shape) != 3 or len(x.shape) != 2:
         raise op.fail("of other shapes than rows and a matrix for each group has no rule")
     ends = op.tensor("offs")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Shape, Tensor
-from costmodel.importers.torch.op_call import OpCall, rule, strides_of, tied
+from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
 from costmodel.layers.resize import Columns, Padded, Resized
+from costmodel.layers.shape import strides_of
 
 
 @rule("conv2d")
@@ -78,16 +79,16 @@ def resize(op: OpCall) -> Tensor:
     )
 
 
-@rule("im2col", "col2im")
-def columns(op: OpCall) -> Tensor:
-    """Windows as columns, or columns as windows."""
-    return op.layer(Columns(op.shape, op.step.op == "col2im"), op.tensor("self"))
-
-
-@rule("glu")
-def glu(op: OpCall) -> Tensor:
-    """One half times the sigmoid of the other."""
-    return op.layer(Gated(op.shape), op.tensor("self"))
+layer_rules(
+    {
+        "im2col": (lambda op: Columns(op.shape), "self"),
+        "col2im": (lambda op: Columns(op.shape, back=True), "self"),
+        "glu": (lambda op: Gated(op.shape), "self"),
+        "avg_pool2d": (lambda op: AvgPool(*_window(op)), "self"),
+        "adaptive_avg_pool2d": (lambda op: AdaptiveAvgPool(pair_of(op.value("output_size"))), "self"),
+        "adaptive_max_pool2d": (lambda op: AdaptiveMaxPool(pair_of(op.value("output_size"))), "self"),
+    }
+)
 
 
 @rule("max_pool2d")
@@ -98,28 +99,11 @@ def max_pool(op: OpCall) -> Tensor:
     return op.layer(MaxPool(*_window(op)), op.tensor("self"))
 
 
-@rule("avg_pool2d")
-def avg_pool(op: OpCall) -> Tensor:
-    """The mean of each window."""
-    return op.layer(AvgPool(*_window(op)), op.tensor("self"))
-
-
-@rule("adaptive_avg_pool2d", "adaptive_max_pool2d")
-def adaptive_pool(op: OpCall) -> Tensor | list[Tensor]:
-    """To a size that is given."""
-    kind = AdaptiveAvgPool if op.step.op == "adaptive_avg_pool2d" else AdaptiveMaxPool
-    return op.layer(kind(pair_of(op.value("output_size"))), op.tensor("self"))
-
-
 def _window(op: OpCall) -> tuple[tuple[int, int], tuple[int, int] | None, tuple[int, int], bool]:
     stride = op.value("stride")
     kernel = pair_of(op.value("kernel_size"))
-    return (
-        kernel,
-        pair_of(stride) if stride else None,
-        pair_of(op.value("padding", 0)),
-        op.value("ceil_mode", False),
-    )
+    step, padding = pair_of(stride) if stride else None, pair_of(op.value("padding", 0))
+    return kernel, step, padding, op.value("ceil_mode", False)
 
 
 def pair_of(value: int | list[int]) -> tuple[int, int]:

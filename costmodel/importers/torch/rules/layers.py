@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from costmodel.errors import SettingError
 from costmodel.graph.tensor import Shape, Tensor, dense_strides, transposed
-from costmodel.importers.torch.op_call import OpCall, rule, strides_of, tied
+from costmodel.importers.torch.op_call import OpCall, rule, tied
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.rules.shapes import expanded
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale, Subtract
@@ -21,7 +21,7 @@ from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredErr
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import Padded
-from costmodel.layers.shape import Copied
+from costmodel.layers.shape import Copied, permuted, strides_of
 from costmodel.symbolic.sizes import ceil_div, exact_div, product, value_of
 
 
@@ -47,8 +47,7 @@ def inner(op: OpCall) -> Tensor:
     a, b = op.tensor("self"), op.tensor("other")
     if len(a.shape) == len(b.shape) == 1:
         return multiplied(op, a, b)
-    axes, strides = (len(b.shape) - 1, *range(len(b.shape) - 1)), strides_of(b)
-    b = b.view(tuple(b.shape[n] for n in axes), tuple(strides[n] for n in axes))
+    b = permuted(b, (len(b.shape) - 1, *range(len(b.shape) - 1)))
     b = op.reshaped(b, (b.shape[0], product(b.shape[1:])))
     a = a if len(a.shape) > 1 else a.view((1, *a.shape), (0, *strides_of(a)))
     alone = product(op.shape) == 1  # a dot product, which FlopCounterMode does not count
@@ -138,11 +137,8 @@ class _Term(NamedTuple):
     def ordered(self, letters: str | None, order: str) -> _Term:
         """With its axes, called by `letters`, in an order that may name others too."""
         letters, x = self.letters if letters is None else letters, self.tensor
-        wanted, strides = "".join(n for n in order if n in letters), strides_of(x)
-        if wanted == letters:
-            return _Term(letters, x)
-        axes = [letters.index(n) for n in wanted]
-        return _Term(wanted, x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes)))
+        wanted = "".join(n for n in order if n in letters)
+        return _Term(wanted, x if wanted == letters else permuted(x, [letters.index(n) for n in wanted]))
 
 
 class _Sums:
@@ -255,7 +251,7 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
         return extreme(op)
     function = f"a{op.step.op}" if op.step.op in ("max", "min") and not op.has("dim") else op.step.op
     if len(op.step.makes) == 2:
-        shape = op.replay.shape(op.step.makes[1].shape)
+        shape = op.shapes[1]
         places = op.layer(Made(shape, "index", 1), x, name=f"{op.step.name}.places")
         return [op.layer(Chosen(op.shape), x, places), places]
     if op.role != "activation":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Tensor, dense_strides, transposed
-from costmodel.importers.torch.op_call import OpCall, rule, strides_of
+from costmodel.importers.torch.op_call import OpCall, rule
 from costmodel.importers.torch.program import TENSOR
 from costmodel.layers.activation import Relu, Sigmoid, Tanh
 from costmodel.layers.arithmetic import Add, Dropout, Multiply
 from costmodel.layers.linear import Linear
 from costmodel.layers.recurrent import Elman, Gru, Lstm, Recurrent
-from costmodel.layers.shape import Joined
+from costmodel.layers.shape import Joined, strides_of
 
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 

@@ -1,11 +1,12 @@
-"""Rules of operators that change shapes: views, parts, copies, joints."""
+"""Rules of operators that change shapes, or put numbers at places: views, parts, copies, joints, indices, ranks."""
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Shape, Tensor, is_contiguous, transposed
-from costmodel.importers.torch.op_call import EXACT, OpCall, rule, strides_of
-from costmodel.layers.indexing import Chosen, Made
-from costmodel.layers.shape import Copied, Joined
+from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, transposed
+from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
+from costmodel.layers.indexing import Accumulated, Chosen, Combined, Made, Placed
+from costmodel.layers.reduction import Reduce
+from costmodel.layers.shape import Copied, Joined, permuted, strides_of
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -20,8 +21,7 @@ def reshape(op: OpCall) -> Tensor:
 def permute(op: OpCall) -> Tensor:
     """Axes in another order."""
     x = op.tensor("self")
-    strides, axes = strides_of(x), op.axes(x, "dims")
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return permuted(x, op.axes(x, "dims"))
 
 
 @rule("transpose", "swapaxes", "swapdims")
@@ -46,8 +46,7 @@ def movedim(op: OpCall) -> Tensor:
     source, target = op.axes(x, "source"), op.axes(x, "destination")
     rest = iter([axis for axis in range(len(x.shape)) if axis not in source])
     axes = [source[target.index(n)] if n in target else next(rest) for n in range(len(x.shape))]
-    strides = strides_of(x)
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return permuted(x, axes)
 
 
 @rule("unsqueeze")
@@ -129,9 +128,8 @@ def split(op: OpCall) -> list[Tensor]:
     strides = strides_of(x)
     if op.step.op == "unbind":
         strides = (*strides[:axis], *strides[axis + 1 :])
-    shapes = [op.replay.shape(made.shape) for made in op.step.makes]
     piece = op.step.op not in ("tensor_split", "hsplit")
-    return [op.part(x, shape, strides, piece=piece) for shape in shapes]
+    return [op.part(x, shape, strides, piece=piece) for shape in op.shapes]
 
 
 @rule("contiguous")
@@ -166,10 +164,21 @@ def copy(op: OpCall) -> Tensor:
     return op.layer(Copied(x.shape, moved=op.step.op == "roll"), x)
 
 
-@rule("repeat", "repeat_interleave", "tile")
-def repeat(op: OpCall) -> Tensor:
-    """A copy with numbers repeated."""
-    return op.layer(Copied(op.shape), op.tensor("self"))
+layer_rules(
+    dict.fromkeys(("repeat", "repeat_interleave", "tile"), (lambda op: Copied(op.shape), "self"))
+    | dict.fromkeys(
+        ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),  # a view of more axes, permuted, and copied into place
+        (lambda op: Copied(op.shape, moved=True), "self"),
+    )
+    | {
+        "index_add": (lambda op: Accumulated(whole=True), "self source index"),
+        "scatter_add": (lambda op: Accumulated(whole=False), "self src index"),
+        "scatter_reduce": (
+            lambda op: Combined(op.value("reduce"), op.value("include_self", True)),
+            "self src index",
+        ),
+    }
+)
 
 
 @rule("to", "type_as", "_to_copy")
@@ -203,12 +212,6 @@ def index(op: OpCall) -> Tensor:
     return op.layer(Chosen(op.shape, op.step.op in ("gather", "take_along_dim")), x, *places)
 
 
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
-def shuffle(op: OpCall) -> Tensor:
-    """A view of more axes, permuted, and copied into place."""
-    return op.layer(Copied(op.shape, moved=True), op.tensor("self"))
-
-
 @rule("unfold")
 def unfold(op: OpCall) -> Tensor:
     """Windows of an axis, as a last axis."""
@@ -223,3 +226,66 @@ def unfold(op: OpCall) -> Tensor:
 def _seen(x: Tensor, shape: Shape, strides: Shape) -> Tensor:
     """The same elements with other axes of one."""
     return x.view(shape, None if is_contiguous(shape, strides) else strides)
+
+
+@rule("topk", "sort", "kthvalue", "median", "mode", "cummax", "cummin")
+def ranked(op: OpCall) -> list[Tensor] | Tensor:
+    """Numbers by rank, and where they were."""
+    x = op.tensor("self")
+    if len(op.step.makes) == 1:
+        raise op.fail("of a whole tensor has no rule")
+    places = op.layer(Made(op.shapes[1], "index", 1), x, name=f"{op.step.name}.places")
+    values = op.layer(Chosen(op.shape, op.step.op in ("cummax", "cummin")), x, places)
+    strides = dense_strides(x.shape, x.strides) if op.step.op == "sort" else None
+    return [values.view(values.shape, strides), places]
+
+
+@rule("index_put", "index_copy", "index_fill", "scatter")
+def placed(op: OpCall) -> Tensor:
+    """A copy with other numbers at some places."""
+    values = next((name for name in ("values", "source", "src", "value") if op.is_tensor(name)), None)
+    names = "indices" if op.has("indices") else "index"
+    places = [op.tensor(names)] if op.is_tensor(names) else op.tensors(names)
+    kind = Placed(values is not None, op.step.op == "index_copy")
+    y = op.layer(kind, op.tensor("self"), *([op.tensor(values)] if values else []), *places)
+    return y.view(y.shape, None) if op.step.op in ("scatter", "index_copy") else y
+
+
+@rule("copy")
+def copied(op: OpCall) -> Tensor:
+    """The numbers of another tensor, in this one's order of memory."""
+    x = op.tensor("self")
+    y = op.layer(Copied(op.shape), expanded(op, op.tensor("src"), op.shape))
+    return y.view(op.shape, dense_strides(x.shape, x.strides))
+
+
+@rule("atleast_1d", "atleast_2d")
+def atleast(op: OpCall) -> Tensor | list[Tensor]:
+    """Axes of one in front; of several tensors each by itself."""
+    if op.has("self"):
+        return op.reshaped(op.tensor("self"), op.shape)
+    return [op.reshaped(x, shape) for x, shape in zip(op.tensors("tensors"), op.shapes, strict=True)]
+
+
+@rule("broadcast_tensors", "meshgrid")
+def broadcast(op: OpCall) -> list[Tensor]:
+    """Tensors of one shape: each seen as often as it takes."""
+    tensors, shapes = op.tensors("tensors"), op.shapes
+    places = list(range(len(tensors)))
+    if op.step.op == "meshgrid" and op.value("indexing", "ij") == "xy" and len(tensors) > 1:
+        places[:2] = 1, 0  # as PyTorch does it: first those two change places, then all are expanded
+    found: dict[int, Tensor] = {}
+    for place in places:
+        x, shape = tensors[place], shapes[place]
+        if op.step.op == "meshgrid":
+            x = op.reshaped(x, tuple(x.shape[0] if n == places[place] else 1 for n in range(len(shape))))
+        found[place] = expanded(op, x, shape)
+    return [found[place] for place in range(len(tensors))]
+
+
+@rule("var_mean", "std_mean")
+def moments(op: OpCall) -> list[Tensor]:
+    """Two reductions at once."""
+    x = op.tensor("self")
+    spread = op.layer(Reduce(op.step.op.removesuffix("_mean"), op.shapes[0]), x)
+    return [spread, op.layer(Reduce("mean", op.shapes[1]), x, name=f"{op.step.name}.mean")]
