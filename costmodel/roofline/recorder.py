@@ -18,7 +18,7 @@ from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Kernel, KernelCall, Tape
+from costmodel.roofline.kernels import Kernel, KernelCall, Tape
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import check_fits
 from costmodel.roofline.program import Program, program_of
