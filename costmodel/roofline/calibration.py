@@ -24,7 +24,7 @@ from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
-from costmodel.roofline.host import Host, this_machine
+from costmodel.roofline.host import Host, Sentinel, this_machine
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
@@ -37,7 +37,6 @@ from costmodel.roofline.probes import (
     probes,
 )
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
 FORMAT = 6

@@ -19,13 +19,12 @@ from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated
 from costmodel.roofline.classification import classify, naive, predicted
 from costmodel.roofline.findings import DTYPE, IN_PLACE, WARM, Check, Finding, parts_of
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, part_of, predict_seconds
-from costmodel.roofline.memory import check_fits
+from costmodel.roofline.memory import Buffer, Ref, check_fits
 from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_in_place
 from costmodel.roofline.program import Op, Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
-from costmodel.roofline.reference import Buffer, Ref
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.training.settings import GivenSettings, takes_settings
 

@@ -22,11 +22,10 @@ from time import perf_counter
 from typing import Literal
 
 from costmodel.roofline.calibration import Calibration
-from costmodel.roofline.host import Host
+from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.hosttime import HostTime
+from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import Op, Program, program_of
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 

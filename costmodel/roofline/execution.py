@@ -15,10 +15,9 @@ from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported
 from costmodel.roofline.kernels.optimizers import STARTS
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.memory import Memory, Ref
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
-from costmodel.roofline.reference import Ref
 from costmodel.training.settings import GivenSettings, takes_settings
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.memory import ITEM_BYTES
 from costmodel.roofline.signature import Product
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ from math import hypot
 
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
-from costmodel.roofline.memory import LINE
+from costmodel.roofline.memory import ITEM_BYTES, LINE
 from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, lines_of
 from costmodel.roofline.rates import Rates, joined
-from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {

@@ -16,9 +16,9 @@ from itertools import count, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000

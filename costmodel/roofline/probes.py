@@ -11,9 +11,19 @@ from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
-from costmodel.roofline.memory import PAGE, RESIDENT_BYTES, STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.memory import (
+    ITEM_BYTES,
+    PAGE,
+    RESIDENT_BYTES,
+    STAGGER,
+    Buffer,
+    Memory,
+    Ref,
+    aligned,
+    fill,
+    padded,
+)
 from costmodel.roofline.program import Op, Program, Thunk, program_of
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
 
 Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)

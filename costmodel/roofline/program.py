@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.memory import LINE, STAGGER, Memory, aligned, fill, padded
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
+from costmodel.roofline.memory import ITEM_BYTES, LINE, STAGGER, Buffer, Memory, Ref, Shape, aligned, fill, padded
 
 if TYPE_CHECKING:
     import numpy

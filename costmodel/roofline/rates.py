@@ -8,8 +8,9 @@ from functools import cache, cached_property
 from math import exp, log
 from statistics import median
 
+from costmodel.roofline.footprint import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
-from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
     CURVE_BYTES,
@@ -26,8 +27,6 @@ from costmodel.roofline.probes import (
     probes,
 )
 from costmodel.roofline.program import Op, Program
-from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 6.0

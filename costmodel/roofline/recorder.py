@@ -17,12 +17,10 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
-from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels import Kernel, KernelCall, Tape
+from costmodel.roofline.kernels import Kernel, KernelCall, Tape, kernel_of
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
-from costmodel.roofline.memory import check_fits
+from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.training.settings import GivenSettings, takes_settings
 
 NUMBERS = {"index": "int64", "mask": "bool"}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from costmodel.roofline.memory import ITEM_BYTES, Ref, Shape
 from costmodel.roofline.program import Op
-from costmodel.roofline.reference import ITEM_BYTES, Ref, Shape
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How time is measured: the one protocol behind every number in seconds.
 
 A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
-former, and known to be (`costmodel.roofline.sentinel`):
+former, and known to be (`costmodel.roofline.host`):
 
 - Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
 - At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
@@ -32,10 +32,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.host import require
+from costmodel.roofline.host import Sentinel, require
 from costmodel.roofline.memory import RESIDENT_BYTES, aligned, check_fits
 from costmodel.roofline.program import Program, Thunk
-from costmodel.roofline.sentinel import Sentinel
 
 if TYPE_CHECKING:
     import numpy

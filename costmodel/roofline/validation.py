@@ -24,12 +24,12 @@ from costmodel.display.units import show_change
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import LONGEST, Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.passage import Passage, measure_in_place
 from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 

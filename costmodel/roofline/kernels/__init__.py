@@ -13,8 +13,8 @@ from typing import Any
 
 from costmodel.errors import CostModelError
 from costmodel.graph.tensor import broadcast, dense_strides
+from costmodel.roofline.memory import ITEM_BYTES, Buffer, BufferRole, Ref, Shape
 from costmodel.roofline.program import Op, Phase
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, BufferRole, Ref, Shape
 
 COMPARISONS = frozenset(
     ["greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not"]

@@ -7,7 +7,7 @@ from functools import cache
 
 from costmodel.errors import CostModelError
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715

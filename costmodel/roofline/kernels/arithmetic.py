@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.graph.tensor import broadcast
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 
 
 def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from costmodel.layers.attention import visible_pairs
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 
 TILE = 64
 """Queries that fused attention takes at a time where every query sees all keys."""

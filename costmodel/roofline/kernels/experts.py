@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 
 EPSILON = 1e-20
 """Added to a sum of scores before it divides them."""

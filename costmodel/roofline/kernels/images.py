@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
-from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.memory import Ref, Shape
 from costmodel.training.fields import pair
 
 if TYPE_CHECKING:

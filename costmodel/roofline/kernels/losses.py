@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
-from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.memory import Ref, Shape
 
 if TYPE_CHECKING:
     import numpy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread
-from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.memory import Ref, Shape
 
 EPSILON = 1e-5
 """Added to a variance before its root is taken."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from costmodel.errors import CostModelError
 from costmodel.roofline.kernels import Tape
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 from costmodel.training.optimizers import QUANTISED, Optimizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.errors import SettingError
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.memory import Ref
 
 NAMES = {"fp32": "float32", "fp16": "float16"}
 """NumPy's names of the types that it has."""
