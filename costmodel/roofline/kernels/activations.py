@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from numpy.polynomial import chebyshev
+
 from costmodel.errors import CostModelError
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
 from costmodel.roofline.memory import Ref
@@ -20,8 +22,6 @@ def _complement(dtype: str) -> tuple[float, float, list[float]]:
 
     P(t) = erfc(z)·exp(z²) by interpolation in Chebyshev points; z up to 6, beyond which erf is 1 in float64.
     """
-    from numpy.polynomial import chebyshev
-
     middle, half = (1 + 1 / 4) / 2, (1 - 1 / 4) / 2
     degree = 6 if dtype == "float32" else 20
     points = chebyshev.chebpts1(degree + 1)

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
+import numpy
+
+from costmodel.layers.spatial import slide, slide_beyond
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
 from costmodel.roofline.memory import Ref, Shape
 from costmodel.training.fields import pair
-
-if TYPE_CHECKING:
-    import numpy
 
 
 def _cut(wide: Ref, corner: Shape, shape: Shape) -> Ref:
@@ -138,8 +137,6 @@ kernel("conv_transpose", conv_transpose, conv_transpose_gradients, {"forward": A
 
 def _size(s: KernelCall) -> Shape:
     """Windows (down, across)."""
-    from costmodel.layers.spatial import slide, slide_beyond
-
     count = slide_beyond if s.kind.ceil_mode else slide
     axes = zip(s.x.shape[2:], pair(s.kind.kernel), s.kind.strides, pair(s.kind.padding), strict=True)
     return tuple(int(count(*axis)) for axis in axes)
@@ -198,8 +195,6 @@ def _inner(s: KernelCall, wide: Ref) -> Ref:
 
 def _counts(size: Shape, kernel_size: Shape, step: Shape, ends: Shape) -> numpy.ndarray:
     """Members of each window; what lies beyond the padding is none."""
-    import numpy
-
     starts = [numpy.arange(n) * stride for n, stride in zip(size, step, strict=True)]
     down, across = (numpy.minimum(at + k, end) - at for at, k, end in zip(starts, kernel_size, ends, strict=True))
     return down[:, None] * across
@@ -312,8 +307,6 @@ def _apart(s: KernelCall, large: Ref) -> Ref:
 
 def _neighbour(size: Shape, scale: Shape, side: Shape, want: str) -> numpy.ndarray:
     """Of each pixel's neighbour on a `side` (down, across): where it lies in a flat image, or its share."""
-    import numpy
-
     centres = [numpy.maximum((numpy.arange(n * k) + 0.5) / k - 0.5, 0) for n, k in zip(size, scale, strict=True)]
     lows = [numpy.floor(x).astype(int) for x in centres]
     if want == "place":

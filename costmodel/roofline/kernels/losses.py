@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
+
+import numpy
 
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
 from costmodel.roofline.memory import Ref, Shape
 
-if TYPE_CHECKING:
-    import numpy
-
 
 def _firsts(shape: Shape) -> numpy.ndarray:
     """Where in a flat (batch, classes, ...) the scores of class 0 lie, shaped (batch, ...)."""
-    import numpy
-
     b, classes, *rest = shape
     inner = numpy.prod(rest, dtype=int)
     return numpy.arange(b).reshape(-1, *(1 for _ in rest)) * (classes * inner) + numpy.arange(inner).reshape(1, *rest)
