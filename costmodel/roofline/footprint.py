@@ -12,7 +12,7 @@ A reuse distance is how many bytes a program touches between two uses of an arra
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
@@ -141,12 +141,11 @@ def standing_bytes(program: Program) -> int:
 
 def live_bytes(program: Program) -> list[int]:
     """Arrays alive after each call, what it makes and drops included [bytes]."""
-    return list(accumulate(_changes(program), initial=standing_bytes(program)))[1:]
-
-
-def _changes(program: Program) -> Iterator[int]:
-    for made, dropped in zip(program.made, program.frees, strict=True):
-        yield (0 if made is None else made.bytes) - sum(buffer.bytes for buffer in dropped)
+    changes = (
+        (0 if made is None else made.bytes) - sum(buffer.bytes for buffer in dropped)
+        for made, dropped in zip(program.made, program.frees, strict=True)
+    )
+    return list(accumulate(changes, initial=standing_bytes(program)))[1:]
 
 
 def peak_bytes(program: Program) -> int:

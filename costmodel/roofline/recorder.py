@@ -313,38 +313,31 @@ PLAIN = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
 
 def check_runs(prediction: Prediction) -> None:
     """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
-    settings = prediction.settings
+    settings, model = prediction.settings, prediction.model
     if settings.keeps:
         raise SettingError(f"mode={settings.mode!r} is not run in NumPy: use mode='inference'")
-    for name, value in IDLE.items():
-        if getattr(settings, name) != value:
-            raise SettingError(
-                f"{name}={shown(getattr(settings, name))} has no effect on what NumPy runs: leave it out"
-            )
-    for name, value in PLAIN.items():
-        if getattr(settings, name) != value:
-            raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
+    for name, value in (IDLE | PLAIN).items():
+        given = getattr(settings, name)
+        if given != value and name in IDLE:
+            raise SettingError(f"{name}={shown(given)} has no effect on what NumPy runs: leave it out")
+        if given != value:
+            raise SettingError(f"{name}={given!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":
         raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
-    loss = prediction.model.default_loss if settings.loss == "default" else settings.loss
+    loss = model.default_loss if settings.loss == "default" else settings.loss
     if settings.training and loss not in (*RUN_LOSSES, None):
         raise SettingError(f"loss={loss!r} is not run in NumPy: use one of {', '.join(map(repr, RUN_LOSSES))}")
-    model = prediction.model
-    if isinstance(model, Transformer) and model.mixer is not None:
-        raise SettingError(
-            f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
-        )
+    parts: list[str] = []
     if isinstance(model, Transformer):
-        for name in ("disentangled", "altup", "shared_kv_layers"):
-            if getattr(model, name) is not None:
-                raise SettingError(f"{name} is not run in NumPy, and {model.title} has one: its costs alone are known")
+        parts += [] if model.mixer is None else [model.mixer_name]
+        parts += [name for name in ("disentangled", "altup", "shared_kv_layers") if getattr(model, name) is not None]
     if isinstance(model, VisionTransformer) and model.attention_pool:
-        raise SettingError(f"attention_pool is not run in NumPy, and {model.title} has one: its costs alone are known")
+        parts.append("attention_pool")
+    if parts:
+        raise SettingError(f"{parts[0]} is not run in NumPy, and {model.title} has one: its costs alone are known")
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
-        raise SettingError(
-            f"{prediction.model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run"
-        )
+        raise SettingError(f"{model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run")
 
 
 class LayerPasses(NamedTuple):

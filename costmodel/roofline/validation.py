@@ -340,14 +340,7 @@ class Validation(Answer):
 
     def _programs(self) -> Table:
         rows = [
-            (
-                each.name,
-                f"{1e3 * each.predicted:.2f}",
-                f"{1e3 * each.measured:.2f}",
-                show_change(each.predicted / each.measured - 1, 1),
-                f"{each.as_it_came / each.measured:.2f}",
-                f"{each.resolved:.0%}",
-            )
+            (each.name, *_times(each, 1), f"{each.as_it_came / each.measured:.2f}", f"{each.resolved:.0%}")
             for each in self.whole
         ]
         errors = self.whole_errors
@@ -356,17 +349,7 @@ class Validation(Answer):
         return Table(header, rows, total=True)
 
     def _functions(self) -> Table:
-        rows = [
-            (
-                each.name,
-                f"{each.calls:,}",
-                f"{1e3 * each.predicted:.2f}",
-                f"{1e3 * each.measured:.2f}",
-                show_change(each.bias),
-                f"{each.share:.1%}",
-            )
-            for each in self.functions
-        ]
+        rows = [(each.name, f"{each.calls:,}", *_times(each), f"{each.share:.1%}") for each in self.functions]
         header = ("NumPy's functions in them", "calls", "predicted ms", "measured ms", "bias", "most of one")
         return Table(header, rows)
 
@@ -383,6 +366,12 @@ class Validation(Answer):
             Table(("what binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows),
             Table(("predicted \\ measured", *BOUNDS), confusion),
         )
+
+
+def _times(each: Whole | Function, digits: int = 0) -> tuple[str, str, str]:
+    """Predicted and measured [ms], and the error."""
+    error = show_change(each.predicted / each.measured - 1, digits)
+    return f"{1e3 * each.predicted:.2f}", f"{1e3 * each.measured:.2f}", error
 
 
 def validate(progress: Callable[[float], None] | None = None, *, budget: float = BUDGET) -> Validation:
