@@ -278,7 +278,9 @@ class Memory:
             return
         array = self.arrays[buffer] = self._allocate(buffer.elements, buffer.dtype)
         if buffer.value is not None:
-            array[...] = _flat(buffer.value(), buffer.dtype)
+            import numpy
+
+            array[...] = numpy.asarray(buffer.value(), buffer.dtype).reshape(-1)
 
     def free(self, buffers: Iterable[Buffer]) -> None:
         """Drop arrays."""
@@ -290,9 +292,3 @@ class Memory:
         item = ITEM_BYTES[ref.dtype]
         strides = None if ref.strides is None else tuple(item * step for step in ref.strides)
         return self._view(ref.shape, ref.dtype, self.arrays[ref.buffer], item * ref.offset, strides)
-
-
-def _flat(values: Any, dtype: str) -> Any:
-    import numpy
-
-    return numpy.asarray(values, dtype).reshape(-1)

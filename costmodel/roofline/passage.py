@@ -132,11 +132,8 @@ class Passage:
 
     def call_seconds(self) -> list[float]:
         """Undisturbed time of each call [s]."""
-        found = [0.0] * len(self.program)
-        for group in self.groups.values():
-            for number in group.calls:
-                found[number] = group.time(0) * 1e-9
-        return found
+        found = {number: group.time(0) * 1e-9 for group in self.groups.values() for number in group.calls}
+        return [found[number] for number in range(len(self.program))]
 
     @cached_property
     def parts(self) -> dict[Part, list[Group]]:

@@ -171,10 +171,6 @@ class Recorder:
             self.given[key] = self.tape.array([*shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
         return self.viewed(self.given[key], shape)
 
-    def persistent(self, role: BufferRole) -> dict[str, Ref]:
-        """Arrays allocated before the program, of a role, by name."""
-        return {ref.buffer.name: ref for ref in self.given.values() if ref.buffer.role == role}
-
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
         """`ref` reshaped, where a tensor sees it in another shape."""
         shape = tuple(map(int, shape))
@@ -247,7 +243,9 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     recorder = Recorder(Tape(dtype))
     recorder.walk(prediction.run.root)
     outputs, loss = _ends(recorder, prediction)
-    found = {role: recorder.persistent(role) for role in ROLES.values()}
+    found: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
+    for ref in recorder.given.values():
+        found[ref.buffer.role][ref.buffer.name] = ref
     weights = found["weight"]
     pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
@@ -385,17 +383,14 @@ class Passes:
         return {"model": self.title, "layers": [{**layer._asdict(), "ratio": layer.ratio} for layer in self.layers]}
 
     def __str__(self) -> str:
-        rows = [
-            (k.kind, str(k.repeat), str(k.calls), show_bytes(k.compulsory_bytes), show_bytes(k.numpy_bytes), _times(k))
-            for k in self.kinds
-        ]
+        rows = []
+        for k in self.kinds:
+            ratio = f"{k.ratio:.1f}×" if k.compulsory_bytes else "-"
+            moved = show_bytes(k.compulsory_bytes), show_bytes(k.numpy_bytes)
+            rows.append((k.kind, str(k.repeat), str(k.calls), *moved, ratio))
         return Table((self.title, "layers", "calls", "compulsory", "NumPy", "ratio"), rows).text()
 
     __repr__ = __str__
-
-
-def _times(row: LayerPasses) -> str:
-    return f"{row.ratio:.1f}×" if row.compulsory_bytes else "-"
 
 
 @takes_settings(mode="inference")

@@ -412,6 +412,12 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     whole = [a.joined(b) for a, b in zip(early, visited(0.75), strict=True)]
     after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
+    rates = both.rates
+
+    def by_ridge(program: Program) -> Verdict:
+        flops, moved = program.contractions + program.pointwise, compulsory_bytes_of(program)
+        return naive(flops, moved, rates.peak("float32"), rates.memory_bandwidth)
+
     forecasts = [predict_seconds(program, both) for program in programs]
     hosts = [predict_seconds(passage.program, both) for passage in whole]
     return Validation(
@@ -424,7 +430,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
         ),
         functions_of(whole, hosts),
         tuple(
-            (predicted(host, both), bound, _naive(program, both))
+            (predicted(host, both), bound, by_ridge(program))
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)
         ),
         tuple(a.resolved and b.resolved for a, b in zip(first, second, strict=True)),
@@ -454,9 +460,3 @@ def _named(case: tuple[Architecture | str, dict[str, Any]]) -> str:
     said = ", ".join(f"{name} {value}" for name, value in settings.items() if name in ("batch", "seq"))
     what = "forward" if settings["mode"] == "inference" else "training step"
     return f"{model if isinstance(model, str) else model.title} {what} ({said})"
-
-
-def _naive(program: Program, calibration: Calibration) -> Verdict:
-    rates = calibration.rates
-    flops = program.contractions + program.pointwise
-    return naive(flops, compulsory_bytes_of(program), rates.peak("float32"), rates.memory_bandwidth)
