@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from costmodel.graph.tensor import broadcast
 from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
 from costmodel.roofline.memory import Ref
@@ -12,28 +14,15 @@ def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
     return terms if terms.shape == operand.shape else t.accumulate(terms, operand.shape)
 
 
-def add_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g, summed over broadcast axes."""
-    for operand in s.inputs:
-        if s.wants(operand):
-            yield operand, _back(t, g, operand)
+def _binary(kind: str, *terms: Callable[[Tape, Ref, Ref, Ref], Ref]) -> None:
+    """The kernel of the function of that name, by the terms of both gradients, which sum over broadcast axes."""
 
+    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+        for operand, own in zip(s.inputs, terms, strict=True):
+            if s.wants(operand):
+                yield operand, _back(t, own(t, g, *s.inputs), operand)
 
-def multiply_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·b and g·a, summed over broadcast axes."""
-    a, b = s.inputs
-    for operand, other in ((a, b), (b, a)):
-        if s.wants(operand):
-            yield operand, _back(t, t.multiply(g, other), operand)
-
-
-def subtract_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g and −g, summed over broadcast axes."""
-    a, b = s.inputs
-    if s.wants(a):
-        yield a, _back(t, g, a)
-    if s.wants(b):
-        yield b, _back(t, t.negative(g), b)
+    kernel(kind, lambda t, s: getattr(t, kind)(*s.inputs), backward)
 
 
 def divide_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -96,9 +85,9 @@ def layer_scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield weight, t.accumulate(t.multiply(g, s.x), weight.shape)
 
 
-kernel("add", lambda t, s: t.add(*s.inputs), add_gradients)
-kernel("multiply", lambda t, s: t.multiply(*s.inputs), multiply_gradients)
-kernel("subtract", lambda t, s: t.subtract(*s.inputs), subtract_gradients)
+_binary("add", lambda t, g, a, b: g, lambda t, g, a, b: g)
+_binary("multiply", lambda t, g, a, b: t.multiply(g, b), lambda t, g, a, b: t.multiply(g, a))
+_binary("subtract", lambda t, g, a, b: g, lambda t, g, a, b: t.negative(g))
 kernel("divide", lambda t, s: t.divide(*s.inputs), divide_gradients)
 kernel("choose", choose, choose_gradients)
 unary("scale", lambda t, s: t.multiply(s.x, s.kind.factor), lambda t, s, g: t.multiply(g, s.kind.factor))
