@@ -187,12 +187,6 @@ def insert_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield x, g[..., g.shape[-2] - x.shape[-2] : g.shape[-2], :]
 
 
-def _by_head(t: Tape, s: KernelCall, whole: Ref) -> Ref:
-    """The matrix, (heads, d_k + d_v, rank)."""
-    heads = s.x.shape[1]
-    return t.reshape(whole, heads, whole.shape[0] // heads, whole.shape[1])
-
-
 def _rows(t: Tape, x: Ref) -> Ref:
     """(batch, heads, T, n) → (heads, batch·T, n)."""
     b, heads, count, features = x.shape
@@ -200,11 +194,12 @@ def _rows(t: Tape, x: Ref) -> Ref:
 
 
 def _of_heads(kind: str, wanted: Callable[[KernelCall], slice], *, transposed: bool) -> None:
-    """The kernel of a product of each head with its part of the matrix, whose columns or rows are summed over: y = x W,
-    dx = g Wᵀ, dW = xᵀ g, within zeros, or all transposed."""
+    """The kernel of a product of each head with a part of its matrix, (d_k + d_v, rank): y = x W, dx = g Wᵀ, and
+    dW = xᵀ g within zeros; or with the transpose of that part."""
 
     def part(t: Tape, s: KernelCall, whole: Ref, turned: bool) -> Ref:
-        own = _by_head(t, s, whole)[:, wanted(s)]
+        heads = s.x.shape[1]
+        own = t.reshape(whole, heads, whole.shape[0] // heads, whole.shape[1])[:, wanted(s)]
         return own.swapaxes(1, 2) if turned else own
 
     def forward(t: Tape, s: KernelCall) -> Ref:

@@ -31,22 +31,16 @@ def part_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return whole
 
 
-def split_heads(t: Tape, s: KernelCall) -> Ref:
+def _split(t: Tape, x: Ref, heads: int) -> Ref:
     """(batch, T, heads·d_h) → (batch, heads, T, d_h), a view."""
-    b, count, width = s.x.shape
-    return t.reshape(s.x, b, count, s.kind.heads, width // s.kind.heads).swapaxes(1, 2)
+    b, count, width = x.shape
+    return t.reshape(x, b, count, heads, width // heads).swapaxes(1, 2)
 
 
-def merge_heads(t: Tape, s: KernelCall) -> Ref:
+def _merged(t: Tape, x: Ref) -> Ref:
     """(batch, heads, T, d_h) → (batch, T, heads·d_h), a copy."""
-    b, heads, count, features = s.x.shape
-    return t.reshape(s.x.swapaxes(1, 2), b, count, heads * features)
-
-
-def merge_heads_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
-    """A view."""
-    b, heads, count, features = s.x.shape
-    return t.reshape(g, b, count, heads, features).swapaxes(1, 2)
+    b, heads, count, features = x.shape
+    return t.reshape(x.swapaxes(1, 2), b, count, heads * features)
 
 
 def repeat_heads(t: Tape, s: KernelCall) -> Ref:
@@ -85,8 +79,8 @@ unary("reshape", lambda t, s: t.reshape(s.x, s.x.shape[0], *map(int, s.kind.shap
 unary("flatten", lambda t, s: t.reshape(s.x, s.x.shape[0], -1), as_input)
 unary("permute", lambda t, s: s.x.transpose(*s.kind.axes), permute_gradient)
 unary("slice", lambda t, s: _part(s, s.x), part_gradient)
-unary("split_heads", split_heads, lambda t, s, g: t.reshape(g.swapaxes(1, 2), *s.x.shape))
-unary("merge_heads", merge_heads, merge_heads_gradient)
+unary("split_heads", lambda t, s: _split(t, s.x, s.kind.heads), lambda t, s, g: _merged(t, g))
+unary("merge_heads", lambda t, s: _merged(t, s.x), lambda t, s, g: _split(t, g, s.x.shape[1]))
 unary("transpose_last", lambda t, s: s.x.swapaxes(-1, -2), lambda t, s, g: g.swapaxes(-1, -2))
 unary("repeat_heads", repeat_heads, repeat_heads_gradient)
 unary("cast", cast, cast_gradient)
