@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -24,7 +25,7 @@ from costmodel.display.rooflines import Ceiling
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.hardware.machine import Level, Machine, Source
-from costmodel.roofline.host import Host, this_machine
+from costmodel.roofline.host import Host, Sentinel, this_machine
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.probes import (
@@ -37,7 +38,6 @@ from costmodel.roofline.probes import (
     probes,
 )
 from costmodel.roofline.rates import Rates
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, conditions, runner, time_calls
 
 FORMAT = 6
@@ -130,19 +130,21 @@ class Calibration(BaseModel):
         return found
 
     def __str__(self) -> str:
-        rates = self.rates
-        lines = [f"{self.machine}", *(f"warning: {warning}" for warning in self.warnings)]
-        for dtype in ("float32", "float64"):
-            lines.append(f"products {dtype}: {rates.peak(dtype) / 1e9:.1f} GFLOP/s at most")
-        stream = ", ".join(f"{show_bytes(size)} {rates.bandwidth(size) / 1e9:.1f}" for size in CURVE_BYTES[2::3])
-        lines.append(f"bandwidth by working set [GB/s]: {stream}")
-        functions = ", ".join(f"{name} {1e-9 / rates.rate(name, 'float32', False):.2f}" for name in SHOWN)
-        lines.append(f"functions [billion elements/s]: {functions}")
-        calls = ", ".join(f"{name} {1e6 * rates.call(name, 'float32'):.2f}" for name in ("add", "add.reduce", "matmul"))
-        lines.append(f"calls [µs]: {calls}")
-        resolved = f"{1 - self.unresolved:.1%} of them resolved"
-        lines.append(f"{len(self.seconds):,} probes in {self.took_seconds:.1f} s, {resolved}")
-        return "\n".join(lines)
+        rates, resolved = self.rates, f"{1 - self.unresolved:.1%} of them resolved"
+        stream = (f"{show_bytes(size)} {rates.bandwidth(size) / 1e9:.1f}" for size in CURVE_BYTES[2::3])
+        functions = (f"{name} {1e-9 / rates.rate(name, 'float32', False):.2f}" for name in SHOWN)
+        calls = (f"{name} {1e6 * rates.call(name, 'float32'):.2f}" for name in ("add", "add.reduce", "matmul"))
+        return "\n".join(
+            [
+                str(self.machine),
+                *(f"warning: {warning}" for warning in self.warnings),
+                *(f"products {dt}: {rates.peak(dt) / 1e9:.1f} GFLOP/s at most" for dt in ("float32", "float64")),
+                f"bandwidth by working set [GB/s]: {', '.join(stream)}",
+                f"functions [billion elements/s]: {', '.join(functions)}",
+                f"calls [µs]: {', '.join(calls)}",
+                f"{len(self.seconds):,} probes in {self.took_seconds:.1f} s, {resolved}",
+            ]
+        )
 
     def joined(self, other: Calibration) -> Calibration:
         """The faster of two measurements of each probe: made before and after what is measured between."""
@@ -230,10 +232,6 @@ class CalibrationError(CostModelError):
 
 class CalibrationWarning(UserWarning):
     """A calibration had to be made, is old, or is noisy."""
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=3)
 
 
 def cache_folder() -> Path:
@@ -361,7 +359,7 @@ def check_asked(threads: int, budget: float | None) -> None:
 
 def calibrated(*, threads: int = 1, say: Say | None = None, progress: bool | Progress = False) -> Calibration:
     """The stored calibration of this machine; without a valid one a quick one is made. `say` is told of doubts."""
-    machine, say = this_machine(threads), say or _warn
+    machine, say = this_machine(threads), say or (lambda doubt: warnings.warn(doubt, CalibrationWarning, stacklevel=3))
     path = path_of(machine)
     try:
         found = read(path, machine) if path.exists() else None
@@ -445,12 +443,9 @@ def ceilings_of(calibration: Calibration, dtype: str = "float32", functions: Seq
         fastest = max((_streamed(calibration, size) for size in within), default=0.0)
         if fastest >= 0.999 * levels[0].rate:
             levels.insert(0, Ceiling(level, "memory", fastest))
-    own = sorted((Ceiling(name, "compute", 1 / rates.rate(name, dtype, False)) for name in functions), key=_rate)
+    computed = (Ceiling(name, "compute", 1 / rates.rate(name, dtype, False)) for name in functions)
+    own = sorted(computed, key=attrgetter("rate"))
     return (Ceiling(f"matmul {dtype}", "compute", rates.peak(dtype)), *reversed(own), *levels)
-
-
-def _rate(ceiling: Ceiling) -> float:
-    return ceiling.rate
 
 
 def _streamed(calibration: Calibration, size: int) -> float:

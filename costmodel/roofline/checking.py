@@ -19,13 +19,12 @@ from costmodel.graph.tensor import Call
 from costmodel.roofline.calibration import LONGEST, Calibration, Progress, Say, bar, calibrated
 from costmodel.roofline.classification import classify, naive, predicted
 from costmodel.roofline.findings import DTYPE, IN_PLACE, WARM, Check, Finding, parts_of
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, part_of, predict_seconds
-from costmodel.roofline.memory import check_fits
+from costmodel.roofline.memory import Buffer, Ref, check_fits
 from costmodel.roofline.passage import Part, Passage, expected_seconds, measure_in_place
 from costmodel.roofline.program import Op, Phase, Program, program_of
 from costmodel.roofline.recorder import asked, layer_programs, network_that_fits
-from costmodel.roofline.reference import Buffer, Ref
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, copies_of, measure, room
 from costmodel.training.settings import GivenSettings, takes_settings
 
@@ -96,7 +95,9 @@ def check(
         host = predict_seconds(whole, calibration, level=level)
         budget = budget or max(BUDGET, PASSES * host.seconds)
         if say is not None:
-            say(f"a pass is predicted to take {show_seconds(host.seconds)}: {_expected(host.seconds, budget, classes)}")
+            most = show_seconds(expected_seconds(host.seconds, budget))
+            more = ", and what binds layers as long again" * classes
+            say(f"a pass is predicted to take {show_seconds(host.seconds)}: measuring takes up to {most}{more}")
         sentinel = Sentinel()
         with bar(progress, "measuring") as told:
             passage = measure_in_place(whole, budget=budget, passes=rounds, sentinel=sentinel, progress=told)
@@ -108,16 +109,13 @@ def check(
             found = _alone(busy, calibration, level, reuse_bytes, protocol, sentinel, told)
     parts = parts_of({each.name: each.kind for each in passes})
     found = [replace(each, part=parts.get(each.name, each.phase)) for each in found]
-    layers = _classified(found, calibration, sentinel, budget) if classes and not reuse_bytes else found
+    if classes and not reuse_bytes:
+        programs, seconds = [each.work for each in found], [each.timing.seconds for each in found]
+        bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
+        found = [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
     idle = tuple(each.name for each in passes if each.phase == "forward" and not each.program.ops)
-    warnings = _warnings(calibration, layers)
-    return Check(prediction, calibration, level, tuple(layers), idle, warnings, reuse_bytes, passage)
-
-
-def _expected(one: float, budget: float, classes: bool) -> str:
-    """How long measuring takes, in words."""
-    most = expected_seconds(one, budget)
-    return f"measuring takes up to {show_seconds(most)}" + (", and what binds layers as long again" if classes else "")
+    warnings = _warnings(calibration, found)
+    return Check(prediction, calibration, level, tuple(found), idle, warnings, reuse_bytes, passage)
 
 
 def _alone(
@@ -182,13 +180,6 @@ def _beside(part: Part, passage: Passage, prediction: Prediction) -> _Pass:
     else:
         kind = "gradient"
     return _Pass(name, kind, 1, phase, program, program.contractions, program.pointwise, compulsory_bytes_of(program))
-
-
-def _classified(found: Sequence[Finding], calibration: Calibration, sentinel: Sentinel, budget: float) -> list[Finding]:
-    """With what bounds each, by measurement, as far as the budget [s] lasts."""
-    programs, seconds = [each.work for each in found], [each.timing.seconds for each in found]
-    bounds = classify(programs, seconds, calibration.machine, sentinel, budget=budget)
-    return [replace(each, measured_class=bound) for each, bound in zip(found, bounds, strict=True)]
 
 
 def with_rounds(protocol: Protocol, rounds: int | None) -> Protocol:

@@ -15,18 +15,18 @@ The prediction applies the same thresholds to the model's own terms. Near a thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import log, prod
 from time import perf_counter
-from typing import Literal
+from typing import Literal, TypeVar
 
 from costmodel.roofline.calibration import Calibration
-from costmodel.roofline.host import Host
+from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.hosttime import HostTime
+from costmodel.roofline.memory import ITEM_BYTES, Buffer, Ref, Shape
 from costmodel.roofline.program import Op, Program, program_of
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -34,6 +34,7 @@ TILE_BYTES = 200 * 1024
 """What a tile may take up, all its arrays together [bytes]."""
 
 Cut = Callable[[Ref], Shape]
+Key = TypeVar("Key")
 
 
 def smallest(op: Op) -> Op:
@@ -43,12 +44,7 @@ def smallest(op: Op) -> Op:
 
 def tile(op: Op, most: int = TILE_BYTES) -> tuple[Op, float]:
     """A part of a call that takes up at most so many bytes, where it can be cut, and how many such parts it has."""
-    if op.name == "matmul":
-        found = _product_tile(op, most)
-    elif op.name == "take":
-        found = _gather_tile(op, most)
-    else:
-        found = _loop_tile(op, most)
+    found = {"matmul": _product_tile, "take": _gather_tile}.get(op.name, _loop_tile)(op, most)
     return found, _work(op) / _work(found)
 
 
@@ -61,23 +57,17 @@ def _loop_tile(op: Op, most: int) -> Op:
     if op.name.endswith(".at") or op.name == "searchsorted" or not op.operands:
         return op
     whole = op.operands[0] if op.name.endswith(".reduce") else op.output
-    depth = len(whole.shape)
     kept = list(whole.shape)
-    for axis in range(depth):
+    for axis in range(len(kept)):
         size = sum(_extent(ref, tuple(kept)) for ref in (*op.operands, op.output))
         if size <= most:
             break
         kept[axis] = max(int(kept[axis] * most / size), 1)
-    if op.name.endswith(".reduce"):
-        return _reduction_tile(op, tuple(kept))
-    return _reshaped(op, lambda ref: _aligned(ref.shape, tuple(kept)))
-
-
-def _reduction_tile(op: Op, kept: Shape) -> Op:
-    x, axes = op.operands[0], op.reduced_axes
-    keepdims = op.params.get("keepdims")
+    if not op.name.endswith(".reduce"):
+        return _reshaped(op, lambda ref: _aligned(ref.shape, tuple(kept)))
+    axes, keepdims = op.reduced_axes, op.params.get("keepdims")
     left = tuple(1 if a in axes else n for a, n in enumerate(kept) if keepdims or a not in axes)
-    return _reshaped(op, lambda ref: kept if ref is x else left)
+    return _reshaped(op, lambda ref: tuple(kept) if ref is whole else left)
 
 
 def _aligned(shape: Shape, kept: Shape) -> Shape:
@@ -112,8 +102,7 @@ def _product_tile(op: Op, most: int) -> Op:
 
 def _gather_tile(op: Op, most: int) -> Op:
     table, index = op.operands
-    axis = op.params.get("axis", 0)
-    if axis != 0:
+    if op.params.get("axis", 0) != 0:
         return op
     share = min(1.0, most / (2 * op.output.bytes + index.bytes))
     rows = max(int(index.shape[0] * share), 1)
@@ -224,9 +213,7 @@ def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
         return Verdict("overhead", close=close)
     if kept < RESIDENT_SHARE:
         return Verdict("DRAM", close=close) if level in ("", DRAM) else Verdict("cache", level, close)
-    kinds: dict[Bound, float] = {}
-    for (bound, _), took in spent.by.items():
-        kinds[bound] = kinds.get(bound, 0.0) + took
+    kinds = _summed((bound, took) for (bound, _), took in spent.by.items())
     if not kinds:
         return Verdict("overhead", close=True)
     bound = max(kinds, key=lambda kind: kinds[kind])
@@ -238,17 +225,19 @@ def verdict(seconds: float, spent: Spent, level: str = "") -> Verdict:
 
 def predicted(host: HostTime, calibration: Calibration) -> Verdict:
     """From a prediction's terms, call by call."""
-    terms, machine, by = host.terms, calibration.machine, {}
+    terms, machine = host.terms, calibration.machine
     moving = calibration.rates.rate("copyto", "float32", False) / (2 * ITEM_BYTES["float32"])
-    for op, own in host.calls:
-        took = own.compute + own.rows
-        place = _resource(op, took, op.traffic_bytes * moving, machine)
-        by[place] = by.get(place, 0.0) + took
-    if not host.calls:
-        by["matmul", ""] = terms.compute
-    return verdict(
-        terms.seconds, Spent(terms.overhead, terms.seconds - terms.memory, by), machine.level_of(terms.reach)
-    )
+    took = ((op, own.compute + own.rows) for op, own in host.calls)
+    by = _summed((_resource(op, seconds, op.traffic_bytes * moving, machine), seconds) for op, seconds in took)
+    spent = Spent(terms.overhead, terms.seconds - terms.memory, by if host.calls else {("matmul", ""): terms.compute})
+    return verdict(terms.seconds, spent, machine.level_of(terms.reach))
+
+
+def _summed(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    found: dict[Key, float] = {}
+    for key, seconds in pairs:
+        found[key] = found.get(key, 0.0) + seconds
+    return found
 
 
 def _resource(op: Op, computing: float, moving: float, machine: Host) -> tuple[Bound, str]:
@@ -296,19 +285,16 @@ def classify(
     found: list[Verdict | None] = []
     for program, took in zip(programs, seconds, strict=True):
         calls = [effects[signature_of(op)] for op in program]
-        by: dict[tuple[Bound, str], float] = {}
-        for call in calls:
-            for place, spent in call.by.items():
-                by[place] = by.get(place, 0.0) + spent
+        by = _summed((place, spent) for call in calls for place, spent in call.by.items())
         whole = Spent(sum(call.overhead for call in calls), sum(call.resident for call in calls), by)
         level = ""
         if whole.overhead <= OVERHEAD_SHARE * took and whole.resident < RESIDENT_SHARE * took:
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
-            if key not in levels and perf_counter() >= ends:
-                found.append(None)
-                continue
             if key not in levels:
+                if perf_counter() >= ends:
+                    found.append(None)
+                    continue
                 levels[key] = _level(largest, took / whole.resident, machine, sentinel)
             level = levels[key]
         found.append(verdict(took, whole, level))
@@ -320,17 +306,12 @@ def _effects(ops: Sequence[Op], machine: Host, sentinel: Sentinel, budget: float
     distinct = {signature_of(op): op for op in ops}
     tiles = {key: tile(op) for key, op in distinct.items()}
     asked = {key: copied(part) for key, (part, _) in tiles.items() if part.name not in ("matmul", *MOVES)}
-    changed = [smallest(op) for op in distinct.values()], [part for part, _ in tiles.values()], [*asked.values()]
-    programs = [alone(op) for some in changed for op in some]
-    timings = measure(programs, protocol=replace(QUICK, budget=budget), sentinel=sentinel)
-    least, parts, copies = (
-        iter(timings[: len(distinct)]),
-        iter(timings[len(distinct) :]),
-        iter(timings[2 * len(distinct) :]),
-    )
+    changed = *map(smallest, distinct.values()), *(part for part, _ in tiles.values()), *asked.values()
+    timings = iter(measure([*map(alone, changed)], protocol=replace(QUICK, budget=budget), sentinel=sentinel))
+    least, parts = list(islice(timings, len(distinct))), list(islice(timings, len(distinct)))
     found = {}
-    moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(asked.items(), copies, strict=True)}
-    for (key, op), small, part in zip(distinct.items(), least, parts, strict=False):
+    moved = {key: (timing.seconds, copy) for (key, copy), timing in zip(asked.items(), timings, strict=True)}
+    for (key, op), small, part in zip(distinct.items(), least, parts, strict=True):
         times = tiles[key][1]
         own = max(part.seconds - small.seconds, 0.0)
         copy_seconds, copy = moved.get(key, (0.0, op))

@@ -123,8 +123,10 @@ def compare(
         else:
             found.append(side.passes[chosen].timing if isinstance(side, Profile) else side)
     to_run = [program for program in found if isinstance(program, Program)]
+    protocol = with_rounds(PROTOCOL, rounds)
     with bar(progress, "measuring") as told:
-        measured = iter(_measured(to_run, rounds, told))
+        run = measure(to_run, protocol=protocol, statistic="median", progress=told) if to_run else []
+    measured = iter(run)
     timings = [next(measured) if isinstance(side, Program) else side for side in found]
     return compared((names[0], names[1]), (timings[0], timings[1]), together=len(to_run) == 2)
 
@@ -172,11 +174,6 @@ def _name(side: Prediction | Program | Profile | Timing, letter: str, chosen: st
     if isinstance(side, Prediction):
         return headline(side)
     return (side.name if isinstance(side, Program) else "") or letter
-
-
-def _measured(programs: list[Program], rounds: int | None, progress: Progress | None) -> list[Timing]:
-    protocol = with_rounds(PROTOCOL, rounds)
-    return measure(programs, protocol=protocol, statistic="median", progress=progress) if programs else []
 
 
 FORMAT = 1
@@ -246,7 +243,10 @@ def _check_positive(name: str, *values: float) -> None:
 
 def baseline_of(found: Check | Profile) -> Baseline:
     """The timings of a check or profile."""
-    timings = _timings(found)
+    if isinstance(found, Profile):
+        timings = {name: each.timing for name, each in found.passes.items()}
+    else:
+        timings = {layer.full_name: layer.timing for layer in found.layers}
     return Baseline(
         question=found.question,
         machine=found.calibration.machine,
@@ -256,12 +256,6 @@ def baseline_of(found: Check | Profile) -> Baseline:
         unresolved=[name for name, timing in timings.items() if not timing.resolved],
         chart=chart_of(found) if isinstance(found, Check) else None,
     )
-
-
-def _timings(found: Check | Profile) -> dict[str, Timing]:
-    if isinstance(found, Profile):
-        return {name: each.timing for name, each in found.passes.items()}
-    return {layer.full_name: layer.timing for layer in found.layers}
 
 
 def save(found: Check | Profile, path: str | os.PathLike[str]) -> None:
@@ -339,16 +333,11 @@ class Changes(Answer):
 
     def sheet(self) -> Sheet:
         """See the class."""
-        rows = [
-            (
-                printable(c.name),
-                "-" if c.before is None else show_seconds(c.before),
-                "-" if c.after is None else show_seconds(c.after),
-                "-" if c.ratio is None else f"{c.ratio[0]:.3f} to {c.ratio[1]:.3f}",
-                c.outcome,
-            )
-            for c in self.changes
-        ]
+        rows = []
+        for c in self.changes:
+            times = ("-" if seconds is None else show_seconds(seconds) for seconds in (c.before, c.after))
+            ratio = "-" if c.ratio is None else f"{c.ratio[0]:.3f} to {c.ratio[1]:.3f}"
+            rows.append((printable(c.name), *times, ratio, c.outcome))
         header = (f"Against {self.created}", "then", "now", "now / then (95 %)", "outcome")
         said = f"{len(self.slower)} slower beyond noise and {DRIFT:.0%} of drift"
         return Sheet([], [Table(header, rows, words=frozenset({0, 4}))], notes=[said])
@@ -376,16 +365,12 @@ def _change(name: str, then: Baseline, now: Baseline) -> Change:
         Timing(tuple(each.samples[name]), statistic=now.statistic) if name in each.samples else None
         for each in (then, now)
     )
-    if before is None or after is None:
-        return Change(
-            name,
-            before.seconds if before else None,
-            after.seconds if after else None,
-            None,
-            "gone" if before else "new",
-        )
+    if before is None:
+        return Change(name, None, after.seconds if after else None, None, "new")
+    if after is None:
+        return Change(name, before.seconds, None, None, "gone")
     low, high = speedup_interval(after, before)
-    if name in then.unresolved or name in now.unresolved:
-        return Change(name, before.seconds, after.seconds, (low, high), "unresolved")
     outcome: Outcome = "slower" if low > 1 + DRIFT else "faster" if high < 1 / (1 + DRIFT) else "as before"
+    if name in then.unresolved or name in now.unresolved:
+        outcome = "unresolved"
     return Change(name, before.seconds, after.seconds, (low, high), outcome)

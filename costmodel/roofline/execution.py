@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
+
+import numpy
 
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.encoder_decoder import EncoderDecoder
@@ -15,15 +17,10 @@ from costmodel.errors import SettingError, ShapeError, shown, unknown
 from costmodel.graph.tensor import show_shape
 from costmodel.importers.torch.model import Imported
 from costmodel.roofline.kernels.optimizers import STARTS
-from costmodel.roofline.memory import Memory
+from costmodel.roofline.memory import Memory, Ref
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import Network, asked, network_that_fits
-from costmodel.roofline.reference import Ref
 from costmodel.training.settings import GivenSettings, takes_settings
-
-if TYPE_CHECKING:
-    import numpy
-
 
 Float = Literal["float32", "float64"]
 Arrays = Mapping[str, Any]
@@ -92,10 +89,7 @@ def execute(
     network = network_that_fits(prediction, dtype, optimize=update)
     memory = filled(network, prediction, seed, {**(weights or {}), **(inputs or {})})
     network.program.run(memory)
-    return _found(network, memory)
 
-
-def _found(network: Network, memory: Memory) -> Execution:
     def arrays(refs: Mapping[str, Ref]) -> dict[str, numpy.ndarray]:
         return {name: memory.array(ref) for name, ref in refs.items() if ref.buffer in memory.arrays}
 
@@ -110,8 +104,6 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
 
     Raises UnknownNameError, ShapeError, SettingError.
     """
-    import numpy
-
     given = given or {}
     persistent = {**network.inputs, **network.weights}
     for name in given:
@@ -119,11 +111,11 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
             raise unknown(f"array of {prediction.model.title}", name, persistent)
     random, memory = numpy.random.default_rng(seed), Memory(seed=seed)
     for name, ref in persistent.items():
-        if name not in given:
+        if name in given:
+            memory.hold(ref, _checked(given[name], name, ref, prediction))
+        else:
             memory.make(ref.buffer)
             _draw(random, name, ref, memory.array(ref), prediction)
-            continue
-        memory.hold(ref, _checked(given[name], name, ref, prediction))
     for name, ref in network.buffers.items():
         memory.hold(ref, _buffer(name, ref, prediction.model))
     for states in network.states.values():
@@ -134,8 +126,6 @@ def filled(network: Network, prediction: Prediction, seed: int = 0, given: Array
 
 def _checked(values: Any, name: str, ref: Ref, prediction: Prediction) -> numpy.ndarray:
     """A given array. Raises for a wrong shape, a wrong type, or an index out of range."""
-    import numpy
-
     title, whole = prediction.model.title, ref.dtype == "int64"
     try:
         array = numpy.asarray(values)
@@ -184,22 +174,13 @@ def _buffer(name: str, ref: Ref, model: Architecture) -> Any:
 
 def _visible(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     """Which keys each query sees."""
-    import numpy
-
     behind = numpy.arange(shape[0])[:, None] - numpy.arange(shape[1])
     window = shape[1] if model.window is None else model.window.size
     return (behind < window) & ((behind >= 0) if model.causal else (behind > -window))
 
 
-def _visible_beyond(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
-    """Which keys each query of a block without the window sees."""
-    return _visible(model.model_copy(update={"window": None}), shape)
-
-
 def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     """A slope a head times the position of the key (Press et al. 2022, §3); a row's own position adds a constant."""
-    import numpy
-
     heads = model.heads
     whole = 2 ** math.floor(math.log2(heads))
     exponents = [8 * (i + 1) / whole for i in range(whole)] + [4 * (2 * i + 1) / whole for i in range(heads - whole)]
@@ -208,22 +189,8 @@ def _slopes(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
 
 def _angles(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
     """Position over 10000^(2i/size) for pair i, once for each of the pair (Su et al. 2021, §3.2.2)."""
-    import numpy
-
     pairs = 10_000.0 ** -(numpy.arange(0, shape[1], 2) / shape[1])
     return numpy.tile(numpy.arange(shape[0])[:, None] * pairs, 2)
-
-
-def _cosines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
-    import numpy
-
-    return numpy.cos(_angles(model, shape))
-
-
-def _sines(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
-    import numpy
-
-    return numpy.sin(_angles(model, shape))
 
 
 def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
@@ -231,8 +198,6 @@ def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
 
     Half of the buckets are for what comes after, where tokens see that.
     """
-    import numpy
-
     ahead = numpy.arange(shape[1]) - numpy.arange(shape[0])[:, None]
     count = model.buckets if model.causal else max(model.buckets // 2, 1)
     exact, distance = max(count // 2, 1), numpy.maximum(-ahead, 0) if model.causal else abs(ahead)
@@ -244,10 +209,10 @@ def _buckets(model: Transformer, shape: tuple[int, ...]) -> numpy.ndarray:
 
 TABLES: dict[str, Callable[[Transformer, tuple[int, ...]], Any]] = {
     "attention_mask": _visible,
-    "global_attention_mask": _visible_beyond,
+    "global_attention_mask": lambda model, shape: _visible(model.model_copy(update={"window": None}), shape),
     "alibi": _slopes,
-    "cos": _cosines,
-    "sin": _sines,
+    "cos": lambda model, shape: numpy.cos(_angles(model, shape)),
+    "sin": lambda model, shape: numpy.sin(_angles(model, shape)),
     "relative_buckets": _buckets,
 }
 """Buffers of a transformer, by name."""

@@ -349,8 +349,19 @@ class Check(Answer):
         return plot(self, path, kind=kind, dark=dark)
 
     def sheet(self) -> Sheet:
-        """Layers, and whole programs, with what the paper and the clock say of each."""
-        return _sheet(self)
+        """The verdict, layers, how far predictions are off, what takes longest, and what binds layers if measured."""
+        errors, kind = self.errors, "If one kind were faster"
+        judged = f"{len(errors.predicted)} of {len(self.layers)} layers, the resolved ones"
+        header = (f"Error by level {self.level}: {LEVELS[self.level]}", "median", "p90", "worst", "R² log")
+        tables = [_layers(self), _gains("If one part were faster", self.part_gains), _gains(kind, self.gains)]
+        tables.append(Table(header, [(judged, *errors.cells())]))
+        if self.agreement.pairs:
+            asked = {"the model": self.agreement, "intensity against the ridge": self.textbook_agreement}
+            rows = [(name, *found.cells()) for name, found in asked.items()]
+            tables.append(Table(("What binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows))
+        idle = [f"without a call, and so without a line: {len(self.idle)} views and the like"] if self.idle else []
+        head = [self.question, *self.verdict, str(self.calibration.machine)]
+        return Sheet(head, tables, self.warnings, [*idle, *NOTES])
 
 
 PARTS = {
@@ -397,25 +408,6 @@ NOTES = (
     "bound by: the model's terms; measured, by changing one thing at a time; textbook, intensity against the ridge;"
     " ? is too close to call",
 )
-
-
-def _sheet(check: Check) -> Sheet:
-    """The verdict, layers, how far predictions are off, what takes longest, and what binds layers if measured."""
-    errors = Table(
-        (f"Error by level {check.level}: {LEVELS[check.level]}", "median", "p90", "worst", "R² log"),
-        [(f"{len(check.errors.predicted)} of {len(check.layers)} layers, the resolved ones", *check.errors.cells())],
-    )
-    tables = [_layers(check), _gains("If one part were faster", check.part_gains), _gains(KIND, check.gains), errors]
-    if check.agreement.pairs:
-        asked = {"the model": check.agreement, "intensity against the ridge": check.textbook_agreement}
-        rows = [(name, *found.cells()) for name, found in asked.items()]
-        tables.append(Table(("What binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows))
-    idle = [f"without a call, and so without a line: {len(check.idle)} views and the like"] if check.idle else []
-    head = [check.question, *check.verdict, str(check.calibration.machine)]
-    return Sheet(head, tables, check.warnings, [*idle, *NOTES])
-
-
-KIND = "If one kind were faster"
 
 
 def _largest(shares: Mapping[str, float]) -> str:

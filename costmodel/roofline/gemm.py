@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING
 
-from costmodel.roofline.reference import ITEM_BYTES
+from costmodel.roofline.memory import ITEM_BYTES
 from costmodel.roofline.signature import Product
 
 if TYPE_CHECKING:
@@ -162,12 +162,8 @@ def exposing(fitted: Fit, more: Sequence[Sequence[float]], seconds: Sequence[flo
     shares with the least sum of relative errors, found for one operand after another, since a single product that is
     all waiting would outweigh all others in a sum of squares. Of an operand that is far for none all is exposed.
     """
-    found = [1.0, 1.0, 1.0]
-    probed = [
-        operand
-        for operand in range(len(found))
-        if any(far[operand] > SEEN * took for far, took in zip(more, seconds, strict=True))
-    ]
+    found, pairs = [1.0, 1.0, 1.0], [*zip(more, seconds, strict=True)]
+    probed = [operand for operand in range(3) if any(far[operand] > SEEN * took for far, took in pairs)]
     for operand in probed * ROUNDS:
         ratios = []
         for far, took, alone in zip(more, seconds, near, strict=True):

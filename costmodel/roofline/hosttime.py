@@ -1,13 +1,6 @@
 """How long a program of NumPy calls takes on this host, from its description and a calibration alone.
 
-Six models, each adding to the one before:
-
-1. two ceilings: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth
-2. NumPy's own passes: the same for each call, with all that it reads and writes
-3. reuse: bandwidth by the reuse distance of what a call touches
-4. functions: the throughput of each elementwise function
-5. products: matrix products by their shape
-6. overheads: what a call costs, and what starting each inner loop costs
+Six models, each adding to the one before: see `LEVELS`.
 """
 
 from __future__ import annotations
@@ -18,13 +11,12 @@ from math import hypot
 
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import Calibration
+from costmodel.roofline.footprint import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import regime_of
-from costmodel.roofline.memory import LINE
+from costmodel.roofline.memory import ITEM_BYTES, LINE
 from costmodel.roofline.probes import MIXED, WIDENED
 from costmodel.roofline.program import Op, Program, lines_of
 from costmodel.roofline.rates import Rates, joined
-from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Code, manner_of, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import ELEMENTWISE, Gather, Loop, Product, Signature, signature_of
 
 LEVELS = {
@@ -35,10 +27,11 @@ LEVELS = {
     5: "matrix products by shape",
     6: "overheads of calls and rows",
 }
+"""The first: the program's FLOPs at the peak rate, or its compulsory bytes at memory's bandwidth. The second: the same
+of each call, with all that it reads and writes. The last: what a call costs, and what starting an inner loop costs."""
 
 LONG = 3200
 """Length of rows at which a reduction's time per element no longer falls."""
-
 
 CAUSES = ("compute", "memory", "overhead", "rows")
 
@@ -62,15 +55,12 @@ class Terms:
         return self.compute + self.memory + self.overhead + self.rows
 
     def __add__(self, other: Terms) -> Terms:
-        memory = self.memory + other.memory
         far = max((self, other), key=lambda terms: terms.memory)
-        return Terms(
-            self.compute + other.compute, memory, self.overhead + other.overhead, self.rows + other.rows, far.reach
-        )
+        return Terms(*(getattr(self, name) + getattr(other, name) for name in CAUSES), reach=far.reach)
 
     def shared_by(self, number: int) -> Terms:
         """Of one of so many equal runs."""
-        return replace(self, **{name: getattr(self, name) / number for name in CAUSES})
+        return Terms(*(getattr(self, name) / number for name in CAUSES), reach=self.reach)
 
     @property
     def dominant(self) -> str:
@@ -106,24 +96,35 @@ class HostTime:
         return self.seconds / (1 + self.error), self.seconds * (1 + self.error)
 
 
-def host_time(
+def predict_seconds(
     program: Program,
-    rates: Rates,
+    calibration: Calibration,
     *,
     level: int = 6,
     compulsory_bytes: int | None = None,
     between: int = 0,
 ) -> HostTime:
-    """How long a program takes when it is run over and over.
+    """How long a program takes on the calibrated machine when it is run over and over.
 
-    between: bytes that other work touches between two runs.
-    compulsory_bytes: what level 1 moves, the program's inputs, weights and outputs once unless given.
-    Raises SettingError for a level that there is not.
+    Args:
+        program: what is run; a layer's, or a whole network's.
+        calibration: of the machine.
+        level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
+        compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
+        between: bytes that other work touches between two repetitions.
+
+    Raises:
+        SettingError: there is no such level.
+
     """
     if level not in LEVELS:
         raise SettingError(f"level {shown(level)} is none of {', '.join(map(str, LEVELS))}")
+    rates, unknown = calibration.rates, hypot(1.0, calibration.doubt)
     if level == 1:
-        return HostTime(_ceilings(program, rates, compulsory_bytes), 1.0, level)
+        moved = compulsory_bytes_of(program) if compulsory_bytes is None else compulsory_bytes
+        dtype = next((op.output.dtype for op in program if op.output.dtype.startswith("float")), "float32")
+        flops = program.contractions + program.pointwise
+        return HostTime(_roof(flops / rates.peak(dtype), moved / rates.memory_bandwidth), unknown, level)
     found = reuses(touched_by(program), between)
     signed = [(op, signature_of(op)) for op in program]
 
@@ -133,14 +134,21 @@ def host_time(
 
     calls = priced()
     if level < 6:
-        return _summed(calls, level, 1.0)
+        return HostTime(_summed(calls), unknown, level, calls)
     calls = priced([terms.seconds for _, terms in calls], rates.traffic)  # how long each was left alone is known by now
-    summed = _summed(calls, level, 1.0)
-    return replace(summed, terms=summed.terms + Terms(overhead=rates.step), error=_error(calls, rates))
+    terms = _summed(calls) + Terms(overhead=rates.step)
+    return HostTime(terms, hypot(_error(calls, rates), calibration.doubt), level, calls)
 
 
-def _summed(calls: tuple[tuple[Op, Terms], ...], level: int, error: float) -> HostTime:
-    return HostTime(sum((terms for _, terms in calls), Terms()), error, level, calls)
+def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repeat: int = 1) -> HostTime:
+    """One of `repeat` equal runs of some calls of a program, where they are in it."""
+    chosen = tuple(host.calls[number] for number in calls)
+    error = hypot(_error(chosen, calibration.rates), calibration.doubt) if host.level == 6 else 1.0
+    return HostTime(_summed(chosen).shared_by(repeat), error, host.level, chosen)
+
+
+def _summed(calls: Sequence[tuple[Op, Terms]]) -> Terms:
+    return sum((terms for _, terms in calls), Terms())
 
 
 def _error(calls: tuple[tuple[Op, Terms], ...], rates: Rates) -> float:
@@ -165,46 +173,31 @@ def compulsory_bytes_of(program: Program) -> int:
     return sum(ends.values())
 
 
-def _ceilings(program: Program, rates: Rates, compulsory_bytes: int | None) -> Terms:
-    if compulsory_bytes is None:
-        compulsory_bytes = compulsory_bytes_of(program)
-    flops = program.contractions + program.pointwise
-    return _roof(flops / rates.peak(_dtype(program)), compulsory_bytes / rates.memory_bandwidth)
-
-
-def _dtype(program: Program) -> str:
-    return next((op.output.dtype for op in program if op.output.dtype.startswith("float")), "float32")
-
-
 def _roof(compute: float, memory: float) -> Terms:
     return Terms(compute, max(memory - compute, 0.0), reach=float("inf"))
 
 
 def _call(op: Op, signature: Signature, rates: Rates, level: int, distances: Sequence[float]) -> Terms:
     """Of one call; distances: of its operands, then of the code that it runs."""
-    *operands, common, manner, own = distances
+    operands, code = distances[:-3], Code(*distances[-3:])
     if level < 4 or (level == 4 and isinstance(signature, Product)):
-        compute = (op.contractions + op.pointwise) / rates.peak(signature.dtype)
-        return _roof(compute, _moving(op, rates, level, operands))
+        moved = op.traffic_bytes / rates.memory_bandwidth
+        if level > 2:
+            moved = sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(op.accesses, operands, strict=True))
+        return _roof((op.contractions + op.pointwise) / rates.peak(signature.dtype), moved)
     terms = _terms(signature, op, rates, operands)
     if level == 6:
-        cold = rates.cold(manner_of(op), Code(common, manner, own))
-        return replace(terms, overhead=terms.overhead + cold)
+        return replace(terms, overhead=terms.overhead + rates.cold(manner_of(op), code))
     return Terms(terms.compute, terms.memory, reach=terms.reach)
 
 
-def _moving(op: Op, rates: Rates, level: int, operands: Sequence[float]) -> float:
-    if level == 2:
-        return op.traffic_bytes / rates.memory_bandwidth
-    refs = op.accesses
-    return sum(ref.bytes / rates.bandwidth(far) for ref, far in zip(refs, operands, strict=True))
-
-
 def _terms(signature: Signature, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
-    if isinstance(signature, Product):
-        return _product(signature, op, rates, operands)
     if isinstance(signature, Gather):
-        return _gather(signature, op, rates, operands)
+        return _gather(signature, rates, operands)
+    if isinstance(signature, Product):
+        seconds, memory = rates.product(signature, operands, [ref.bytes for ref in op.accesses])
+        batch, call = signature.batch, rates.call("matmul", signature.dtype)
+        return Terms((seconds - memory) * batch, memory * batch, call, reach=max(operands))
     compute, rows, overhead = _loop(signature, rates)
     moved = _far(op, signature, rates, operands)
     beside = compute if signature.reduced else compute + rows
@@ -223,21 +216,14 @@ def _far(op: Op, loop: Loop, rates: Rates, operands: Sequence[float]) -> float:
             total += lines * rates.windowed(far)
             continue
         written = ref.buffer is op.output.buffer
-        own = "in place" if loop.in_place and written else way
-        total += lines * rates.far(far, own, written=written)
+        total += lines * rates.far(far, "in place" if loop.in_place and written else way, written=written)
     if loop.reduced == "outer":  # one row after the other is added to the output
         again = op.operands[0].size // op.output.size - 1
         total += again * op.output.bytes * rates.far(2 * op.output.bytes, "in place")
     return total
 
 
-def _product(p: Product, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
-    seconds, memory = rates.product(p, operands, [ref.bytes for ref in op.accesses])
-    call = rates.call("matmul", p.dtype)
-    return Terms((seconds - memory) * p.batch, memory * p.batch, call, reach=max(operands))
-
-
-def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float]) -> Terms:
+def _gather(g: Gather, rates: Rates, operands: Sequence[float]) -> Terms:
     if g.name in ELEMENTWISE:
         compute = g.rows * rates.rate(g.name, g.dtype, False)
         return Terms(compute, 0.0, rates.call(g.name, g.dtype))
@@ -251,7 +237,10 @@ def _gather(g: Gather, op: Op, rates: Rates, operands: Sequence[float]) -> Terms
 def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
     """Compute on operands in cache, starting rows, overhead of the call [s]."""
     if loop.reduced:
-        return _reduction(loop, rates)
+        table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
+        whole = loop.rows * table(loop.inner)
+        compute = min(loop.elements * (table(LONG) / LONG), whole)
+        return compute, whole - compute, rates.call(loop.name, loop.dtype)
     name, (*read, written) = loop.name, (strand.itemsize for strand in loop.strands)
     if name == "copyto" and read == [1] and written > 1 and not loop.scalars:
         name = WIDENED
@@ -275,13 +264,6 @@ def _loop(loop: Loop, rates: Rates) -> tuple[float, float, float]:
         return _repeated(loop, step, rates, rate)
     extra = sum(rates.row(_pattern(loop, number), loop.dtype)(loop.inner) for number in ragged)
     return loop.elements * rate, loop.rows * extra, rates.call("repeated", loop.dtype)
-
-
-def _reduction(loop: Loop, rates: Rates) -> tuple[float, float, float]:
-    table = rates.reduced(loop.name, loop.reduced, loop.dtype, loop.inner % 16 == 0)
-    whole = loop.rows * table(loop.inner)
-    compute = min(loop.elements * (table(LONG) / LONG), whole)
-    return compute, whole - compute, rates.call(loop.name, loop.dtype)
 
 
 def _repeated(loop: Loop, step: int, rates: Rates, rate: float) -> tuple[float, float, float]:
@@ -314,42 +296,3 @@ def _pattern(loop: Loop, number: int) -> str:
     if strand.step in (0, 1):
         return "row" if strand.step else "column"
     return "second in place" if loop.in_place else "second"
-
-
-def predict_seconds(
-    program: Program,
-    calibration: Calibration,
-    *,
-    level: int = 6,
-    compulsory_bytes: int | None = None,
-    between: int = 0,
-) -> HostTime:
-    """How long a program takes on the calibrated machine when it is run over and over.
-
-    Args:
-        program: what is run; a layer's, or a whole network's.
-        calibration: of the machine.
-        level: which model, 1 to 6; see `costmodel.roofline.hosttime`.
-        compulsory_bytes: what level 1 moves; the program's inputs, weights and outputs once, unless given.
-        between: bytes that other work touches between two repetitions.
-
-    Raises:
-        SettingError: there is no such level.
-
-    """
-    host = host_time(
-        program,
-        calibration.rates,
-        level=level,
-        compulsory_bytes=compulsory_bytes,
-        between=between,
-    )
-    return replace(host, error=hypot(host.error, calibration.doubt))
-
-
-def part_of(host: HostTime, calls: Sequence[int], calibration: Calibration, repeat: int = 1) -> HostTime:
-    """One of `repeat` equal runs of some calls of a program, where they are in it."""
-    chosen = tuple(host.calls[number] for number in calls)
-    terms = _summed(chosen, host.level, 1.0).terms.shared_by(repeat)
-    error = hypot(_error(chosen, calibration.rates), calibration.doubt) if host.level == 6 else 1.0
-    return HostTime(terms, error, host.level, chosen)

@@ -9,16 +9,16 @@ time of each. Added up these make the program's time undisturbed; the median of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.memory import RESIDENT_BYTES, check_fits
 from costmodel.roofline.program import Phase, Program, Thunk
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import AGREE, GRAIN, LIE, Timing, at_rest
 
 EVERY = 300_000
@@ -132,11 +132,8 @@ class Passage:
 
     def call_seconds(self) -> list[float]:
         """Undisturbed time of each call [s]."""
-        found = [0.0] * len(self.program)
-        for group in self.groups.values():
-            for number in group.calls:
-                found[number] = group.time(0) * 1e-9
-        return found
+        found = {number: group.time(0) * 1e-9 for group in self.groups.values() for number in group.calls}
+        return [found[number] for number in range(len(self.program))]
 
     @cached_property
     def parts(self) -> dict[Part, list[Group]]:
@@ -256,22 +253,13 @@ def _passed(
         wall = clock() - wall
         times.append((wall, processor() - cpu))
     pieces.append((sentinel.read(), len(times)))
-    beside = _clock_cost()
+    beside = min(-clock() + clock() for _ in range(TRIES))  # what reading the clock adds to a call
     walls = [max(wall - beside, 1) for wall, _ in times]
     agree = [threads > 1 or abs(wall - cpu) <= AGREE * wall + GRAIN for wall, cpu in times]
     own = [
         wall if same or cpu <= 0 else min(wall, cpu) for wall, (_, cpu), same in zip(walls, times, agree, strict=True)
     ]
-    return walls, own, [rests and same for rests, same in zip(_rested(pieces, sentinel), agree, strict=True)]
-
-
-def _rested(pieces: Sequence[tuple[int, int]], sentinel: Sentinel) -> Iterator[bool]:
+    rests: list[bool] = []
     for (before, start), (after, end) in pairwise(pieces):
-        rests = sentinel.rests(before) and sentinel.rests(after)
-        yield from (rests for _ in range(end - start))
-
-
-def _clock_cost() -> int:
-    """What reading the clock adds to a call [ns]."""
-    clock = time.perf_counter_ns
-    return min(-clock() + clock() for _ in range(TRIES))
+        rests += [sentinel.rests(before) and sentinel.rests(after)] * (end - start)
+    return walls, own, [rest and same for rest, same in zip(rests, agree, strict=True)]

@@ -11,9 +11,19 @@ from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
-from costmodel.roofline.memory import PAGE, RESIDENT_BYTES, STAGGER, Memory, aligned, fill, padded
+from costmodel.roofline.memory import (
+    ITEM_BYTES,
+    PAGE,
+    RESIDENT_BYTES,
+    STAGGER,
+    Buffer,
+    Memory,
+    Ref,
+    aligned,
+    fill,
+    padded,
+)
 from costmodel.roofline.program import Op, Program, Thunk, program_of
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref
 
 Triple = tuple[int, int, int]
 STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
@@ -39,8 +49,7 @@ class Box:
 
     def shapes(self, share: float) -> Iterator[Triple]:
         """The first so many of its shapes."""
-        found = 0
-        step = 0
+        found = step = 0
         while found < self.count * share:
             step += 1
             u = [(0.5 + step * r) % 1.0 for r in STEPS]
@@ -228,13 +237,9 @@ def widened(size: int) -> Op:
 def searched(size: int, dtype: str) -> Op:
     """The code of each number."""
     n = size // ((8 if dtype == "float64" else 4) + 1)
-    ends = Ref((ENDS,), Buffer(ENDS, dtype, "constant", value=_between))
+    between = [(number + 1) / (ENDS + 1) for number in range(ENDS)]  # numbers that arenas hold are in the middle
+    ends = Ref((ENDS,), Buffer(ENDS, dtype, "constant", value=lambda: between))
     return Op("searchsorted", (ends, array(n, dtype=dtype)), array(n, dtype="uint8"))
-
-
-def _between() -> Any:
-    """Sorted numbers, of which those that arenas hold are in the middle."""
-    return [(number + 1) / (ENDS + 1) for number in range(ENDS)]
 
 
 def _overheads(dtype: str) -> Iterator[Probe]:
@@ -355,8 +360,7 @@ def _products(dtype: str, thorough: bool) -> Iterator[Probe]:
         yield Probe(f"product {m} {n} {k} {layout or 'plain'} {dtype}", product(m, n, k, dtype, layout))
     for batch, n, k in DEPTHWISE:
         given = array(batch, 1, k, dtype=dtype), array(batch, k, n, dtype=dtype)
-        op = Op("matmul", given, array(batch, 1, n, dtype=dtype))
-        yield Probe(f"products {batch} 1 {n} {k} plain {dtype}", op)
+        yield Probe(f"products {batch} 1 {n} {k} plain {dtype}", Op("matmul", given, array(batch, 1, n, dtype=dtype)))
     for batch, m, n, k, layout in batched_shapes(dtype, thorough):
         op = heads(batch, m, n, k, dtype, layout)
         yield Probe(f"products {batch} {m} {n} {k} {layout or 'plain'} {dtype}", op)
@@ -457,10 +461,8 @@ def _stale() -> Iterator[Op]:
             yield from (tiny(name, f"{BETWEEN}warming {name}"), large, tiny(name, f"first {name} {number}"))
     large = replace(product(*LARGE_PRODUCTS[AGING], "float32"), layer=f"{BETWEEN}product {AGING}")
     for way, name in AGED.items():
-        aged = elementwise(name, AGED_BYTES, "float32", way == "in place", way == "in place")
-        warming = replace(
-            elementwise(name, 96, "float32", way == "in place", way == "in place"), layer=f"{BETWEEN}{way}"
-        )
+        aged, small = (elementwise(name, size, "float32", *[way == "in place"] * 2) for size in (AGED_BYTES, 96))
+        warming = replace(small, layer=f"{BETWEEN}{way}")
         yield from (replace(aged, layer=f"{BETWEEN}touching {way}"), large, warming, replace(aged, layer=f"aged {way}"))
 
 

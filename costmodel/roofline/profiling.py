@@ -30,6 +30,9 @@ PROTOCOL = Protocol(rounds=15, least_rounds=5, enough=0, item_seconds=4.0)
 """Of whole programs, as they come."""
 
 NAMES = {"inference": "forward", "train": "forward+backward"}
+FIGURES = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
+FIGURES += ("flops_per_second", "bottleneck")
+"""Of a pass, as plain data."""
 
 
 @dataclass(frozen=True)
@@ -109,33 +112,29 @@ class Profile(Answer):
             "params": self.params,
             "peak_flops_per_second": self.peak,
             "warnings": list(self.warnings),
-            "passes": {name: self._pass(name) for name in self.passes},
-        }
-
-    def _pass(self, name: str) -> dict[str, Any]:
-        found = self.passes[name]
-        figures = ("flops", "pointwise_flops", "peak_bytes", "samples_per_second", "tokens_per_second")
-        return {
-            **{figure: getattr(found, figure) for figure in (*figures, "flops_per_second", "bottleneck")},
-            "latency": found.timing.to_dict(),
-            "predicted_seconds": found.host.seconds,
-            "predicted_interval": list(found.host.interval),
-            "error": found.host.seconds / found.seconds - 1,
-            "efficiency": self.efficiency_of(name),
-            "bound": str(found.bound),
-            "kinds": found.spent,
+            "passes": {
+                name: {
+                    **{figure: getattr(found, figure) for figure in FIGURES},
+                    "latency": found.timing.to_dict(),
+                    "predicted_seconds": found.host.seconds,
+                    "predicted_interval": list(found.host.interval),
+                    "error": found.host.seconds / found.seconds - 1,
+                    "efficiency": self.efficiency_of(name),
+                    "bound": str(found.bound),
+                    "kinds": found.spent,
+                }
+                for name, found in self.passes.items()
+            },
         }
 
     def sheet(self) -> Sheet:
         """Layers with what binds each."""
-        return Sheet([self.question, str(self.calibration.machine)], [self._table()], self.warnings)
-
-    def _table(self) -> Table:
         columns = [_cells(found, self.efficiency_of(name)) for name, found in self.passes.items()]
         names = dict.fromkeys(name for column in columns for name in column)
         rows: list[Cells] = [(name, *(column.get(name, "-") for column in columns)) for name in names]
         rows.insert(0, ("parameters", *(show_count(self.params) for _ in columns)))
-        return Table(("Profile", *self.passes), rows)
+        table = Table(("Profile", *self.passes), rows)
+        return Sheet([self.question, str(self.calibration.machine)], [table], self.warnings)
 
 
 def _cells(found: Pass, efficiency: float) -> dict[str, str]:
@@ -230,24 +229,14 @@ def _question(prediction: Prediction, passes: str) -> str:
 
 def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, calibration: Calibration) -> Pass:
     host = predict_seconds(program, calibration)
-    trained = prediction.settings.training
-    return Pass(
-        name,
-        prediction,
-        prediction.flops.total if trained else prediction.flops.forward,
-        prediction.pointwise_flops.total if trained else prediction.pointwise_flops.forward,
-        peak_bytes(program),
-        host,
-        timing,
-        predicted(host, calibration),
-        _spent(host, prediction),
+    flops, pointwise = (
+        each.total if prediction.settings.training else each.forward
+        for each in (prediction.flops, prediction.pointwise_flops)
     )
-
-
-def _spent(host: HostTime, prediction: Prediction) -> dict[str, float]:
-    """Predicted share of each layer kind, from the one that takes most."""
     kinds = {call.name: call.layer.kind for call in prediction.run.root.calls()}
     spent: Counter[str] = Counter()
     for op, terms in host.calls:
         spent[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]
-    return {kind: seconds / spent.total() for kind, seconds in spent.most_common()}
+    shares = {kind: seconds / spent.total() for kind, seconds in spent.most_common()}
+    bound = predicted(host, calibration)
+    return Pass(name, prediction, flops, pointwise, peak_bytes(program), host, timing, bound, shares)

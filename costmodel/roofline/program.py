@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.memory import LINE, STAGGER, Memory, aligned, fill, padded
-from costmodel.roofline.reference import ITEM_BYTES, Buffer, Ref, Shape
+from costmodel.roofline.memory import ITEM_BYTES, LINE, STAGGER, Buffer, Memory, Ref, Shape, aligned, fill, padded
 
 if TYPE_CHECKING:
     import numpy
@@ -83,16 +83,13 @@ class Op:
         """What is read, each operand once [bytes]; of a table only the rows that are looked up or added to."""
         if self.name == "take":
             return self.operands[1].bytes + self.output.bytes
-        if self.name.endswith(".at"):
-            return sum(x.bytes for x in self.operands) + self.writes_bytes
-        return sum(x.bytes for x in self.operands)
+        again = self.writes_bytes if self.name.endswith(".at") else 0
+        return sum(x.bytes for x in self.operands) + again
 
     @property
     def writes_bytes(self) -> int:
         """What is written [bytes]."""
-        if self.name.endswith(".at"):
-            return self.terms * ITEM_BYTES[self.output.dtype]
-        return self.output.bytes
+        return self.terms * ITEM_BYTES[self.output.dtype] if self.name.endswith(".at") else self.output.bytes
 
     @property
     def traffic_bytes(self) -> int:
@@ -117,13 +114,11 @@ class Op:
         """
         function, _, method = self.name.partition(".")
         if method == "reduce":
-            added = 0 if "initial" in self.params else self.output.size
-            return self.operands[0].size - added
+            return self.operands[0].size - (0 if "initial" in self.params else self.output.size)
         if method == "at":
             return self.terms
         if function in ARITHMETIC:
-            whole = self.output.dtype == "int64"
-            return 0 if whole else self.output.size
+            return 0 if self.output.dtype == "int64" else self.output.size
         if function == "copyto" and len(self.inputs) == 2:
             return self.output.size
         if function in FREE or function == "matmul":
@@ -132,16 +127,17 @@ class Op:
 
     def bind(self, memory: Memory) -> Thunk:
         """(function, arguments, options) of the real call, on the arrays of `memory`."""
-        if self.name == "random":
-            return memory.random.random, (), {"out": memory.array(self.output), "dtype": self.output.dtype}
-        arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
         out = memory.array(self.output)
+        if self.name == "random":
+            return memory.random.random, (), {"out": out, "dtype": self.output.dtype}
+        arrays = tuple(memory.array(x) if isinstance(x, Ref) else x for x in self.inputs)
         if self.name == "searchsorted":
             return _search, (out, *arrays), {}
         if self.name == "copyto":
             return _function("copyto"), (out, arrays[0]), {"where": arrays[1]} if len(arrays) > 1 else {}
         if self.name.endswith(".at"):
-            return _function(self.name), (out, *_indexed(arrays, self.params)), {}
+            index, values = arrays
+            return _function(self.name), (out, (..., index) if self.params.get("axis") == -1 else index, values), {}
         return _function(self.name), arrays, {**self.params, "out": out}
 
     def run(self, memory: Memory) -> None:
@@ -158,12 +154,6 @@ def _same(a: Ref, b: Ref) -> bool:
     return a.buffer is b.buffer and (a.shape, a.steps, a.offset) == (b.shape, b.steps, b.offset)
 
 
-def _indexed(arrays: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, ...]:
-    """Index and values of ``ufunc.at``: the index may be of the last axis."""
-    index, values = arrays
-    return ((..., index) if params.get("axis") == -1 else index), values
-
-
 def _search(out: Any, ends: Any, values: Any) -> None:
     """Write how many of the sorted `ends` are less than each value."""
     out[...] = _function("searchsorted")(ends, values)
@@ -173,10 +163,7 @@ def _search(out: Any, ends: Any, values: Any) -> None:
 def _function(name: str) -> Callable[..., Any]:
     import numpy
 
-    found: Any = numpy
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(name)(numpy)
 
 
 class Span(NamedTuple):
@@ -266,7 +253,7 @@ class Program:
     @cached_property
     def persistent(self) -> tuple[Buffer, ...]:
         """Buffers allocated before it runs: inputs, weights, constants, and what an earlier program left."""
-        made = {op.output.buffer for op, new in zip(self.ops, self.made, strict=True) if new}
+        made = {*self.made}
         refs = (*self.inputs, *self.weights, *(x for op in self.ops for x in (*op.operands, op.output)))
         return tuple(dict.fromkeys(ref.buffer for ref in refs if ref.buffer not in made))
 
@@ -296,14 +283,10 @@ class Program:
             dropped[number].append(buffer)
         return tuple(map(tuple, dropped))
 
-    def stand(self, memory: Memory) -> None:
-        """Allocate those of `persistent` that have no array yet, such as constants."""
-        for buffer in self.persistent:
-            memory.make(buffer)
-
     def run(self, memory: Memory, after: Callable[[int], None] | None = None) -> None:
         """Run every call; `memory` holds inputs and weights. `after` is told the number of each call that is done."""
-        self.stand(memory)
+        for buffer in self.persistent:
+            memory.make(buffer)
         for number, (op, made, dropped) in enumerate(zip(self.ops, self.made, self.frees, strict=True)):
             if made is not None:
                 memory.make(made)
@@ -388,15 +371,14 @@ def program_of(
     return Program(tuple(ops), others, weights, tuple(outputs), tuple(kept), name)
 
 
-def bounds(ops: Any) -> dict[Any, int]:
+def bounds(ops: Iterable[Op]) -> dict[Buffer, int]:
     """By buffer of indices: how many rows the smallest table has that it indexes."""
-    found: dict[Any, int] = {}
+    found: dict[Buffer, int] = {}
     for op in ops:
-        refs = [x for x in op.inputs if isinstance(x, Ref)]
+        refs = op.accesses[:-1]
         for ref in refs:
             if ref.dtype == "int64":
-                axis = op.params.get("axis", 0)
                 table = refs[0] if op.name == "take" else op.output
-                rows = table.shape[axis] if table.dtype != "int64" else 2
+                rows = table.shape[op.params.get("axis", 0)] if table.dtype != "int64" else 2
                 found[ref.buffer] = min(found.get(ref.buffer, rows), rows)
     return found

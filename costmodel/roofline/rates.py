@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import accumulate
 from math import exp, log
 from statistics import median
 
+from costmodel.roofline.footprint import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.gemm import Fit, exposing, fit, further, regime_of
-from costmodel.roofline.memory import RESIDENT_BYTES
+from costmodel.roofline.memory import ITEM_BYTES, RESIDENT_BYTES
 from costmodel.roofline.probes import (
     AGED,
     CURVE_BYTES,
@@ -26,8 +28,6 @@ from costmodel.roofline.probes import (
     probes,
 )
 from costmodel.roofline.program import Op, Program
-from costmodel.roofline.reference import ITEM_BYTES
-from costmodel.roofline.reuse import Code, Reuse, reuse_distances, reuses, touched_by
 from costmodel.roofline.signature import Product, signature_of
 
 POWER = 6.0
@@ -107,35 +107,27 @@ class Rates:
     def _call(self, name: str, dtype: str, scalars: int = 0) -> float:
         """Overhead of one call [s]."""
         s = self.seconds
-        own = s.get(f"call {name} {dtype}", s[f"call add {dtype}"])
-        if not scalars:
-            return own
-        scalar = f"call {name} scalar {dtype}"
-        if scalar in s:
-            return s[scalar]
+        own, scalar = s.get(f"call {name} {dtype}", s[f"call add {dtype}"]), f"call {name} scalar {dtype}"
+        if not scalars or scalar in s:
+            return s[scalar] if scalars else own
         return own + max(s[f"call multiply scalar {dtype}"] - s[f"call multiply {dtype}"], 0.0)
 
     # Memory
 
     @cached_property
     def _streams(self) -> dict[str, Table]:
-        return {
-            "in place": self._beyond("multiply in place", 4),
-            "one": self._beyond("copyto", 8),
-            "two": self._beyond("add", 12),
-        }
+        per_element = {"in place": ("multiply in place", 4), "one": ("copyto", 8), "two": ("add", 12)}
+        return {way: self._beyond(name, size) for way, (name, size) in per_element.items()}
 
     def _beyond(self, name: str, per_element: int) -> Table:
         """Time per byte beyond that in cache, by reuse distance [s/B]."""
         call = self._call(name.split()[0], "float32", int("place" in name))
-        rates = []
+        rates = {}
         for size in CURVE_BYTES:
-            n = self.ops[f"curve {name} {size} float32"].output.size
-            rates.append(max(self.seconds[f"curve {name} {size} float32"] - call, 1e-12) / n)
-        resident = [(size, rate) for size, rate in zip(CURVE_BYTES, rates, strict=True) if size <= RESIDENT_BYTES]
-        floor = min(rate for _, rate in resident)
-        pairs = zip(CURVE_BYTES, rates, strict=True)
-        extra = [0.0 if size <= RESIDENT_BYTES else parted(rate, floor) / per_element for size, rate in pairs]
+            probe = f"curve {name} {size} float32"
+            rates[size] = max(self.seconds[probe] - call, 1e-12) / self.ops[probe].output.size
+        floor = min(rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
+        extra = [0.0 if size <= RESIDENT_BYTES else parted(r, floor) / per_element for size, r in rates.items()]
         return Table(CURVE_BYTES, lowest(extra))
 
     def far(self, distance: float, way: str = "two", *, written: bool = False) -> float:
@@ -155,29 +147,26 @@ class Rates:
     @cached_property
     def _read(self) -> Table:
         """Time per byte of a matrix that is read once, beyond that in cache, by reuse distance [s/B]."""
-        rates = []
+        rates = {}
         for size in CURVE_BYTES:
             probe = f"curve matmul {size} float32"
             matrix = self.ops[probe].operands[1].bytes
-            rates.append(max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix)
-        pairs = [*zip(CURVE_BYTES, rates, strict=True)]
-        floor = next(rate for size, rate in reversed(pairs) if size <= RESIDENT_BYTES)
-        extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in pairs]
+            rates[size] = max(self.seconds[probe] - self._call("matmul", "float32"), 0.0) / matrix
+        *_, floor = (rate for size, rate in rates.items() if size <= RESIDENT_BYTES)
+        extra = [max(rate - floor, 0.0) if size > RESIDENT_BYTES else 0.0 for size, rate in rates.items()]
         return Table(CURVE_BYTES, lowest(extra))
 
     @cached_property
     def _windows(self) -> Table:
         """Time per byte of the lines that strided windows touch, beyond that in cache, by reuse distance [s/B]."""
-        call, extra, so_far = self._call("copyto", "float32"), [], 0.0
-        near = self.seconds[f"windows {WINDOW_BYTES[0]} float32"] - call
-        near /= self.ops[f"windows {WINDOW_BYTES[0]} float32"].output.size
-        for size in WINDOW_BYTES:
-            op = self.ops[f"windows {size} float32"]
-            beyond = parted(self.seconds[f"windows {size} float32"] - call, near * op.output.size)
-            lines = 2 * op.operands[0].bytes
-            so_far = max(so_far, (beyond - op.output.bytes * self.far(size, "one", written=True)) / lines)
-            extra.append(so_far)
-        return Table(WINDOW_BYTES, extra)
+        names = [f"windows {size} float32" for size in WINDOW_BYTES]
+        call, extra = self._call("copyto", "float32"), []
+        near = (self.seconds[names[0]] - call) / self.ops[names[0]].output.size
+        for name, size in zip(names, WINDOW_BYTES, strict=True):
+            op = self.ops[name]
+            beyond = parted(self.seconds[name] - call, near * op.output.size)
+            extra.append((beyond - op.output.bytes * self.far(size, "one", written=True)) / (2 * op.operands[0].bytes))
+        return Table(WINDOW_BYTES, [*accumulate(extra, max, initial=0.0)][1:])
 
     def windowed(self, distance: float) -> float:
         """Time per byte of lines, beyond that in cache, of which a stride leaves parts out [s/B]."""
@@ -234,10 +223,11 @@ class Rates:
         """What came into the caches since the code of such a call was last run."""
         return Code(*self.placed[f"{way} {name} {number}"][1][-3:])
 
-    def _table(self, found: Sequence[tuple[float, float]]) -> Table:
-        """What is cold by what came into the caches: it never falls, and is nothing where all is near."""
-        found = sorted([(float(NEAR_BYTES), 0.0), *found])
-        return Table([far for far, _ in found], rising([max(longer, 0.0) for _, longer in found]))
+    def _table(self, came: Callable[[int], float], longer: Callable[[int], float]) -> Table:
+        """What is cold by what came into the caches, both after each large product: it never falls, and is nothing
+        where all is near."""
+        found = sorted([(float(NEAR_BYTES), 0.0), *((came(n), longer(n)) for n in range(len(LARGE_PRODUCTS)))])
+        return Table([far for far, _ in found], rising([max(more, 0.0) for _, more in found]))
 
     @cached_property
     def _own(self) -> Table:
@@ -245,26 +235,16 @@ class Rates:
         led = [names[0] for names in STALE_MANNERS.values()]
         known = [name for name in STALE if name not in led]
         return self._table(
-            [
-                (
-                    median(self._since(name, number).own for name in known),
-                    median(self._longer(name, "stale", number) for name in known),
-                )
-                for number in range(len(LARGE_PRODUCTS))
-            ]
+            lambda number: median(self._since(name, number).own for name in known),
+            lambda number: median(self._longer(name, "stale", number) for name in known),
         )
 
     @cached_property
     def _common(self) -> Table:
         """For the code of any call: what the first after a product takes longer than when others came before it."""
         return self._table(
-            [
-                (
-                    median(self._since(name, number, "first").any for name in FIRST),
-                    median(self._longer(name, "first", number) - self._beside(name, number) for name in FIRST),
-                )
-                for number in range(len(LARGE_PRODUCTS))
-            ]
+            lambda number: median(self._since(name, number, "first").any for name in FIRST),
+            lambda number: median(self._longer(name, "first", number) - self._beside(name, number) for name in FIRST),
         )
 
     def _beside(self, name: str, number: int) -> float:
@@ -275,18 +255,13 @@ class Rates:
     @cached_property
     def _manners(self) -> dict[str, Table]:
         """For the code of a manner: what its first call takes longer than a function's own code accounts for."""
-        return {
-            manner: self._table(
-                [
-                    (
-                        self._since(names[0], number).manner,
-                        self._longer(names[0], "stale", number) - self._own(self._since(names[0], number).own),
-                    )
-                    for number in range(len(LARGE_PRODUCTS))
-                ]
-            )
-            for manner, names in STALE_MANNERS.items()
-        }
+        return {manner: self._of_manner(names[0]) for manner, names in STALE_MANNERS.items()}
+
+    def _of_manner(self, name: str) -> Table:
+        return self._table(
+            lambda number: self._since(name, number).manner,
+            lambda number: self._longer(name, "stale", number) - self._own(self._since(name, number).own),
+        )
 
     def bandwidth(self, distance: float) -> float:
         """Of streaming operands at a reuse distance [bytes/s]."""
@@ -332,14 +307,12 @@ class Rates:
         whole = pattern.startswith(("copy", "row", "column"))
         for length in ROW_LENGTHS:
             name = f"{pattern} {length} {dtype}"
-            if name not in self.seconds:
-                continue
-            op = self.ops[name]
-            rows = op.output.size // length
-            plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * op.output.size
-            call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
-            lengths.append(length)
-            values.append(max(self.seconds[name] - call - plain, 0.0) / rows)
+            if name in self.seconds:
+                size = self.ops[name].output.size
+                plain = 0.0 if whole else self._rate("add", dtype, False, "in place" in pattern) * size
+                call = self._call("copyto" if pattern.startswith("copy") else "repeated", dtype)
+                lengths.append(length)
+                values.append(max(self.seconds[name] - call - plain, 0.0) / (size // length))
         return Table(lengths, values, growing=whole)
 
     def _reduced(self, name: str, way: str, dtype: str, even: bool) -> Table:

@@ -17,12 +17,10 @@ from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
-from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Kernel, KernelCall, Tape
+from costmodel.roofline.kernels import Kernel, KernelCall, Tape, kernel_of
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
-from costmodel.roofline.memory import check_fits
+from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
-from costmodel.roofline.reference import Buffer, BufferRole, Ref
 from costmodel.training.settings import GivenSettings, takes_settings
 
 NUMBERS = {"index": "int64", "mask": "bool"}
@@ -173,10 +171,6 @@ class Recorder:
             self.given[key] = self.tape.array([*shape], ROLES[storage.origin], unique, NUMBERS.get(storage.role))
         return self.viewed(self.given[key], shape)
 
-    def persistent(self, role: BufferRole) -> dict[str, Ref]:
-        """Arrays allocated before the program, of a role, by name."""
-        return {ref.buffer.name: ref for ref in self.given.values() if ref.buffer.role == role}
-
     def viewed(self, ref: Ref, shape: Iterable[int]) -> Ref:
         """`ref` reshaped, where a tensor sees it in another shape."""
         shape = tuple(map(int, shape))
@@ -249,7 +243,9 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     recorder = Recorder(Tape(dtype))
     recorder.walk(prediction.run.root)
     outputs, loss = _ends(recorder, prediction)
-    found = {role: recorder.persistent(role) for role in ROLES.values()}
+    found: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
+    for ref in recorder.given.values():
+        found[ref.buffer.role][ref.buffer.name] = ref
     weights = found["weight"]
     pulled = recorder.pull(outputs if loss is None else [loss]) if prediction.settings.training else {}
     gradients = {name: pulled[ref] for name, ref in weights.items() if ref in pulled}
@@ -315,38 +311,31 @@ PLAIN = {"checkpoint": "none", "accumulate": 1, "attention": "eager"}
 
 def check_runs(prediction: Prediction) -> None:
     """Raise SettingError for settings that no NumPy program follows, or a model of too many layers."""
-    settings = prediction.settings
+    settings, model = prediction.settings, prediction.model
     if settings.keeps:
         raise SettingError(f"mode={settings.mode!r} is not run in NumPy: use mode='inference'")
-    for name, value in IDLE.items():
-        if getattr(settings, name) != value:
-            raise SettingError(
-                f"{name}={shown(getattr(settings, name))} has no effect on what NumPy runs: leave it out"
-            )
-    for name, value in PLAIN.items():
-        if getattr(settings, name) != value:
-            raise SettingError(f"{name}={getattr(settings, name)!r} is not run in NumPy: use {name}={value!r}")
+    for name, value in (IDLE | PLAIN).items():
+        given = getattr(settings, name)
+        if given != value and name in IDLE:
+            raise SettingError(f"{name}={shown(given)} has no effect on what NumPy runs: leave it out")
+        if given != value:
+            raise SettingError(f"{name}={given!r} is not run in NumPy: use {name}={value!r}")
     if settings.policy.name != "fp32":
         raise SettingError(f"precision {settings.policy.name!r} is not run in NumPy: use 'fp32', or dtype='float64'")
-    loss = prediction.model.default_loss if settings.loss == "default" else settings.loss
+    loss = model.default_loss if settings.loss == "default" else settings.loss
     if settings.training and loss not in (*RUN_LOSSES, None):
         raise SettingError(f"loss={loss!r} is not run in NumPy: use one of {', '.join(map(repr, RUN_LOSSES))}")
-    model = prediction.model
-    if isinstance(model, Transformer) and model.mixer is not None:
-        raise SettingError(
-            f"{model.mixer_name} is not run in NumPy, and {model.title} has one: its costs alone are known"
-        )
+    parts: list[str] = []
     if isinstance(model, Transformer):
-        for name in ("disentangled", "altup", "shared_kv_layers"):
-            if getattr(model, name) is not None:
-                raise SettingError(f"{name} is not run in NumPy, and {model.title} has one: its costs alone are known")
+        parts += [] if model.mixer is None else [model.mixer_name]
+        parts += [name for name in ("disentangled", "altup", "shared_kv_layers") if getattr(model, name) is not None]
     if isinstance(model, VisionTransformer) and model.attention_pool:
-        raise SettingError(f"attention_pool is not run in NumPy, and {model.title} has one: its costs alone are known")
+        parts.append("attention_pool")
+    if parts:
+        raise SettingError(f"{parts[0]} is not run in NumPy, and {model.title} has one: its costs alone are known")
     layers = sum(int(call.times) for call in prediction.run.root.calls())
     if layers > MOST_LAYERS:
-        raise SettingError(
-            f"{prediction.model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run"
-        )
+        raise SettingError(f"{model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run")
 
 
 class LayerPasses(NamedTuple):
@@ -394,17 +383,14 @@ class Passes:
         return {"model": self.title, "layers": [{**layer._asdict(), "ratio": layer.ratio} for layer in self.layers]}
 
     def __str__(self) -> str:
-        rows = [
-            (k.kind, str(k.repeat), str(k.calls), show_bytes(k.compulsory_bytes), show_bytes(k.numpy_bytes), _times(k))
-            for k in self.kinds
-        ]
+        rows = []
+        for k in self.kinds:
+            ratio = f"{k.ratio:.1f}×" if k.compulsory_bytes else "-"
+            moved = show_bytes(k.compulsory_bytes), show_bytes(k.numpy_bytes)
+            rows.append((k.kind, str(k.repeat), str(k.calls), *moved, ratio))
         return Table((self.title, "layers", "calls", "compulsory", "NumPy", "ratio"), rows).text()
 
     __repr__ = __str__
-
-
-def _times(row: LayerPasses) -> str:
-    return f"{row.ratio:.1f}×" if row.compulsory_bytes else "-"
 
 
 @takes_settings(mode="inference")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from costmodel.roofline.memory import ITEM_BYTES, Ref, Shape
 from costmodel.roofline.program import Op
-from costmodel.roofline.reference import ITEM_BYTES, Ref, Shape
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _loop(op: Op) -> Loop:
     refs, axes = op.accesses, _coalesced(*op.loop)
     inner, steps = axes[-1]
     strands = tuple(
-        Strand(step, _is_flat([(n, s[i]) for n, s in axes]), ITEM_BYTES[ref.dtype])
+        Strand(step, all(outer[i] == n * inner[i] for (_, outer), (n, inner) in pairwise(axes)), ITEM_BYTES[ref.dtype])
         for i, (ref, step) in enumerate(zip(refs, steps, strict=True))
     )
     in_place = any(x.buffer is op.output.buffer for x in refs[:-1])
@@ -131,10 +131,6 @@ def _coalesced(shape: Shape, steps: list[Shape]) -> list[tuple[int, Shape]]:
         else:
             joined.append((n, inner))
     return joined or [(1, tuple(1 for _ in steps))]
-
-
-def _is_flat(axes: list[tuple[int, int]]) -> bool:
-    return all(outer[1] == n * step for outer, (n, step) in pairwise(axes))
 
 
 def _product(op: Op) -> Product:

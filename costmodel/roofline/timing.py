@@ -1,7 +1,7 @@
 """How time is measured: the one protocol behind every number in seconds.
 
 A host that serves others too has moments in which the core is one's own, and others. What counts is measured in the
-former, and known to be (`costmodel.roofline.sentinel`):
+former, and known to be (`costmodel.roofline.host`):
 
 - Turns are interleaved over all items, so that samples see different moments and drift hits all alike.
 - At each turn it is waited for a moment in which the core's sentinel rests. A sample is undisturbed if it rests before
@@ -32,10 +32,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from costmodel.roofline.host import require
+from costmodel.roofline.host import Sentinel, require
 from costmodel.roofline.memory import RESIDENT_BYTES, aligned, check_fits
 from costmodel.roofline.program import Program, Thunk
-from costmodel.roofline.sentinel import Sentinel
 
 if TYPE_CHECKING:
     import numpy
@@ -176,9 +175,9 @@ class Timing:
         """Why the samples are doubtful; empty if they are not."""
         low, high = self.interval
         width = (high - low) / self.seconds if self.seconds else 0.0
-        reasons = []
         if not self.resolved:
             return f"unresolved: {len(self.undisturbed)} of {self.count} samples are known to be undisturbed"
+        reasons = []
         if self.wall_ratio > WAIT_LIMIT and not self.undisturbed:
             reasons.append(f"the core was shared (wall time is {self.wall_ratio:.1f} × CPU time)")
         if width > SPREAD_LIMIT:
@@ -250,19 +249,17 @@ class _Item:
         middle = median(s.seconds for s in self.samples)
         return [s.seconds for s in self.samples if s.agree or s.seconds > LIE * middle]
 
-    def settled(self, protocol: Protocol, sentinel: Sentinel) -> bool:
-        """Whether there are enough undisturbed samples, and the fastest agree."""
-        return _settled(self.undisturbed(sentinel), self.enough(protocol))
-
     def enough(self, protocol: Protocol) -> int:
         """Undisturbed samples that it takes."""
         return protocol.enough * (FAR if self.far else 1)
 
-    def over(self, protocol: Protocol) -> bool:
-        """Whether it has had its turns, or its time."""
-        return self.turns >= protocol.least_rounds and (
-            self.turns >= protocol.rounds or self.spent > 1e9 * protocol.item_seconds
-        )
+    def finished(self, protocol: Protocol, sentinel: Sentinel | None) -> bool:
+        """Whether it has had its turns, or its time, or is settled."""
+        if self.turns < protocol.least_rounds:
+            return False
+        if self.turns >= protocol.rounds or self.spent > 1e9 * protocol.item_seconds:
+            return True
+        return sentinel is not None and _settled(self.undisturbed(sentinel), self.enough(protocol))
 
     def timing(self, protocol: Protocol, sentinel: Sentinel | None, statistic: Statistic) -> Timing:
         """What was found."""
@@ -308,18 +305,12 @@ def time_calls(
                 if item.turns == 0 or time.perf_counter_ns() < ends:
                     _turn(item, protocol, watch, ends)
             ended = time.perf_counter_ns() >= ends and min(each.turns for each in items) >= 1
-            open_items = [] if ended else [each for each in items if not _finished(each, protocol, watch)]
+            open_items = [] if ended else [each for each in items if not each.finished(protocol, watch)]
             done += 1
             closed = 1 - len(open_items) / len(items)
             spent = (time.perf_counter_ns() - began) * 1e-9 / protocol.budget
             tell(max(closed, min(max(done / protocol.rounds, spent), 1.0)) if open_items else 1.0)
     return [item.timing(protocol, watch, statistic) for item in items]
-
-
-def _finished(item: _Item, protocol: Protocol, sentinel: Sentinel | None) -> bool:
-    if item.over(protocol):
-        return True
-    return sentinel is not None and item.turns >= protocol.least_rounds and item.settled(protocol, sentinel)
 
 
 @contextmanager
@@ -347,8 +338,7 @@ def _first(call: Callable[[], Any], far: bool, protocol: Protocol, ends: float) 
 
 def _warm(call: Callable[[], Any], passes: int, ends: float) -> int:
     """Run until passes have not become faster for `SETTLING`, or the budget ends; returns the fastest pass [ns]."""
-    best = 1 << 62
-    slower = 0
+    best, slower = 1 << 62, 0
     for _ in range(passes):
         start = time.perf_counter_ns()
         call()

@@ -24,12 +24,12 @@ from costmodel.display.units import show_change
 from costmodel.errors import SettingError, shown
 from costmodel.roofline.calibration import LONGEST, Calibration, measure_probes
 from costmodel.roofline.classification import BOUNDS, Bound, Verdict, classify, naive, predicted
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import LEVELS, HostTime, compulsory_bytes_of, predict_seconds
 from costmodel.roofline.passage import Passage, measure_in_place
 from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Signature, signature_of
 from costmodel.roofline.timing import Protocol, measure
 
@@ -340,14 +340,7 @@ class Validation(Answer):
 
     def _programs(self) -> Table:
         rows = [
-            (
-                each.name,
-                f"{1e3 * each.predicted:.2f}",
-                f"{1e3 * each.measured:.2f}",
-                show_change(each.predicted / each.measured - 1, 1),
-                f"{each.as_it_came / each.measured:.2f}",
-                f"{each.resolved:.0%}",
-            )
+            (each.name, *_times(each, 1), f"{each.as_it_came / each.measured:.2f}", f"{each.resolved:.0%}")
             for each in self.whole
         ]
         errors = self.whole_errors
@@ -356,17 +349,7 @@ class Validation(Answer):
         return Table(header, rows, total=True)
 
     def _functions(self) -> Table:
-        rows = [
-            (
-                each.name,
-                f"{each.calls:,}",
-                f"{1e3 * each.predicted:.2f}",
-                f"{1e3 * each.measured:.2f}",
-                show_change(each.bias),
-                f"{each.share:.1%}",
-            )
-            for each in self.functions
-        ]
+        rows = [(each.name, f"{each.calls:,}", *_times(each), f"{each.share:.1%}") for each in self.functions]
         header = ("NumPy's functions in them", "calls", "predicted ms", "measured ms", "bias", "most of one")
         return Table(header, rows)
 
@@ -383,6 +366,12 @@ class Validation(Answer):
             Table(("what binds a layer, by", "layers", "agree", "kappa", "lowest recall"), rows),
             Table(("predicted \\ measured", *BOUNDS), confusion),
         )
+
+
+def _times(each: Whole | Function, digits: int = 0) -> tuple[str, str, str]:
+    """Predicted and measured [ms], and the error."""
+    error = show_change(each.predicted / each.measured - 1, digits)
+    return f"{1e3 * each.predicted:.2f}", f"{1e3 * each.measured:.2f}", error
 
 
 def validate(progress: Callable[[float], None] | None = None, *, budget: float = BUDGET) -> Validation:
@@ -423,6 +412,12 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     whole = [a.joined(b) for a, b in zip(early, visited(0.75), strict=True)]
     after = measure_probes(progress=part(0.9, 1.0), budget=CALIBRATION_SHARE * budget, sentinel=sentinel)
     both = before.joined(after)
+    rates = both.rates
+
+    def by_ridge(program: Program) -> Verdict:
+        flops, moved = program.contractions + program.pointwise, compulsory_bytes_of(program)
+        return naive(flops, moved, rates.peak("float32"), rates.memory_bandwidth)
+
     forecasts = [predict_seconds(program, both) for program in programs]
     hosts = [predict_seconds(passage.program, both) for passage in whole]
     return Validation(
@@ -435,7 +430,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
         ),
         functions_of(whole, hosts),
         tuple(
-            (predicted(host, both), bound, _naive(program, both))
+            (predicted(host, both), bound, by_ridge(program))
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)
         ),
         tuple(a.resolved and b.resolved for a, b in zip(first, second, strict=True)),
@@ -465,9 +460,3 @@ def _named(case: tuple[Architecture | str, dict[str, Any]]) -> str:
     said = ", ".join(f"{name} {value}" for name, value in settings.items() if name in ("batch", "seq"))
     what = "forward" if settings["mode"] == "inference" else "training step"
     return f"{model if isinstance(model, str) else model.title} {what} ({said})"
-
-
-def _naive(program: Program, calibration: Calibration) -> Verdict:
-    rates = calibration.rates
-    flops = program.contractions + program.pointwise
-    return naive(flops, compulsory_bytes_of(program), rates.peak("float32"), rates.memory_bandwidth)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.layers import load_all
 from costmodel.layers.base import Layer
-from costmodel.roofline.kernels import kernel_of
-from costmodel.roofline.kernels.kernel import Tape
+from costmodel.roofline.kernels import Tape, kernel_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Op
 from costmodel.roofline.recorder import LayerArrays, site_of

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from random import Random
 
 from costmodel.roofline.calibration import EMPTY, Calibration
-from costmodel.roofline.host import Host
+from costmodel.roofline.host import Host, Sentinel
 from costmodel.roofline.probes import placed, probes
 from costmodel.roofline.program import Op
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.signature import Product, signature_of
 
 CALL = 1e-6

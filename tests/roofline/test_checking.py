@@ -16,12 +16,12 @@ from costmodel.roofline.calibration import ceilings_of
 from costmodel.roofline.checking import check
 from costmodel.roofline.classification import BOUNDS, Verdict
 from costmodel.roofline.findings import Check, Gain, parts_of
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
+from costmodel.roofline.memory import Buffer
 from costmodel.roofline.passage import measure_in_place
 from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
-from costmodel.roofline.reference import Buffer
-from costmodel.roofline.sentinel import Sentinel
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
 from tests.roofline.synthetic import MACHINE, calibration, took
@@ -209,7 +209,7 @@ def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pyt
 
 def test_layers_without_an_undisturbed_moment_are_shown_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     clockwork = Clockwork(monkeypatch, took)
-    monkeypatch.setattr("costmodel.roofline.sentinel.Sentinel.rests", lambda *_: False)
+    monkeypatch.setattr("costmodel.roofline.host.Sentinel.rests", lambda *_: False)
     found = check(GPT, seq=5, **in_place(4))
     assert clockwork.now > 0
     assert found.resolved == 0

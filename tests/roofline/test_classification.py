@@ -20,7 +20,7 @@ from costmodel.roofline.classification import (
     verdict,
 )
 from costmodel.roofline.hosttime import HostTime, Terms
-from costmodel.roofline.kernels.kernel import Tape
+from costmodel.roofline.kernels import Tape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Op, program_of

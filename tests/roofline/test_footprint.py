@@ -134,7 +134,8 @@ def peaked(prediction: cm.Prediction, dtype: str) -> Program:
     program = network.program
     program.run(filled(network, prediction))  # once before: what NumPy looks up, it keeps
     memory = filled(network, prediction)
-    program.stand(memory)
+    for buffer in program.persistent:
+        memory.make(buffer)
     peaks, alive = [], [standing_bytes(program), *live_bytes(program)]
     for op, made, dropped, before in zip(program.ops, program.made, program.frees, alive, strict=False):
         if made is not None:

@@ -11,7 +11,7 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
-from costmodel.roofline.kernels.kernel import Tape
+from costmodel.roofline.kernels import Tape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.roofline.execution import execute
-from costmodel.roofline.kernels.kernel import Tape
+from costmodel.roofline.kernels import Tape
 from costmodel.roofline.kernels.optimizers import STARTS, STEPS, Update, codebook, states_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import program_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.kernels.kernel import Tape
+from costmodel.roofline.kernels import Tape
 from costmodel.roofline.memory import LINE, aligned, fill
 from costmodel.roofline.program import program_of
 from costmodel.roofline.recorder import forward_program, network_of

@@ -6,9 +6,9 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.roofline.footprint import reuse_distances, reuses
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.program import Span, distinct_bytes
-from costmodel.roofline.reuse import reuse_distances, reuses
 
 
 def span(start: int, size: int) -> Span:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel.roofline.memory import Buffer, Ref
 from costmodel.roofline.program import Op
-from costmodel.roofline.reference import Buffer, Ref
 from costmodel.roofline.signature import Gather, Loop, Product, signature_of
 
 

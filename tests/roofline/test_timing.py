@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from costmodel.roofline import timing
-from costmodel.roofline.sentinel import Sentinel
+from costmodel.roofline.host import Sentinel
 from costmodel.roofline.timing import Protocol, Timing, at_rest, time_calls
 from tests.roofline.synthetic import Neighbour
 

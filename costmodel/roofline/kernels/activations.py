@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from numpy.polynomial import chebyshev
+
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, spread
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
+from costmodel.roofline.memory import Ref
 
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715
@@ -20,10 +22,7 @@ def _complement(dtype: str) -> tuple[float, float, list[float]]:
 
     P(t) = erfc(z)·exp(z²) by interpolation in Chebyshev points; z up to 6, beyond which erf is 1 in float64.
     """
-    from numpy.polynomial import chebyshev
-
     middle, half = (1 + 1 / 4) / 2, (1 - 1 / 4) / 2
-
     degree = 6 if dtype == "float32" else 20
     points = chebyshev.chebpts1(degree + 1)
     zs = 2 / (middle + half * points) - 2
@@ -34,96 +33,51 @@ def _complement(dtype: str) -> tuple[float, float, list[float]]:
 
 def erf(t: Tape, x: Ref) -> Ref:
     """The error function of x, in new memory."""
-    middle, half, (first, *rest) = _complement(t.dtype)
-    z = t.absolute(x)
-    t.minimum(z, 6.0, out=z)
-    u = t.multiply(z, half / 2)
-    t.add(u, half, out=u)
-    t.reciprocal(u, out=u)
-    t.subtract(u, middle / half, out=u)
+    middle, half, (first, *rest, last) = _complement(t.dtype)
+    z = t.chain(t.absolute(x), ("minimum", 6.0))
+    u = t.chain(t.multiply(z, half / 2), ("add", half), "reciprocal", ("subtract", middle / half))
     p = t.multiply(u, first)
-    for number, coefficient in enumerate(rest):
-        t.add(p, coefficient, out=p)
-        if number < len(rest) - 1:
-            t.multiply(p, u, out=p)
-    t.square(z, out=z)
-    t.negative(z, out=z)
-    t.exp(z, out=z)
-    t.multiply(p, z, out=p)
-    t.subtract(1.0, p, out=p)
-    return t.copysign(p, x, out=p)
+    for coefficient in rest:
+        t.chain(p, ("add", coefficient), ("multiply", u))
+    t.add(p, last, out=p)
+    t.chain(z, "square", "negative", "exp")
+    return t.chain(p, ("multiply", z), (1.0, "subtract"), ("copysign", x))
 
 
 def gelu(t: Tape, s: KernelCall) -> Ref:
     """x/2·(1 + erf(x/√2))."""
     y = erf(t, t.multiply(s.x, 1 / math.sqrt(2)))
-    t.add(y, 1.0, out=y)
-    t.multiply(y, s.x, out=y)
-    return t.multiply(y, 1 / 2, out=y)
+    return t.chain(y, ("add", 1.0), ("multiply", s.x), ("multiply", 1 / 2))
 
 
-def gelu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def gelu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·(Φ(x) + x·φ(x))."""
-    cumulative = erf(t, t.multiply(s.x, 1 / math.sqrt(2)))
-    t.add(cumulative, 1.0, out=cumulative)
-    t.multiply(cumulative, 1 / 2, out=cumulative)
-    density = t.multiply(s.x, s.x)
-    t.multiply(density, -1 / 2, out=density)
-    t.exp(density, out=density)
-    t.multiply(density, 1 / math.sqrt(2 * math.pi), out=density)
+    cumulative = t.chain(erf(t, t.multiply(s.x, 1 / math.sqrt(2))), ("add", 1.0), ("multiply", 1 / 2))
+    density = t.chain(t.multiply(s.x, s.x), ("multiply", -1 / 2), "exp", ("multiply", 1 / math.sqrt(2 * math.pi)))
     t.multiply(density, s.x, out=density)
-    t.add(cumulative, density, out=cumulative)
-    yield s.x, t.multiply(g, cumulative, out=cumulative)
+    return t.chain(cumulative, ("add", density), (g, "multiply"))
 
 
 def _inner(t: Tape, s: KernelCall, squares: Ref) -> Ref:
     """tanh(c·(x + a·x³)), in new memory."""
-    u = t.multiply(squares, s.x)
-    t.multiply(u, CUBE, out=u)
-    t.add(u, s.x, out=u)
-    t.multiply(u, ROOT, out=u)
-    return t.tanh(u, out=u)
+    return t.chain(t.multiply(squares, s.x), ("multiply", CUBE), ("add", s.x), ("multiply", ROOT), "tanh")
 
 
 def gelu_tanh(t: Tape, s: KernelCall) -> Ref:
     """x/2·(1 + tanh u)."""
     y = _inner(t, s, t.multiply(s.x, s.x))
-    t.add(y, 1.0, out=y)
-    t.multiply(y, s.x, out=y)
-    return t.multiply(y, 1 / 2, out=y)
+    return t.chain(y, ("add", 1.0), ("multiply", s.x), ("multiply", 1 / 2))
 
 
-def gelu_tanh_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def gelu_tanh_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²))."""
     slope = t.multiply(s.x, s.x)
     tanh = _inner(t, s, slope)
-    t.multiply(slope, 3 * CUBE, out=slope)
-    t.add(slope, 1.0, out=slope)
-    t.multiply(slope, ROOT, out=slope)
-    t.multiply(slope, s.x, out=slope)
-    t.multiply(slope, 1 / 2, out=slope)
-    rest = t.multiply(tanh, tanh)
-    t.subtract(1.0, rest, out=rest)
+    t.chain(slope, ("multiply", 3 * CUBE), ("add", 1.0), ("multiply", ROOT), ("multiply", s.x), ("multiply", 1 / 2))
+    rest = t.chain(t.multiply(tanh, tanh), (1.0, "subtract"))
     t.multiply(slope, rest, out=slope)
-    t.add(tanh, 1.0, out=tanh)
-    t.multiply(tanh, 1 / 2, out=tanh)
-    t.add(slope, tanh, out=slope)
-    yield s.x, t.multiply(g, slope, out=slope)
-
-
-kernel("gelu", gelu, gelu_gradients, beside={"forward": ERF, "backward": ERF})
-kernel("gelu_tanh", gelu_tanh, gelu_tanh_gradients)
-
-
-def relu(t: Tape, s: KernelCall) -> Ref:
-    """max(x, 0)."""
-    s.y = t.maximum(s.x, 0.0)
-    return s.y
-
-
-def relu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·[y > 0]."""
-    yield s.x, t.multiply(g, t.greater(s.y, 0.0))
+    t.chain(tanh, ("add", 1.0), ("multiply", 1 / 2))
+    return t.chain(slope, ("add", tanh), (g, "multiply"))
 
 
 def _slopes(t: Tape, s: KernelCall) -> Ref:
@@ -132,111 +86,41 @@ def _slopes(t: Tape, s: KernelCall) -> Ref:
     return t.copyto(slopes, 1.0, where=t.greater(s.x, 0.0))
 
 
-def leaky_relu(t: Tape, s: KernelCall) -> Ref:
-    """x·(x > 0 ? 1 : slope)."""
-    slopes = _slopes(t, s)
-    return t.multiply(s.x, slopes, out=slopes)
-
-
-def leaky_relu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·(x > 0 ? 1 : slope)."""
-    slopes = _slopes(t, s)
-    yield s.x, t.multiply(g, slopes, out=slopes)
-
-
 def elu(t: Tape, s: KernelCall) -> Ref:
     """x > 0 ? x : α(eˣ − 1)."""
-    y = t.exp(s.x)
-    t.subtract(y, 1.0, out=y)
-    t.multiply(y, s.kind.alpha, out=y)
+    y = t.chain(t.exp(s.x), ("subtract", 1.0), ("multiply", s.kind.alpha))
     return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
 
 
-def elu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def elu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·(x > 0 ? 1 : αeˣ)."""
-    dx = t.exp(s.x)
-    t.multiply(dx, s.kind.alpha, out=dx)
+    dx = t.chain(t.exp(s.x), ("multiply", s.kind.alpha))
     t.copyto(dx, 1.0, where=t.greater(s.x, 0.0))
-    yield s.x, t.multiply(g, dx, out=dx)
+    return t.multiply(g, dx, out=dx)
 
 
 def _sigmoid(t: Tape, x: Ref) -> Ref:
     """1/(1 + e⁻ˣ), in new memory."""
-    y = t.negative(x)
-    t.exp(y, out=y)
-    t.add(y, 1.0, out=y)
-    return t.reciprocal(y, out=y)
+    return t.chain(t.negative(x), "exp", ("add", 1.0), "reciprocal")
 
 
-def silu(t: Tape, s: KernelCall) -> Ref:
-    """x·σ(x)."""
-    y = _sigmoid(t, s.x)
-    return t.multiply(s.x, y, out=y)
-
-
-def silu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def silu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·s·(1 + x·(1 − s))."""
-    sigmoid = _sigmoid(t, s.x)
-    dx = t.subtract(1.0, sigmoid)
-    t.multiply(dx, s.x, out=dx)
-    t.add(dx, 1.0, out=dx)
-    t.multiply(dx, sigmoid, out=dx)
-    yield s.x, t.multiply(g, dx, out=dx)
-
-
-def sigmoid(t: Tape, s: KernelCall) -> Ref:
-    """1/(1 + e⁻ˣ)."""
-    s.y = _sigmoid(t, s.x)
-    return s.y
-
-
-def sigmoid_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·y·(1 − y)."""
-    dx = t.subtract(1.0, s.y)
-    t.multiply(dx, s.y, out=dx)
-    yield s.x, t.multiply(g, dx, out=dx)
-
-
-def tanh(t: Tape, s: KernelCall) -> Ref:
-    """Tanh x."""
-    s.y = t.tanh(s.x)
-    return s.y
-
-
-def tanh_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·(1 − y²)."""
-    dx = t.multiply(s.y, s.y)
-    t.subtract(1.0, dx, out=dx)
-    yield s.x, t.multiply(g, dx, out=dx)
+    y = _sigmoid(t, s.x)
+    return t.chain(t.subtract(1.0, y), ("multiply", s.x), ("add", 1.0), ("multiply", y), (g, "multiply"))
 
 
 def _clipped(t: Tape, s: KernelCall) -> Ref:
     """min(max(x + 3, 0), 6)."""
-    y = t.add(s.x, 3.0)
-    t.maximum(y, 0.0, out=y)
-    return t.minimum(y, 6.0, out=y)
+    return t.chain(t.add(s.x, 3.0), ("maximum", 0.0), ("minimum", 6.0))
 
 
-def hard_swish(t: Tape, s: KernelCall) -> Ref:
-    """x·min(max(x + 3, 0), 6)/6."""
-    y = _clipped(t, s)
-    t.multiply(s.x, y, out=y)
-    return t.divide(y, 6.0, out=y)
-
-
-def hard_swish_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def hard_swish_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
-    dx = t.divide(s.x, 3.0)
-    t.add(dx, 1 / 2, out=dx)
+    dx = t.chain(t.divide(s.x, 3.0), ("add", 1 / 2))
     t.copyto(dx, 1.0, where=t.greater_equal(s.x, 3.0))
     t.copyto(dx, 0.0, where=t.less_equal(s.x, -3.0))
-    yield s.x, t.multiply(g, dx, out=dx)
-
-
-def hard_sigmoid(t: Tape, s: KernelCall) -> Ref:
-    """min(max(x + 3, 0), 6)/6."""
-    y = _clipped(t, s)
-    return t.divide(y, 6.0, out=y)
+    return t.multiply(g, dx, out=dx)
 
 
 def _within(t: Tape, x: Ref, least: float, most: float) -> Ref:
@@ -245,21 +129,39 @@ def _within(t: Tape, x: Ref, least: float, most: float) -> Ref:
     return t.logical_and(above, below, out=above)
 
 
-def hard_sigmoid_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def hard_sigmoid_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·1/6·[−3 < x < 3]."""
     dx = t.multiply(g, 1 / 6)
-    yield s.x, t.multiply(dx, _within(t, s.x, -3.0, 3.0), out=dx)
+    return t.multiply(dx, _within(t, s.x, -3.0, 3.0), out=dx)
 
 
-def relu6(t: Tape, s: KernelCall) -> Ref:
-    """min(max(x, 0), 6)."""
-    y = t.maximum(s.x, 0.0)
-    return t.minimum(y, 6.0, out=y)
-
-
-def relu6_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·[0 < x < 6]."""
-    yield s.x, t.multiply(g, _within(t, s.x, 0.0, 6.0))
+# relu: max(x, 0); leaky_relu: x·(x > 0 ? 1 : slope); silu: x·σ(x); hard_swish: x·min(max(x + 3, 0), 6)/6, of which
+# hard_sigmoid has not the x; relu6: min(max(x, 0), 6).
+unary("gelu", gelu, gelu_gradient, {"forward": ERF, "backward": ERF})
+unary("gelu_tanh", gelu_tanh, gelu_tanh_gradient)
+unary("relu", lambda t, s: t.maximum(s.x, 0.0), lambda t, s, g: t.multiply(g, t.greater(s.y, 0.0)))
+unary(
+    "leaky_relu",
+    lambda t, s: t.chain(_slopes(t, s), (s.x, "multiply")),
+    lambda t, s, g: t.chain(_slopes(t, s), (g, "multiply")),
+)
+unary("elu", elu, elu_gradient)
+unary("silu", lambda t, s: t.chain(_sigmoid(t, s.x), (s.x, "multiply")), silu_gradient)
+unary(
+    "sigmoid",
+    lambda t, s: _sigmoid(t, s.x),
+    lambda t, s, g: t.chain(t.subtract(1.0, s.y), ("multiply", s.y), (g, "multiply")),
+)
+unary(
+    "tanh", lambda t, s: t.tanh(s.x), lambda t, s, g: t.chain(t.multiply(s.y, s.y), (1.0, "subtract"), (g, "multiply"))
+)
+unary("hard_swish", lambda t, s: t.chain(_clipped(t, s), (s.x, "multiply"), ("divide", 6.0)), hard_swish_gradient)
+unary("hard_sigmoid", lambda t, s: t.chain(_clipped(t, s), ("divide", 6.0)), hard_sigmoid_gradient)
+unary(
+    "relu6",
+    lambda t, s: t.chain(t.maximum(s.x, 0.0), ("minimum", 6.0)),
+    lambda t, s, g: t.multiply(g, _within(t, s.x, 0.0, 6.0)),
+)
 
 
 def _spread_slopes(s: KernelCall) -> Ref:
@@ -293,27 +195,20 @@ BETA, EPSILON = 0.5, -1e-6
 
 def _trained(t: Tape, s: KernelCall, name: str) -> Ref:
     """log(1 + eᵃ)."""
-    alpha = t.exp(s.weights[name])
-    t.add(alpha, 1.0, out=alpha)
-    return t.log(alpha, out=alpha)
+    return t.chain(t.exp(s.weights[name]), ("add", 1.0), "log")
 
 
 def _bent(t: Tape, s: KernelCall) -> Ref:
     """e^min(x, ε) − 1, in new memory."""
-    y = t.minimum(s.x, EPSILON)
-    t.exp(y, out=y)
-    return t.subtract(y, 1.0, out=y)
+    return t.chain(t.minimum(s.x, EPSILON), "exp", ("subtract", 1.0))
 
 
 def xielu(t: Tape, s: KernelCall) -> Ref:
     """(x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x."""
     positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
     t.add(negative, BETA, out=negative)
-    y = _bent(t, s)
-    t.subtract(y, s.x, out=y)
-    t.multiply(y, negative, out=y)
-    squared = t.multiply(s.x, positive)
-    t.multiply(squared, s.x, out=squared)
+    y = t.chain(_bent(t, s), ("subtract", s.x), ("multiply", negative))
+    squared = t.chain(t.multiply(s.x, positive), ("multiply", s.x))
     t.copyto(y, squared, where=t.greater(s.x, 0.0))
     return t.add(y, t.multiply(s.x, BETA, out=squared), out=y)
 
@@ -324,27 +219,20 @@ def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
         t.multiply(positive, 2.0, out=positive)
         t.add(negative, BETA, out=negative)
-        dx = _bent(t, s)
-        t.multiply(dx, negative, out=dx)
+        dx = t.chain(_bent(t, s), ("multiply", negative))
         t.copyto(dx, t.multiply(s.x, positive), where=t.greater(s.x, 0.0))
-        t.add(dx, BETA, out=dx)
-        yield s.x, t.multiply(g, dx, out=dx)
+        yield s.x, t.chain(dx, ("add", BETA), (g, "multiply"))
     for name in s.names:
-        if name == "positive":
-            terms = t.multiply(s.x, s.x)
-        else:
-            terms = _bent(t, s)
-            t.subtract(terms, s.x, out=terms)
+        terms = t.multiply(s.x, s.x) if name == "positive" else t.chain(_bent(t, s), ("subtract", s.x))
         t.multiply(terms, g, out=terms)
         outside = t.less_equal(s.x, 0.0) if name == "positive" else t.greater(s.x, 0.0)
         t.copyto(terms, 0.0, where=outside)
         total = t.accumulate(terms, (1,))
-        slope = t.negative(s.weights[name])
-        t.exp(slope, out=slope)
-        t.add(slope, 1.0, out=slope)
-        t.reciprocal(slope, out=slope)
-        yield s.weights[name], t.multiply(total, slope, out=slope)
+        yield s.weights[name], t.chain(_sigmoid(t, s.weights[name]), (total, "multiply"))
 
+
+kernel("parametric_relu", prelu, prelu_gradients)
+kernel("xielu", xielu, xielu_gradients)
 
 PRODUCTS = "NumPy's power is slow: a cube is two products"
 
@@ -369,24 +257,10 @@ def pointwise(t: Tape, s: KernelCall) -> Ref:
     return t.multiply(y, s.x, out=y) if cube else y
 
 
-def pointwise_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def pointwise_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·2x or g·3x²."""
-    cube = _is_cube(s)
-    dx = t.multiply(s.x, s.x) if cube else t.multiply(s.x, 2.0)
-    if cube:
-        t.multiply(dx, 3.0, out=dx)
-    yield s.x, t.multiply(g, dx, out=dx)
+    dx = t.chain(t.multiply(s.x, s.x), ("multiply", 3.0)) if _is_cube(s) else t.multiply(s.x, 2.0)
+    return t.multiply(g, dx, out=dx)
 
 
-kernel("pointwise", pointwise, pointwise_gradients, beside={"forward": PRODUCTS})
-kernel("xielu", xielu, xielu_gradients)
-kernel("relu", relu, relu_gradients)
-kernel("parametric_relu", prelu, prelu_gradients)
-kernel("leaky_relu", leaky_relu, leaky_relu_gradients)
-kernel("elu", elu, elu_gradients)
-kernel("silu", silu, silu_gradients)
-kernel("sigmoid", sigmoid, sigmoid_gradients)
-kernel("tanh", tanh, tanh_gradients)
-kernel("hard_swish", hard_swish, hard_swish_gradients)
-kernel("hard_sigmoid", hard_sigmoid, hard_sigmoid_gradients)
-kernel("relu6", relu6, relu6_gradients)
+unary("pointwise", pointwise, pointwise_gradient, {"forward": PRODUCTS})

@@ -1,10 +1,12 @@
-"""Elementwise arithmetic, dropout and noise."""
+"""Elementwise arithmetic, dropout and noise; affine maps and matrix products."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from costmodel.graph.tensor import broadcast
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
-from costmodel.roofline.reference import Ref, Shape
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
+from costmodel.roofline.memory import Ref
 
 
 def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
@@ -12,48 +14,15 @@ def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
     return terms if terms.shape == operand.shape else t.accumulate(terms, operand.shape)
 
 
-def add(t: Tape, s: KernelCall) -> Ref:
-    """a + b."""
-    return t.add(*s.inputs)
+def _binary(kind: str, *terms: Callable[[Tape, Ref, Ref, Ref], Ref]) -> None:
+    """The kernel of the function of that name, by the terms of both gradients, which sum over broadcast axes."""
 
+    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+        for operand, own in zip(s.inputs, terms, strict=True):
+            if s.wants(operand):
+                yield operand, _back(t, own(t, g, *s.inputs), operand)
 
-def add_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g, summed over broadcast axes."""
-    for operand in s.inputs:
-        if s.wants(operand):
-            yield operand, _back(t, g, operand)
-
-
-def multiply(t: Tape, s: KernelCall) -> Ref:
-    """a·b."""
-    return t.multiply(*s.inputs)
-
-
-def multiply_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g·b and g·a, summed over broadcast axes."""
-    a, b = s.inputs
-    for operand, other in ((a, b), (b, a)):
-        if s.wants(operand):
-            yield operand, _back(t, t.multiply(g, other), operand)
-
-
-def subtract(t: Tape, s: KernelCall) -> Ref:
-    """a − b."""
-    return t.subtract(*s.inputs)
-
-
-def subtract_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g and −g, summed over broadcast axes."""
-    a, b = s.inputs
-    if s.wants(a):
-        yield a, _back(t, g, a)
-    if s.wants(b):
-        yield b, _back(t, t.negative(g), b)
-
-
-def divide(t: Tape, s: KernelCall) -> Ref:
-    """a/b."""
-    return t.divide(*s.inputs)
+    kernel(kind, lambda t, s: getattr(t, kind)(*s.inputs), backward)
 
 
 def divide_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -84,26 +53,6 @@ def choose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield b, _back(t, t.copyto(t.copy(g), 0.0, where=held), b)
 
 
-def scale(t: Tape, s: KernelCall) -> Ref:
-    """c·x."""
-    return t.multiply(s.x, s.kind.factor)
-
-
-def scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """c·g."""
-    yield s.x, t.multiply(g, s.kind.factor)
-
-
-def shift(t: Tape, s: KernelCall) -> Ref:
-    """x + c."""
-    return t.add(s.x, s.kind.constant)
-
-
-def shift_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """The gradient itself."""
-    yield s.x, g
-
-
 def clamp(t: Tape, s: KernelCall) -> Ref:
     """min(max(x, low), high), with one bound of them or both."""
     if s.kind.low is None:
@@ -112,29 +61,19 @@ def clamp(t: Tape, s: KernelCall) -> Ref:
     return y if s.kind.high is None else t.minimum(y, s.kind.high, out=y)
 
 
-def clamp_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def clamp_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g where x is within."""
     within = None if s.kind.high is None else t.less_equal(s.x, s.kind.high)
     if s.kind.low is not None:
         above = t.greater_equal(s.x, s.kind.low)
         within = above if within is None else t.logical_and(above, within, out=within)
-    yield s.x, t.multiply(g, within)
-
-
-def identity(t: Tape, s: KernelCall) -> Ref:
-    """The input itself."""
-    return s.x[...]
+    return t.multiply(g, within)
 
 
 def identity_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """The gradient itself."""
     if s.wants(s.x):
         yield s.x, g
-
-
-def layer_scale(t: Tape, s: KernelCall) -> Ref:
-    """x·γ."""
-    return t.multiply(s.x, s.weights["weight"])
 
 
 def layer_scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -146,55 +85,101 @@ def layer_scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield weight, t.accumulate(t.multiply(g, s.x), weight.shape)
 
 
+_binary("add", lambda t, g, a, b: g, lambda t, g, a, b: g)
+_binary("multiply", lambda t, g, a, b: t.multiply(g, b), lambda t, g, a, b: t.multiply(g, a))
+_binary("subtract", lambda t, g, a, b: g, lambda t, g, a, b: t.negative(g))
+kernel("divide", lambda t, s: t.divide(*s.inputs), divide_gradients)
+kernel("choose", choose, choose_gradients)
+unary("scale", lambda t, s: t.multiply(s.x, s.kind.factor), lambda t, s, g: t.multiply(g, s.kind.factor))
+unary("shift", lambda t, s: t.add(s.x, s.kind.constant), lambda t, s, g: g)
+unary("clamp", clamp, clamp_gradient)
+kernel("identity", lambda t, s: s.x[...], identity_gradients)
+kernel("unread", lambda t, s: s.x[...], identity_gradients)
+kernel("layer_scale", lambda t, s: t.multiply(s.x, s.weights["weight"]), layer_scale_gradients)
+
+
 def dropout(t: Tape, s: KernelCall) -> Ref:
     """x·m/(1 − p), the mask kept as bools."""
     if not (s.training and s.kind.p):
         return s.x[...]
     mask = s.saved["mask"] = t.greater_equal(t.random(*s.x.shape), s.kind.p)
-    y = t.multiply(s.x, mask)
-    return t.multiply(y, 1 / (1 - s.kind.p), out=y)
+    return t.chain(t.multiply(s.x, mask), ("multiply", 1 / (1 - s.kind.p)))
 
 
-def dropout_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def dropout_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·m/(1 − p)."""
-    if "mask" not in s.saved:
-        yield s.x, g
-        return
-    dx = t.multiply(g, s.saved["mask"])
-    yield s.x, t.multiply(dx, 1 / (1 - s.kind.p), out=dx)
-
-
-def _mask_shape(s: KernelCall) -> Shape:
-    """That of the noise, spread over x."""
-    own = 2 if s.kind.kind == "channel_dropout" else 1
-    return (*s.x.shape[:own], *(1 for _ in s.x.shape[own:]))
+    return t.chain(t.multiply(g, s.saved["mask"]), ("multiply", 1 / (1 - s.kind.p))) if "mask" in s.saved else g
 
 
 def noise(t: Tape, s: KernelCall) -> Ref:
-    """x·(m/(1 − p)), the noise kept as numbers."""
+    """x·(m/(1 − p)), the noise kept as numbers: one for each sample, or for each of its channels."""
     if not (s.training and s.kind.p):
         return s.x[...]
-    drawn = t.random(*_mask_shape(s))
-    kept = s.saved["noise"] = t.divide(t.greater_equal(drawn, s.kind.p), 1 - s.kind.p, out=drawn)
-    return t.multiply(s.x, kept)
+    own = 2 if s.kind.kind == "channel_dropout" else 1
+    drawn = t.random(*s.x.shape[:own], *(1 for _ in s.x.shape[own:]))
+    s.saved["noise"] = t.divide(t.greater_equal(drawn, s.kind.p), 1 - s.kind.p, out=drawn)
+    return t.multiply(s.x, drawn)
 
 
-def noise_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def noise_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g·(m/(1 − p))."""
-    yield s.x, t.multiply(g, s.saved["noise"]) if "noise" in s.saved else g
+    return t.multiply(g, s.saved["noise"]) if "noise" in s.saved else g
 
 
-kernel("add", add, add_gradients)
-kernel("multiply", multiply, multiply_gradients)
-kernel("subtract", subtract, subtract_gradients)
-kernel("divide", divide, divide_gradients)
-kernel("choose", choose, choose_gradients)
-kernel("scale", scale, scale_gradients)
-kernel("shift", shift, shift_gradients)
-kernel("clamp", clamp, clamp_gradients)
-kernel("identity", identity, identity_gradients)
-kernel("unread", identity, identity_gradients)
-kernel("layer_scale", layer_scale, layer_scale_gradients)
-kernel("dropout", dropout, dropout_gradients)
-kernel("channel_dropout", noise, noise_gradients)
-kernel("stochastic_depth", noise, noise_gradients)
+unary("dropout", dropout, dropout_gradient)
+unary("channel_dropout", noise, noise_gradient)
+unary("stochastic_depth", noise, noise_gradient)
+
+
+def linear(t: Tape, s: KernelCall) -> Ref:
+    """y = x Wᵀ + b, one product over all rows."""
+    y = t.matmul(rows(t, s.x), s.weights["weight"].swapaxes(0, 1))
+    if s.kind.bias:
+        t.add(y, s.weights["bias"], out=y)
+    return y.reshape(*s.x.shape[:-1], y.shape[-1])
+
+
+def linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """dx = g W, dW = gᵀ x, db = Σ g."""
+    g = rows(t, g)
+    if s.wants(s.x):
+        yield s.x, t.matmul(g, s.weights["weight"]).reshape(*s.x.shape)
+    if "weight" in s.names:
+        yield s.weights["weight"], t.matmul(g.swapaxes(0, 1), rows(t, s.x))
+    if "bias" in s.names:
+        yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
+
+
+def product(t: Tape, s: KernelCall) -> Ref:
+    """y = a b (+ c), the rows of a as one matrix."""
+    a, b, *added = s.inputs
+    y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[1])
+    return t.chain(y, *(("add", c) for c in added))
+
+
+def product_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """da = g bᵀ, db = aᵀ g; what was added sums over what it was broadcast along."""
+    a, b, *added = s.inputs
+    if s.wants(a):
+        yield a, t.matmul(rows(t, g), b.swapaxes(0, 1)).reshape(*a.shape)
+    if s.wants(b):
+        yield b, t.matmul(rows(t, a).swapaxes(0, 1), rows(t, g))
+    for c in added:
+        if s.wants(c):
+            yield c, _back(t, g, c)
+
+
+def matmul_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """da = g bᵀ, db = aᵀ g."""
+    a, b = s.inputs
+    if s.wants(a):
+        yield a, t.matmul(g, b.swapaxes(-1, -2))
+    if s.wants(b):
+        yield b, t.matmul(a.swapaxes(-1, -2), g)
+
+
+WHOLE = "the whole square is multiplied, however little of it is visible"
+
+kernel("linear", linear, linear_gradients)
+kernel("product", product, product_gradients)
+kernel("matmul", lambda t, s: t.matmul(*s.inputs), matmul_gradients, {"forward": WHOLE, "backward": WHOLE})

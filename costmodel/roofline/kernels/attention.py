@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from costmodel.layers.attention import visible_pairs
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.memory import Ref
 
 TILE = 64
 """Queries that fused attention takes at a time where every query sees all keys."""
@@ -18,26 +18,19 @@ def softmax(t: Tape, s: KernelCall) -> Ref:
     y = t.empty(*s.x.shape)
     t.subtract(s.x, t.reduce("maximum", s.x, -1), out=y)
     t.exp(y, out=y)
-    s.y = t.divide(y, t.sum(y, -1), out=y)
-    return y
+    return t.divide(y, t.sum(y, -1), out=y)
 
 
-def softmax_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def softmax_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """y·(g − Σ g·y)."""
     terms = t.multiply(g, s.y)
     total = t.sum(terms, -1)
-    dx = t.subtract(g, total, out=terms)
-    yield s.x, t.multiply(s.y, dx, out=dx)
+    return t.chain(t.subtract(g, total, out=terms), (s.y, "multiply"))
 
 
-def mask(t: Tape, s: KernelCall) -> Ref:
-    """x where allowed, −∞ elsewhere."""
-    return t.copyto(t.full(s.x.shape, -math.inf), s.x, where=_seen(s))
-
-
-def mask_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """g where allowed, 0 elsewhere."""
-    yield s.x, t.copyto(t.full(s.x.shape, 0.0), g, where=_seen(s))
+def _masked(t: Tape, s: KernelCall, values: Ref, elsewhere: float) -> Ref:
+    """The values where allowed."""
+    return t.copyto(t.full(s.x.shape, elsewhere), values, where=s.inputs[1].broadcast_to(*s.x.shape))
 
 
 def sink(t: Tape, s: KernelCall) -> Ref:
@@ -57,12 +50,8 @@ def sink_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield weight, t.accumulate(g[..., last:], (1, s.x.shape[1], 1, 1)).reshape(s.x.shape[1])
 
 
-def _seen(s: KernelCall) -> Ref:
-    return s.inputs[1].broadcast_to(*s.x.shape)
-
-
 def _turn(t: Tape, s: KernelCall, x: Ref, *, back: bool) -> Ref:
-    """Features i and i + size/2 are a pair; the tables repeat each angle for both."""
+    """x·cos + rotate(x)·sin, or back; features i and i + size/2 are a pair, the tables repeat each angle for both."""
     start, half = int(s.kind.start), int(s.kind.size) // 2
     middle, end = start + half, start + 2 * half
     cos, sin = s.inputs[1:]
@@ -73,23 +62,10 @@ def _turn(t: Tape, s: KernelCall, x: Ref, *, back: bool) -> Ref:
             t.copyto(y[..., rest], x[..., rest])
     left, right = y[..., start:middle], y[..., middle:end]
     first, second = sin[:, :half], sin[:, half:]
-    if back:
-        t.add(left, t.multiply(x[..., middle:end], second), out=left)
-        t.subtract(right, t.multiply(x[..., start:middle], first), out=right)
-    else:
-        t.subtract(left, t.multiply(x[..., middle:end], first), out=left)
-        t.add(right, t.multiply(x[..., start:middle], second), out=right)
+    one, other = (t.add, t.subtract) if back else (t.subtract, t.add)
+    one(left, t.multiply(x[..., middle:end], second if back else first), out=left)
+    other(right, t.multiply(x[..., start:middle], first if back else second), out=right)
     return y
-
-
-def rotary(t: Tape, s: KernelCall) -> Ref:
-    """x·cos + rotate(x)·sin."""
-    return _turn(t, s, s.x, back=False)
-
-
-def rotary_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """The inverse rotation."""
-    yield s.x, _turn(t, s, g, back=True)
 
 
 def keys_of(t: int, pairs: int) -> list[slice]:
@@ -124,8 +100,7 @@ def _scale(s: KernelCall) -> float:
 
 
 def _scores(t: Tape, s: KernelCall, q: Ref, k: Ref) -> Ref:
-    scores = t.matmul(q, k.swapaxes(-1, -2))
-    return t.multiply(scores, _scale(s), out=scores)
+    return t.chain(t.matmul(q, k.swapaxes(-1, -2)), ("multiply", _scale(s)))
 
 
 def _share(t: Tape, s: KernelCall, scores: Ref, name: str) -> Ref | None:
@@ -145,9 +120,7 @@ def fused(t: Tape, s: KernelCall) -> Ref:
     for queries, keys in _tiles(s):
         scores = _scores(t, s, q[..., queries, :], k[..., keys, :])
         largest = t.reduce("maximum", scores, -1)
-        t.subtract(scores, largest, out=scores)
-        t.exp(scores, out=scores)
-        total = t.sum(scores, -1)
+        total = t.sum(t.chain(scores, ("subtract", largest), "exp"), -1)
         t.divide(scores, total, out=scores)
         if s.training:
             s.saved[f"log{queries.start}"] = t.add(largest, t.log(total, out=total), out=total)
@@ -155,8 +128,7 @@ def fused(t: Tape, s: KernelCall) -> Ref:
         if share is not None:
             t.multiply(scores, share, out=scores)
         t.matmul(scores, v[..., keys, :], out=y[..., queries, :])
-    s.y = y.reshape(*s.x.shape[:-1], v.shape[-1])
-    return s.y
+    return y.reshape(*s.x.shape[:-1], v.shape[-1])
 
 
 def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -164,21 +136,17 @@ def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     q, g, y = (_by_key_head(t, s, x) for x in (s.x, g, s.y))
     k, v = (x[:, :, None] for x in s.inputs[1:])
     dq, dk, dv = (t.full(x.shape, 0.0) for x in (q, k, v))
-    terms = t.multiply(g, y)
-    projections = t.sum(terms, -1)
+    projections = t.sum(t.multiply(g, y), -1)
     for queries, keys in _tiles(s):
         rows, seen = (..., queries, slice(None)), (..., keys, slice(None))
         weights = _scores(t, s, q[rows], k[seen])
-        t.subtract(weights, s.saved[f"log{queries.start}"], out=weights)
-        t.exp(weights, out=weights)
+        t.chain(weights, ("subtract", s.saved[f"log{queries.start}"]), "exp")
         share = s.saved.get(f"share{queries.start}")
         _add_heads(t, dv[seen], weights if share is None else t.multiply(weights, share), g[rows])
         slopes = t.matmul(g[rows], v[seen].swapaxes(-1, -2))
         if share is not None:
             t.multiply(slopes, share, out=slopes)
-        t.subtract(slopes, projections[rows], out=slopes)
-        t.multiply(slopes, weights, out=slopes)
-        t.multiply(slopes, _scale(s), out=slopes)
+        t.chain(slopes, ("subtract", projections[rows]), ("multiply", weights), ("multiply", _scale(s)))
         t.matmul(slopes, k[seen], out=dq[rows])
         _add_heads(t, dk[seen], slopes, q[rows])
     for operand, gradient in zip(s.inputs, (dq, dk, dv), strict=True):
@@ -190,38 +158,18 @@ def _add_heads(t: Tape, target: Ref, rows: Ref, terms: Ref) -> None:
     """target += rowsᵀ terms, over all query heads of a key head."""
     made = t.matmul(rows.swapaxes(-1, -2), terms)
     for head in range(made.shape[2]):
-        t.add(target[:, :, 0], made[:, :, head], out=target[:, :, 0])
+        t.chain(target[:, :, 0], ("add", made[:, :, head]))
 
 
 SUMMED = (
     "key and value gradients of each tile and query head are added up, which no contraction of NumPy's does in place"
 )
 
-kernel("softmax", softmax, softmax_gradients)
-kernel("mask", mask, mask_gradients)
+unary("softmax", softmax, softmax_gradient)
+unary("mask", lambda t, s: _masked(t, s, s.x, -math.inf), lambda t, s, g: _masked(t, s, g, 0.0))
 kernel("sink", sink, sink_gradients)
-kernel("rotary", rotary, rotary_gradients)
+unary("rotary", lambda t, s: _turn(t, s, s.x, back=False), lambda t, s, g: _turn(t, s, g, back=True))
 kernel("fused_attention", fused, fused_gradients, beside={"backward": SUMMED})
-
-
-def append(t: Tape, s: KernelCall) -> Ref:
-    """One after another along the tokens."""
-    *rest, _, features = s.x.shape
-    y = t.empty(*rest, sum(x.shape[-2] for x in s.inputs), features)
-    start = 0
-    for x in s.inputs:
-        t.copyto(y[..., start : start + x.shape[-2], :], x)
-        start += x.shape[-2]
-    return y
-
-
-def append_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """Slices."""
-    start = 0
-    for x in s.inputs:
-        if s.wants(x):
-            yield x, g[..., start : start + x.shape[-2], :]
-        start += x.shape[-2]
 
 
 def insert(t: Tape, s: KernelCall) -> Ref:
@@ -239,51 +187,37 @@ def insert_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield x, g[..., g.shape[-2] - x.shape[-2] : g.shape[-2], :]
 
 
-def _by_head(t: Tape, s: KernelCall, whole: Ref) -> Ref:
-    """The matrix, (heads, d_k + d_v, rank)."""
-    heads = s.x.shape[1]
-    return t.reshape(whole, heads, whole.shape[0] // heads, whole.shape[1])
-
-
 def _rows(t: Tape, x: Ref) -> Ref:
     """(batch, heads, T, n) → (heads, batch·T, n)."""
     b, heads, count, features = x.shape
     return t.reshape(x.transpose(1, 0, 2, 3), heads, b * count, features)
 
 
-def absorb_key(t: Tape, s: KernelCall) -> Ref:
-    """x W_K for each head."""
-    return t.matmul(s.x, _by_head(t, s, s.weights["weight"])[:, : s.x.shape[3]])
+def _of_heads(kind: str, wanted: Callable[[KernelCall], slice], *, transposed: bool) -> None:
+    """The kernel of a product of each head with a part of its matrix, (d_k + d_v, rank): y = x W, dx = g Wᵀ, and
+    dW = xᵀ g within zeros; or with the transpose of that part."""
+
+    def part(t: Tape, s: KernelCall, whole: Ref, turned: bool) -> Ref:
+        heads = s.x.shape[1]
+        own = t.reshape(whole, heads, whole.shape[0] // heads, whole.shape[1])[:, wanted(s)]
+        return own.swapaxes(1, 2) if turned else own
+
+    def forward(t: Tape, s: KernelCall) -> Ref:
+        return t.matmul(s.x, part(t, s, s.weights["weight"], transposed))
+
+    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+        weight = s.weights["weight"]
+        if s.wants(s.x):
+            yield s.x, t.matmul(g, part(t, s, weight, not transposed))
+        if "weight" in s.names:
+            whole = t.full(weight.shape, 0.0)
+            left, right = (g, s.x) if transposed else (s.x, g)
+            t.copyto(part(t, s, whole, False), t.matmul(_rows(t, left).swapaxes(1, 2), _rows(t, right)))
+            yield weight, whole
+
+    kernel(kind, forward, backward)
 
 
-def absorb_key_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """dx = g W_Kᵀ, dW_K = xᵀ g, within zeros."""
-    weight, size = s.weights["weight"], s.x.shape[3]
-    if s.wants(s.x):
-        yield s.x, t.matmul(g, _by_head(t, s, weight)[:, :size].swapaxes(1, 2))
-    if "weight" in s.names:
-        whole = t.full(weight.shape, 0.0)
-        t.copyto(_by_head(t, s, whole)[:, :size], t.matmul(_rows(t, s.x).swapaxes(1, 2), _rows(t, g)))
-        yield weight, whole
-
-
-def expand_value(t: Tape, s: KernelCall) -> Ref:
-    """x W_Vᵀ for each head."""
-    return t.matmul(s.x, _by_head(t, s, s.weights["weight"])[:, s.kind.key :].swapaxes(1, 2))
-
-
-def expand_value_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """dx = g W_V, dW_V = gᵀ x, within zeros."""
-    weight = s.weights["weight"]
-    if s.wants(s.x):
-        yield s.x, t.matmul(g, _by_head(t, s, weight)[:, s.kind.key :])
-    if "weight" in s.names:
-        whole = t.full(weight.shape, 0.0)
-        t.copyto(_by_head(t, s, whole)[:, s.kind.key :], t.matmul(_rows(t, g).swapaxes(1, 2), _rows(t, s.x)))
-        yield weight, whole
-
-
-kernel("append", append, append_gradients)
 kernel("insert", insert, insert_gradients)
-kernel("absorb_key", absorb_key, absorb_key_gradients)
-kernel("expand_value", expand_value, expand_value_gradients)
+_of_heads("absorb_key", lambda s: slice(s.x.shape[3]), transposed=False)
+_of_heads("expand_value", lambda s: slice(s.kind.key, None), transposed=True)

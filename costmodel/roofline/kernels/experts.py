@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.memory import Ref
+
+EPSILON = 1e-20
+"""Added to a sum of scores before it divides them."""
 
 
 def top_k(t: Tape, s: KernelCall) -> Ref:
@@ -22,12 +25,12 @@ def top_k(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def top_k_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def top_k_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g where it came from."""
     dx = t.full(s.x.shape, 0.0)
     for number in range(s.kind.chosen):
         t.copyto(dx, g[..., number : number + 1], where=s.saved[f"place{number}"])
-    yield s.x, dx
+    return dx
 
 
 def pick(t: Tape, s: KernelCall) -> Ref:
@@ -41,9 +44,9 @@ def pick(t: Tape, s: KernelCall) -> Ref:
     return t.take(s.x, index)
 
 
-def pick_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def pick_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """dx[i] += g."""
-    yield s.x, t.at("add", t.full(s.x.shape, 0.0), s.saved["index"], g)
+    return t.at("add", t.full(s.x.shape, 0.0), s.saved["index"], g)
 
 
 def _shares(s: KernelCall) -> Iterator[tuple[int, slice]]:
@@ -90,25 +93,9 @@ def expert_linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights["bias"], total
 
 
-def total(t: Tape, s: KernelCall) -> Ref:
-    """Σ over the middle axis."""
-    return t.sum(s.x, 1, keepdims=False)
-
-
-def total_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def total_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g, once for each term."""
-    yield s.x, t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
-
-
-MASKED = "NumPy finds the place of each maximum by comparing again, and takes and puts numbers there by masks"
-
-kernel("top_k", top_k, top_k_gradients, beside={"forward": MASKED, "backward": MASKED})
-kernel("pick", pick, pick_gradients)
-kernel("expert_linear", expert_linear, expert_linear_gradients)
-kernel("total", total, total_gradients)
-
-
-EPSILON = 1e-20
+    return t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
 
 
 def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
@@ -128,10 +115,8 @@ def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
     kind, (*rows, n) = s.kind, s.x.shape
     constants = s.weights if kind.stored else s.buffers
     judged = t.add(s.x, constants["bias"]) if kind.biased else t.copy(s.x)
-    best, _ = _largest(t, t.reshape(t.copy(judged), *rows, kind.groups, n // kind.groups), kind.best)
-    merit = best[0]
-    for more in best[1:]:
-        t.add(merit, more, out=merit)
+    (merit, *more), _ = _largest(t, t.reshape(t.copy(judged), *rows, kind.groups, n // kind.groups), kind.best)
+    t.chain(merit, *(("add", next_best) for next_best in more))
     _, groups = _largest(t, merit.reshape(*rows, kind.groups), kind.kept_groups)
     closed = t.full((*rows, kind.groups, 1), -math.inf)
     for place in groups:
@@ -148,19 +133,23 @@ def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
 
 def shares(t: Tape, s: KernelCall) -> Ref:
     """x/(Σ x + ε)."""
-    total = t.sum(s.x, -1)
-    s.saved["sum"] = t.add(total, EPSILON, out=total)
-    return t.divide(s.x, total)
+    s.saved["sum"] = t.chain(t.sum(s.x, -1), ("add", EPSILON))
+    return t.divide(s.x, s.saved["sum"])
 
 
-def shares_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def shares_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """g/s − Σ(g·x)/s²."""
     total = s.saved["sum"]
     drawn = t.sum(t.multiply(g, s.x), -1)
     t.divide(drawn, t.multiply(total, total), out=drawn)
-    dx = t.divide(g, total)
-    yield s.x, t.subtract(dx, drawn, out=dx)
+    return t.chain(t.divide(g, total), ("subtract", drawn))
 
 
-kernel("grouped_top_k", grouped_top_k, top_k_gradients, beside={"forward": MASKED, "backward": MASKED})
-kernel("shares", shares, shares_gradients)
+MASKED = "NumPy finds the place of each maximum by comparing again, and takes and puts numbers there by masks"
+
+unary("top_k", top_k, top_k_gradient, {"forward": MASKED, "backward": MASKED})
+unary("grouped_top_k", grouped_top_k, top_k_gradient, {"forward": MASKED, "backward": MASKED})
+unary("pick", pick, pick_gradient)
+kernel("expert_linear", expert_linear, expert_linear_gradients)
+unary("total", lambda t, s: t.sum(s.x, 1, keepdims=False), total_gradient)
+unary("shares", shares, shares_gradient)

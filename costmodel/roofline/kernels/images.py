@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import product
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, spread
-from costmodel.roofline.reference import Ref, Shape
+import numpy
+
+from costmodel.layers.spatial import slide, slide_beyond
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
+from costmodel.roofline.memory import Ref, Shape
 from costmodel.training.fields import pair
 
-if TYPE_CHECKING:
-    import numpy
+
+def _cut(wide: Ref, corner: Shape, shape: Shape) -> Ref:
+    """A part of the last two axes, as large as those of `shape`: a view."""
+    return wide[:, :, corner[0] : corner[0] + shape[2], corner[1] : corner[1] + shape[3]]
+
+
+def _framed(t: Tape, x: Ref, corner: Shape, size: Shape, outside: float = 0.0) -> Ref:
+    """x from a corner on within an image of `size` whose other numbers are `outside`."""
+    wide = t.full((*x.shape[:2], *size), outside)
+    t.copyto(_cut(wide, corner, x.shape), x)
+    return wide
 
 
 def _padded(t: Tape, x: Ref, sides: Shape) -> Ref:
     """x with a rim of zeros (height, width)."""
-    if not any(sides):
-        return x
-    b, c, h, w = x.shape
-    wide = t.full((b, c, h + 2 * sides[0], w + 2 * sides[1]), 0.0)
-    t.copyto(wide[:, :, sides[0] : sides[0] + h, sides[1] : sides[1] + w], x)
-    return wide
+    return _framed(t, x, sides, (x.shape[2] + 2 * sides[0], x.shape[3] + 2 * sides[1])) if any(sides) else x
 
 
 def _columns(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
@@ -63,9 +70,8 @@ def _to_wide(t: Tape, s: KernelCall, narrow: Ref, size: Shape) -> Ref:
     wide = t.full((b, channels, *size), 0.0)
     windows = wide.windows(kernel_size, step, gaps, count)
     columns = columns.reshape(b, channels, *kernel_size, *count)
-    for i in range(kernel_size[0]):
-        for j in range(kernel_size[1]):
-            t.add(windows[:, :, i, j], columns[:, :, i, j], out=windows[:, :, i, j])
+    for i, j in product(*map(range, kernel_size)):
+        t.chain(windows[:, :, i, j], ("add", columns[:, :, i, j]))
     return wide
 
 
@@ -96,12 +102,11 @@ def conv(t: Tape, s: KernelCall) -> Ref:
 
 def conv_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx by col2im; dW from the windows, copied out again."""
-    (top, left), (_, _, h, w) = pair(s.kind.padding), s.x.shape
+    sides, (_, _, h, w) = pair(s.kind.padding), s.x.shape
     if s.wants(s.x):
-        wide = _to_wide(t, s, g, (h + 2 * top, w + 2 * left))
-        yield s.x, wide[:, :, top : top + h, left : left + w]
+        yield s.x, _cut(_to_wide(t, s, g, (h + 2 * sides[0], w + 2 * sides[1])), sides, s.x.shape)
     if "weight" in s.names:
-        yield s.weights["weight"], _weight_gradient(t, s, g, _padded(t, s.x, (top, left)))
+        yield s.weights["weight"], _weight_gradient(t, s, g, _padded(t, s.x, sides))
     yield from _bias_gradient(t, s, g)
 
 
@@ -126,116 +131,98 @@ def conv_transpose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
 
 ADDED = "windows that overlap are added up apart from their products, and so are the weight gradients of each sample"
 
-kernel("conv", conv, conv_gradients, beside={"backward": ADDED})
-kernel("conv_transpose", conv_transpose, conv_transpose_gradients, beside={"forward": ADDED, "backward": ADDED})
-
-
-NO_GAPS = (1, 1)
+kernel("conv", conv, conv_gradients, {"backward": ADDED})
+kernel("conv_transpose", conv_transpose, conv_transpose_gradients, {"forward": ADDED, "backward": ADDED})
 
 
 def _size(s: KernelCall) -> Shape:
     """Windows (down, across)."""
-    from costmodel.layers.spatial import slide, slide_beyond
-
     count = slide_beyond if s.kind.ceil_mode else slide
     axes = zip(s.x.shape[2:], pair(s.kind.kernel), s.kind.strides, pair(s.kind.padding), strict=True)
     return tuple(int(count(*axis)) for axis in axes)
 
 
-def _reach(s: KernelCall) -> Shape:
-    """Extent that all windows together need."""
+def _extent(s: KernelCall) -> tuple[Shape, Shape]:
+    """What all windows together need (down, across), and the frame of x that has it."""
     axes = zip(_size(s), pair(s.kind.kernel), s.kind.strides, strict=True)
-    return tuple(step * (n - 1) + k for n, k, step in axes)
+    reach = tuple(step * (n - 1) + k for n, k, step in axes)
+    inside = zip(pair(s.kind.padding), s.x.shape[2:], reach, strict=True)
+    return reach, tuple(max(need, side + n) for side, n, need in inside)
 
 
-def _framed(t: Tape, s: KernelCall, outside: float) -> Ref:
+def _reached(t: Tape, s: KernelCall, outside: float) -> Ref:
     """x within as much of `outside` as windows reach."""
-    (top, left), (b, c, h, w), reach = pair(s.kind.padding), s.x.shape, _reach(s)
-    if (top, left) == (0, 0) and reach[0] <= h and reach[1] <= w:
-        return s.x
-    wide = t.full((b, c, max(reach[0], top + h), max(reach[1], left + w)), outside)
-    t.copyto(wide[:, :, top : top + h, left : left + w], s.x)
-    return wide
+    sides, (_, frame) = pair(s.kind.padding), _extent(s)
+    return s.x if sides == (0, 0) and frame == s.x.shape[2:] else _framed(t, s.x, sides, frame, outside)
 
 
 def _places(s: KernelCall, wide: Ref) -> Iterator[Ref]:
     """Each place of the window in all windows: (batch, C, H', W'), views."""
-    windows = wide.windows(pair(s.kind.kernel), s.kind.strides, NO_GAPS, _size(s))
-    for i in range(windows.shape[2]):
-        for j in range(windows.shape[3]):
-            yield windows[:, :, i, j]
+    windows = wide.windows(pair(s.kind.kernel), s.kind.strides, (1, 1), _size(s))
+    for i, j in product(*map(range, windows.shape[2:4])):
+        yield windows[:, :, i, j]
 
 
 def max_pool(t: Tape, s: KernelCall) -> Ref:
     """The largest of each window."""
-    first, *rest = _places(s, _framed(t, s, -math.inf))
-    y = s.y = t.copy(first)
-    for place in rest:
-        t.maximum(y, place, out=y)
-    return y
+    first, *rest = _places(s, _reached(t, s, -math.inf))
+    return t.chain(t.copy(first), *(("maximum", place) for place in rest))
 
 
-def max_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def max_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """Each gradient at the first place that has the maximum."""
-    wide = _framed(t, s, -math.inf)
+    wide = _reached(t, s, -math.inf)
     total = t.full(wide.shape, 0.0)
+    _claim(t, s.y, g, zip(_places(s, wide), _places(s, total), strict=True))
+    return _inner(s, total)
+
+
+def _claim(t: Tape, largest: Ref, g: Ref, places: Iterable[tuple[Ref, Ref]]) -> None:
+    """Add g to the target of the first place, of (place, target), that has the maximum."""
     free = t.full(g.shape, True, "bool")
-    for place, target in zip(_places(s, wide), _places(s, total), strict=True):
-        here = t.equal(place, s.y)
+    for place, target in places:
+        here = t.equal(place, largest)
         t.logical_and(here, free, out=here)
         t.add(target, t.multiply(g, here), out=target)
         t.logical_not(here, out=here)
         t.logical_and(free, here, out=free)
-    yield s.x, _inner(s, total)
 
 
 def _inner(s: KernelCall, wide: Ref) -> Ref:
     """Where x lies within its frame."""
-    if wide.shape == s.x.shape:
-        return wide
-    (top, left), (_, _, h, w) = pair(s.kind.padding), s.x.shape
-    return wide[:, :, top : top + h, left : left + w]
+    return wide if wide.shape == s.x.shape else _cut(wide, pair(s.kind.padding), s.x.shape)
 
 
 def _counts(size: Shape, kernel_size: Shape, step: Shape, ends: Shape) -> numpy.ndarray:
     """Members of each window; what lies beyond the padding is none."""
-    import numpy
-
-    down, across = (
-        numpy.minimum(numpy.arange(n) * step[axis] + kernel_size[axis], ends[axis]) - numpy.arange(n) * step[axis]
-        for axis, n in enumerate(size)
-    )
+    starts = [numpy.arange(n) * stride for n, stride in zip(size, step, strict=True)]
+    down, across = (numpy.minimum(at + k, end) - at for at, k, end in zip(starts, kernel_size, ends, strict=True))
     return down[:, None] * across
 
 
 def _members(t: Tape, s: KernelCall) -> Ref | float:
     """What a mean divides by: a number, or an array where the last windows stick out."""
-    kernel_size, ends = (
-        pair(s.kind.kernel),
-        tuple(n + 2 * p for n, p in zip(s.x.shape[2:], pair(s.kind.padding), strict=True)),
-    )
-    if all(reach <= end for reach, end in zip(_reach(s), ends, strict=True)):
+    kernel_size, (reach, _) = pair(s.kind.kernel), _extent(s)
+    ends = tuple(n + 2 * side for n, side in zip(s.x.shape[2:], pair(s.kind.padding), strict=True))
+    if all(need <= end for need, end in zip(reach, ends, strict=True)):
         return float(kernel_size[0] * kernel_size[1])
     return t.constant(_size(s), partial(_counts, _size(s), kernel_size, s.kind.strides, ends))
 
 
 def avg_pool(t: Tape, s: KernelCall) -> Ref:
     """The mean of each window."""
-    first, *rest = _places(s, _framed(t, s, 0.0))
-    y = t.copy(first)
-    for place in rest:
-        t.add(y, place, out=y)
+    first, *rest = _places(s, _reached(t, s, 0.0))
+    y = t.chain(t.copy(first), *(("add", place) for place in rest))
     return t.divide(y, _members(t, s), out=y)
 
 
-def avg_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """A share of each gradient at every place of its window."""
-    (top, left), (b, c, h, w), reach = pair(s.kind.padding), s.x.shape, _reach(s)
     share = t.divide(g, _members(t, s))
-    total = t.full((b, c, max(reach[0], top + h), max(reach[1], left + w)), 0.0)
+    total = t.full((*s.x.shape[:2], *_extent(s)[1]), 0.0)
     for target in _places(s, total):
         t.add(target, share, out=target)
-    yield s.x, _inner(s, total)
+    return _inner(s, total)
 
 
 def global_avg_pool(t: Tape, s: KernelCall) -> Ref:
@@ -244,10 +231,10 @@ def global_avg_pool(t: Tape, s: KernelCall) -> Ref:
     return y if s.kind.keepdims else y.reshape(*s.x.shape[:2])
 
 
-def whole_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def whole_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """A share of the gradient, seen at every place."""
     share = t.divide(g, float(s.x.shape[2] * s.x.shape[3]))
-    yield s.x, share.reshape(*s.x.shape[:2], 1, 1).broadcast_to(*s.x.shape)
+    return share.reshape(*s.x.shape[:2], 1, 1).broadcast_to(*s.x.shape)
 
 
 def _adaptive(s: KernelCall) -> Iterator[tuple[int, int, slice, slice]]:
@@ -271,52 +258,45 @@ def adaptive_avg_pool(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def adaptive_avg_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def adaptive_avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """A share of each gradient at every place of its window."""
     if pair(s.kind.size) == (1, 1):
-        yield from whole_gradients(t, s, g)
-        return
+        return whole_gradient(t, s, g)
     total = t.full(s.x.shape, 0.0)
     for r, c, down, across in _adaptive(s):
         target = total[:, :, down, across]
         share = t.divide(g[:, :, r, c], float(target.shape[2] * target.shape[3]))
         t.add(target, share[:, :, None, None], out=target)
-    yield s.x, total
+    return total
 
 
 def adaptive_max_pool(t: Tape, s: KernelCall) -> Ref:
     """The largest of each of `size` windows."""
-    y = s.y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
+    y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
     for r, c, down, across in _adaptive(s):
         t.reduce("maximum", s.x[:, :, down, across], (2, 3), keepdims=False, out=y[:, :, r, c])
     return y
 
 
-def adaptive_max_pool_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def adaptive_max_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """Each gradient at the first place that has the maximum."""
     total = t.full(s.x.shape, 0.0)
     for r, c, down, across in _adaptive(s):
         window, target = (x[:, :, down, across] for x in (s.x, total))
-        free = t.full(window.shape[:2], True, "bool")
-        for i in range(window.shape[2]):
-            for j in range(window.shape[3]):
-                here = t.equal(window[:, :, i, j], s.y[:, :, r, c])
-                t.logical_and(here, free, out=here)
-                t.add(target[:, :, i, j], t.multiply(g[:, :, r, c], here), out=target[:, :, i, j])
-                t.logical_not(here, out=here)
-                t.logical_and(free, here, out=free)
-    yield s.x, total
+        places = product(*map(range, window.shape[2:]))
+        _claim(t, s.y[:, :, r, c], g[:, :, r, c], ((window[:, :, i, j], target[:, :, i, j]) for i, j in places))
+    return total
 
 
 PLACES = (
     "NumPy keeps no places of maxima: each place of the window is compared with the maximum, and the first one gets g"
 )
 
-kernel("max_pool", max_pool, max_pool_gradients, beside={"backward": PLACES})
-kernel("avg_pool", avg_pool, avg_pool_gradients)
-kernel("global_avg_pool", global_avg_pool, whole_gradients)
-kernel("adaptive_avg_pool", adaptive_avg_pool, adaptive_avg_pool_gradients)
-kernel("adaptive_max_pool", adaptive_max_pool, adaptive_max_pool_gradients, beside={"backward": PLACES})
+unary("max_pool", max_pool, max_pool_gradient, {"backward": PLACES})
+unary("avg_pool", avg_pool, avg_pool_gradient)
+unary("global_avg_pool", global_avg_pool, whole_gradient)
+unary("adaptive_avg_pool", adaptive_avg_pool, adaptive_avg_pool_gradient)
+unary("adaptive_max_pool", adaptive_max_pool, adaptive_max_pool_gradient, {"backward": PLACES})
 
 
 def _apart(s: KernelCall, large: Ref) -> Ref:
@@ -327,8 +307,6 @@ def _apart(s: KernelCall, large: Ref) -> Ref:
 
 def _neighbour(size: Shape, scale: Shape, side: Shape, want: str) -> numpy.ndarray:
     """Of each pixel's neighbour on a `side` (down, across): where it lies in a flat image, or its share."""
-    import numpy
-
     centres = [numpy.maximum((numpy.arange(n * k) + 0.5) / k - 0.5, 0) for n, k in zip(size, scale, strict=True)]
     lows = [numpy.floor(x).astype(int) for x in centres]
     if want == "place":
@@ -342,8 +320,7 @@ def _neighbours(t: Tape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     """Places and shares of the four neighbours of each pixel."""
     size, scale = s.x.shape[2:], pair(s.kind.scale)
     count = size[0] * scale[0] * size[1] * scale[1]
-    sides = [(down, across) for down in (0, 1) for across in (0, 1)]
-    made: list[Callable[[str], numpy.ndarray]] = [partial(_neighbour, size, scale, side) for side in sides]
+    made = [partial(_neighbour, size, scale, side) for side in product((0, 1), repeat=2)]
     return [
         (t.constant((count,), partial(of, "place"), "int64"), t.constant((count,), partial(of, "share"))) for of in made
     ]
@@ -366,18 +343,16 @@ def upsample(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def upsample_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def upsample_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """Summed over the copies of a pixel, or weighed and added to each pixel's four sources."""
     if s.kind.mode == "nearest":
-        g = t.reshape(g, *g.shape)
         apart = _apart(s, g if g.contiguous else t.copy(g))
-        yield s.x, t.reduce("add", apart, (3, 5), keepdims=False, initial=0.0)
-        return
+        return t.reduce("add", apart, (3, 5), keepdims=False, initial=0.0)
     b, c, h, w = s.x.shape
     total, flat = t.full((b, c, h * w), 0.0), t.reshape(g, b, c, -1)
     for place, share in _neighbours(t, s):
         t.at("add", total, place, t.multiply(flat, share), axis=-1)
-    yield s.x, total.reshape(b, c, h, w)
+    return total.reshape(b, c, h, w)
 
 
 def pixel_shuffle(t: Tape, s: KernelCall) -> Ref:
@@ -387,11 +362,11 @@ def pixel_shuffle(t: Tape, s: KernelCall) -> Ref:
     return t.reshape(apart.transpose(0, 1, 4, 2, 5, 3), b, c // r**2, r * h, r * w)
 
 
-def pixel_shuffle_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def pixel_shuffle_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """The way back."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
     apart = t.reshape(g, b, c // r**2, h, r, w, r)
-    yield s.x, t.reshape(apart.transpose(0, 1, 3, 5, 2, 4), b, c, h, w)
+    return t.reshape(apart.transpose(0, 1, 3, 5, 2, 4), b, c, h, w)
 
 
 def _dealt(t: Tape, x: Ref, first: int) -> Ref:
@@ -400,14 +375,16 @@ def _dealt(t: Tape, x: Ref, first: int) -> Ref:
     return t.reshape(t.reshape(x, b, first, c // first, h, w).swapaxes(1, 2), b, c, h, w)
 
 
-def channel_shuffle(t: Tape, s: KernelCall) -> Ref:
-    """Channels dealt out over `groups`."""
-    return _dealt(t, s.x, s.kind.groups)
+def pad(t: Tape, s: KernelCall) -> Ref:
+    """A rim of zeros."""
+    left, right, top, bottom = _sides(s)
+    return _framed(t, s.x, (top, left), (top + s.x.shape[2] + bottom, left + s.x.shape[3] + right))
 
 
-def channel_shuffle_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """Gathered again."""
-    yield s.x, _dealt(t, g, g.shape[1] // s.kind.groups)
+def pad_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+    """Without the rim."""
+    left, _, top, _ = _sides(s)
+    return _cut(g, (top, left), s.x.shape)
 
 
 def _sides(s: KernelCall) -> tuple[int, ...]:
@@ -415,22 +392,11 @@ def _sides(s: KernelCall) -> tuple[int, ...]:
     return s.kind.sides if isinstance(s.kind.sides, tuple) else (s.kind.sides,) * 4
 
 
-def pad(t: Tape, s: KernelCall) -> Ref:
-    """A rim of zeros."""
-    left, right, top, bottom = _sides(s)
-    b, c, h, w = s.x.shape
-    y = t.full((b, c, top + h + bottom, left + w + right), 0.0)
-    t.copyto(y[:, :, top : top + h, left : left + w], s.x)
-    return y
-
-
-def pad_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """Without the rim."""
-    left, _, top, _ = _sides(s)
-    yield s.x, g[:, :, top : top + s.x.shape[2], left : left + s.x.shape[3]]
-
-
-kernel("upsample", upsample, upsample_gradients)
-kernel("pixel_shuffle", pixel_shuffle, pixel_shuffle_gradients)
-kernel("channel_shuffle", channel_shuffle, channel_shuffle_gradients)
-kernel("pad", pad, pad_gradients)
+unary("upsample", upsample, upsample_gradient)
+unary("pixel_shuffle", pixel_shuffle, pixel_shuffle_gradient)
+unary(
+    "channel_shuffle",
+    lambda t, s: _dealt(t, s.x, s.kind.groups),
+    lambda t, s, g: _dealt(t, g, g.shape[1] // s.kind.groups),
+)
+unary("pad", pad, pad_gradient)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from math import prod
 
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel, rows
-from costmodel.roofline.reference import Ref, Shape
+import numpy
 
-if TYPE_CHECKING:
-    import numpy
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
+from costmodel.roofline.memory import Ref, Shape
 
 
 def _firsts(shape: Shape) -> numpy.ndarray:
     """Where in a flat (batch, classes, ...) the scores of class 0 lie, shaped (batch, ...)."""
-    import numpy
-
     b, classes, *rest = shape
     inner = numpy.prod(rest, dtype=int)
     return numpy.arange(b).reshape(-1, *(1 for _ in rest)) * (classes * inner) + numpy.arange(inner).reshape(1, *rest)
@@ -24,27 +21,21 @@ def _firsts(shape: Shape) -> numpy.ndarray:
 def _places(t: Tape, shape: Shape, targets: Ref) -> Ref:
     """Where in a flat array of scores those of the targets lie."""
     b, _, *rest = shape
-    inner = 1
-    for n in rest:
-        inner *= n
-    places = t.multiply(targets, inner)
-    t.add(places, t.constant((b, *rest), partial(_firsts, shape), "int64"), out=places)
-    return places.reshape(-1)
+    firsts = t.constant((b, *rest), partial(_firsts, shape), "int64")
+    return t.chain(t.multiply(targets, prod(rest)), ("add", firsts)).reshape(-1)
 
 
 def _log_softmax(t: Tape, x: Ref) -> Ref:
     """Over axis 1, in new memory."""
     y = t.empty(*x.shape)
     t.subtract(x, t.reduce("maximum", x, 1), out=y)
-    total = t.sum(t.exp(y), 1)
-    t.log(total, out=total)
-    return t.subtract(y, total, out=y)
+    return t.chain(y, ("subtract", t.chain(t.sum(t.exp(y), 1), "log")))
 
 
 def _mean_at(t: Tape, likelihoods: Ref, places: Ref) -> Ref:
     """−mean of the numbers at `places`."""
     total = t.sum(t.take(likelihoods.reshape(-1), places), 0, keepdims=False)
-    return t.divide(total, float(-places.size), out=total)
+    return t.chain(total, ("divide", float(-places.size)))
 
 
 def cross_entropy(t: Tape, s: KernelCall) -> Ref:
@@ -56,8 +47,8 @@ def cross_entropy(t: Tape, s: KernelCall) -> Ref:
         return total
     t.multiply(total, 1 - smoothing, out=total)
     every = t.sum(likelihoods, range(len(likelihoods.shape)), keepdims=False)
-    t.divide(every, float(-likelihoods.size), out=every)
-    return t.add(total, t.multiply(every, smoothing, out=every), out=total)
+    t.chain(every, ("divide", float(-likelihoods.size)), ("multiply", smoothing))
+    return t.add(total, every, out=total)
 
 
 def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int, smoothing: float = 0.0) -> Ref:
@@ -70,10 +61,10 @@ def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int, smoothing: fl
     return t.multiply(dx, 1 / count, out=dx)
 
 
-def cross_entropy_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def cross_entropy_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """(softmax(x) − [target])/rows."""
     places = s.saved["places"]
-    yield s.x, _less_hits(t, s.saved["log_softmax"], places, places.size, s.kind.smoothing)
+    return _less_hits(t, s.saved["log_softmax"], places, places.size, s.kind.smoothing)
 
 
 def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
@@ -81,13 +72,12 @@ def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
     difference = t.subtract(*s.inputs)
     t.multiply(difference, difference, out=difference)
     total = t.sum(difference, range(len(difference.shape)), keepdims=False)
-    return t.divide(total, float(s.x.size), out=total)
+    return t.chain(total, ("divide", float(s.x.size)))
 
 
-def mean_squared_error_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def mean_squared_error_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """2 (x − target)/n."""
-    dx = t.subtract(*s.inputs)
-    yield s.x, t.multiply(dx, 2 / s.x.size, out=dx)
+    return t.chain(t.subtract(*s.inputs), ("multiply", 2 / s.x.size))
 
 
 def fused(t: Tape, s: KernelCall) -> Ref:
@@ -107,20 +97,15 @@ def fused(t: Tape, s: KernelCall) -> Ref:
         t.copyto(chosen[chunk], t.take(log_softmax.reshape(-1), places))
         if s.training and s.wanted:
             g = _less_hits(t, log_softmax, places, count)
-            _add_products(t, s, made, g, x[chunk])
+            if "weight" in made:
+                t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x[chunk]), out=made["weight"])
+            if "bias" in made:
+                t.add(made["bias"], t.sum(g, 0, keepdims=False), out=made["bias"])
             if dx is not None:
                 t.matmul(g, weight, out=dx[chunk])
     s.saved.update(made if dx is None else {**made, "x": dx})
     total = t.sum(chosen, 0, keepdims=False)
     return t.divide(total, float(-count), out=total)
-
-
-def _add_products(t: Tape, s: KernelCall, made: dict[str, Ref], g: Ref, x: Ref) -> None:
-    """What a chunk of rows adds to the gradients of weight and bias."""
-    if "weight" in made:
-        t.add(made["weight"], t.matmul(g.swapaxes(0, 1), x), out=made["weight"])
-    if "bias" in made:
-        t.add(made["bias"], t.sum(g, 0, keepdims=False), out=made["bias"])
 
 
 def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -134,6 +119,6 @@ def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
 HITS = "1 is taken from the scores of the targets alone, not [target] from every score"
 CHUNKS = f"{HITS}; products of each chunk are added to the weight's gradient"
 
-kernel("cross_entropy", cross_entropy, cross_entropy_gradients, beside={"backward": HITS})
-kernel("mean_squared_error", mean_squared_error, mean_squared_error_gradients)
+unary("cross_entropy", cross_entropy, cross_entropy_gradient, {"backward": HITS})
+unary("mean_squared_error", mean_squared_error, mean_squared_error_gradient)
 kernel("fused_linear_cross_entropy", fused, fused_gradients, beside={"forward": CHUNKS})

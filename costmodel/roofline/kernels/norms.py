@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread
+from costmodel.roofline.memory import Ref, Shape
 
-from costmodel.roofline.kernels.kernel import EPSILON, Gradients, KernelCall, Tape, kernel, spread
-from costmodel.roofline.reference import Ref, Shape
-
+EPSILON = 1e-5
+"""Added to a variance before its root is taken."""
 MOMENTUM = 0.1
 """Share of a batch in the running statistics."""
 
 
-@dataclass(frozen=True)
-class Grouping:
+def _grouping(s: KernelCall) -> tuple[Shape, tuple[int, ...], int]:
     """How x is seen: its shape with groups apart, the axes of a group, and the axis of x that weights lie along."""
-
-    shape: Shape
-    axes: tuple[int, ...]
-    along: int
-
-    @classmethod
-    def of(cls, s: KernelCall) -> Grouping:
-        """That of a layer."""
-        shape = s.x.shape
-        if s.kind.kind in ("batchnorm", "batchnorm_untracked"):
-            return cls(shape, (0, *range(2, len(shape))), 1)
-        if s.kind.kind == "groupnorm":
-            return cls(
-                (shape[0], s.kind.groups, shape[1] // s.kind.groups, *shape[2:]), (*range(2, len(shape) + 1),), 1
-            )
-        return cls(shape, (len(shape) - 1,), len(shape) - 1)
+    shape = s.x.shape
+    if s.kind.kind in ("batchnorm", "batchnorm_untracked"):
+        return shape, (0, *range(2, len(shape))), 1
+    if s.kind.kind == "groupnorm":
+        apart = (shape[0], s.kind.groups, shape[1] // s.kind.groups, *shape[2:])
+        return apart, (*range(2, len(apart)),), 1
+    return shape, (len(shape) - 1,), len(shape) - 1
 
 
 def _affine(t: Tape, s: KernelCall, y: Ref, along: int) -> Ref:
     """y·w + b, in place."""
-    for name, function in (("weight", t.multiply), ("bias", t.add)):
-        if name in s.weights:
-            function(y, _spread(s.weights[name], y.shape, along), out=y)
-    return y
+    steps = (("weight", "multiply"), ("bias", "add"))
+    return t.chain(y, *((do, _spread(s.weights[name], y.shape, along)) for name, do in steps if name in s.weights))
 
 
 def _spread(weight: Ref, shape: Shape, along: int) -> Ref:
@@ -47,23 +35,21 @@ def _spread(weight: Ref, shape: Shape, along: int) -> Ref:
 
 def _inverse(t: Tape, variance: Ref, out: Ref) -> Ref:
     """1/√(σ² + ε)."""
-    t.add(variance, EPSILON, out=out)
-    t.sqrt(out, out=out)
-    return t.reciprocal(out, out=out)
+    return t.chain(t.add(variance, EPSILON, out=out), "sqrt", "reciprocal")
 
 
 def centred(t: Tape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b, with μ and σ over groups."""
-    grouping = Grouping.of(s)
-    x = t.reshape(s.x, *grouping.shape)
-    mean = s.saved["mean"] = t.mean(x, grouping.axes)
+    shape, axes, along = _grouping(s)
+    x = t.reshape(s.x, *shape)
+    mean = s.saved["mean"] = t.mean(x, axes)
     y = t.subtract(x, mean)
-    variance = t.mean(t.multiply(y, y), grouping.axes)
+    variance = t.mean(t.multiply(y, y), axes)
     if s.kind.kind == "batchnorm":
         _follow(t, s, mean, variance)
     inverse = s.saved["inverse"] = _inverse(t, variance, out=variance)
     t.multiply(y, inverse, out=y)
-    return _affine(t, s, t.reshape(y, *s.x.shape), grouping.along)
+    return _affine(t, s, t.reshape(y, *s.x.shape), along)
 
 
 def _follow(t: Tape, s: KernelCall, mean: Ref, variance: Ref) -> None:
@@ -76,11 +62,6 @@ def _follow(t: Tape, s: KernelCall, mean: Ref, variance: Ref) -> None:
         t.add(running, t.multiply(new.reshape(-1), MOMENTUM), out=running)
 
 
-def batchnorm(t: Tape, s: KernelCall) -> Ref:
-    """As `centred` in training; by the running statistics in inference."""
-    return centred(t, s) if s.training else fixed(t, s)
-
-
 def _running(t: Tape, s: KernelCall) -> tuple[Ref, Ref]:
     """Running mean, and the inverse root of the running variance, shaped to broadcast over x."""
     mean, variance = (spread(s.buffers[name], s.x.shape) for name in ("running_mean", "running_var"))
@@ -90,9 +71,7 @@ def _running(t: Tape, s: KernelCall) -> tuple[Ref, Ref]:
 def fixed(t: Tape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b by the running statistics."""
     mean, inverse = _running(t, s)
-    y = t.subtract(s.x, mean)
-    t.multiply(y, inverse, out=y)
-    return _affine(t, s, y, 1)
+    return _affine(t, s, t.chain(t.subtract(s.x, mean), ("multiply", inverse)), 1)
 
 
 def fixed_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
@@ -104,38 +83,30 @@ def fixed_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     for name in s.names:
         terms = g
         if name == "weight":
-            terms = t.subtract(s.x, mean)
-            t.multiply(terms, inverse, out=terms)
-            t.multiply(g, terms, out=terms)
+            terms = t.chain(t.subtract(s.x, mean), ("multiply", inverse), (g, "multiply"))
         shape = spread(s.weights[name], g.shape).shape
         yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
-def _gradients(t: Tape, s: KernelCall, g: Ref, *, centre: bool) -> Gradients:
+def gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w, without mean(h) where x is not centred; dw = Σ g·x̂, db = Σ g."""
-    grouping = Grouping.of(s)
-    x = t.reshape(s.x, *grouping.shape)
+    (shape, axes, along), centre = _grouping(s), "mean" in s.saved
+    x = t.reshape(s.x, *shape)
     normalised = t.subtract(x, s.saved["mean"]) if centre else x
     normalised = t.multiply(normalised, s.saved["inverse"], out=normalised if centre else None)
     if s.wants(s.x):
-        h = t.multiply(g, _spread(s.weights["weight"], g.shape, grouping.along)) if "weight" in s.weights else g
-        h = t.reshape(h, *grouping.shape)
+        h = t.multiply(g, _spread(s.weights["weight"], g.shape, along)) if "weight" in s.weights else g
+        h = t.reshape(h, *shape)
         terms = t.multiply(h, normalised)
-        projection = t.mean(terms, grouping.axes)
-        dx = t.subtract(h, t.mean(h, grouping.axes), out=None) if centre else h
+        projection = t.mean(terms, axes)
+        dx = t.subtract(h, t.mean(h, axes)) if centre else h
         t.multiply(normalised, projection, out=terms)
-        dx = t.subtract(dx, terms, out=terms)
-        t.multiply(dx, s.saved["inverse"], out=dx)
-        yield s.x, t.reshape(dx, *s.x.shape)
+        t.chain(terms, (dx, "subtract"), ("multiply", s.saved["inverse"]))
+        yield s.x, t.reshape(terms, *s.x.shape)
     for name in s.names:
         terms = t.multiply(g, t.reshape(normalised, *s.x.shape)) if name == "weight" else g
-        shape = _spread(s.weights[name], g.shape, grouping.along).shape
-        yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
-
-
-def centred_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """See `_gradients`."""
-    return _gradients(t, s, g, centre=True)
+        wide = _spread(s.weights[name], g.shape, along).shape
+        yield s.weights[name], t.accumulate(terms, wide).reshape(*s.weights[name].shape)
 
 
 def rmsnorm(t: Tape, s: KernelCall) -> Ref:
@@ -145,14 +116,9 @@ def rmsnorm(t: Tape, s: KernelCall) -> Ref:
     return _affine(t, s, t.multiply(s.x, inverse), -1)
 
 
-def rmsnorm_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """dx = (h − x̂·mean(h·x̂))/rms with h = g·w; dw = Σ g·x̂."""
-    return _gradients(t, s, g, centre=False)
-
-
-kernel("layernorm", centred, centred_gradients)
-kernel("groupnorm", centred, centred_gradients)
-kernel("batchnorm", batchnorm, centred_gradients)
-kernel("batchnorm_untracked", centred, centred_gradients)
+kernel("layernorm", centred, gradients)
+kernel("groupnorm", centred, gradients)
+kernel("batchnorm", lambda t, s: centred(t, s) if s.training else fixed(t, s), gradients)
+kernel("batchnorm_untracked", centred, gradients)
 kernel("batchnorm_fixed", fixed, fixed_gradients)
-kernel("rmsnorm", rmsnorm, rmsnorm_gradients)
+kernel("rmsnorm", rmsnorm, gradients)

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels.kernel import Tape
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.kernels import Tape
+from costmodel.roofline.memory import Ref
 from costmodel.training.optimizers import QUANTISED, Optimizer
 
 
@@ -30,10 +30,8 @@ def follow(t: Tape, average: Ref, values: Ref, share: float) -> None:
 
 def follow_squares(t: Tape, average: Ref, g: Ref, share: float) -> None:
     """The same of g²."""
-    squares = t.multiply(g, g)
-    t.multiply(squares, share, out=squares)
-    t.multiply(average, 1 - share, out=average)
-    t.add(average, squares, out=average)
+    squares = t.chain(t.multiply(g, g), ("multiply", share))
+    t.chain(average, ("multiply", 1 - share), ("add", squares))
 
 
 def descend(t: Tape, weight: Ref, direction: Ref, rate: float) -> None:
@@ -43,31 +41,17 @@ def descend(t: Tape, weight: Ref, direction: Ref, rate: float) -> None:
 
 def root_of(t: Tape, squares: Ref, correction: float, least: float) -> Ref:
     """√(v/correction) + ε, in new memory."""
-    root = t.divide(squares, correction) if correction != 1 else t.copy(squares)
-    t.sqrt(root, out=root)
-    return t.add(root, least, out=root)
+    return t.chain(t.divide(squares, correction) if correction != 1 else t.copy(squares), "sqrt", ("add", least))
 
 
-def sgd(t: Tape, u: Update) -> None:
-    """w ← w − ηg."""
-    descend(t, u.weight, u.gradient, 1e-3)
-
-
-def momentum(t: Tape, u: Update) -> None:
-    """v ← 0.9 v + g; w ← w − ηv."""
-    velocity = u.states["momentum_buffer"]
-    t.multiply(velocity, 0.9, out=velocity)
-    t.add(velocity, u.gradient, out=velocity)
-    descend(t, u.weight, velocity, 1e-3)
+def momentum(t: Tape, u: Update) -> Ref:
+    """v ← 0.9 v + g."""
+    return t.chain(u.states["momentum_buffer"], ("multiply", 0.9), ("add", u.gradient))
 
 
 def nesterov(t: Tape, u: Update) -> None:
     """v ← 0.9 v + g; w ← w − η(g + 0.9 v)."""
-    velocity = u.states["momentum_buffer"]
-    t.multiply(velocity, 0.9, out=velocity)
-    t.add(velocity, u.gradient, out=velocity)
-    ahead = t.multiply(velocity, 0.9)
-    descend(t, u.weight, t.add(ahead, u.gradient, out=ahead), 1e-3)
+    descend(t, u.weight, t.chain(t.multiply(momentum(t, u), 0.9), ("add", u.gradient)), 1e-3)
 
 
 def adagrad(t: Tape, u: Update) -> None:
@@ -90,22 +74,23 @@ def rmsprop(t: Tape, u: Update) -> None:
     root = root_of(t, squares, 1, 1e-8)
     direction = t.divide(u.gradient, root, out=root)
     if velocity is not None:
-        t.multiply(velocity, 0.9, out=velocity)
-        direction = t.add(velocity, direction, out=velocity)
+        direction = t.chain(velocity, ("multiply", 0.9), ("add", direction))
     descend(t, u.weight, direction, 1e-2)
 
 
-def moments(t: Tape, u: Update, fast: float = 0.1, slow: float = 0.001) -> tuple[Ref, Ref]:
+def moments(t: Tape, u: Update) -> tuple[Ref, Ref]:
     """Running mean of g and of g²."""
     mean, squares = u.states["exp_avg"], u.states["exp_avg_sq"]
-    follow(t, mean, u.gradient, fast)
-    follow_squares(t, squares, u.gradient, slow)
+    follow(t, mean, u.gradient, 0.1)
+    follow_squares(t, squares, u.gradient, 0.001)
     return mean, squares
 
 
 def adam(t: Tape, u: Update) -> None:
-    """w ← w − η·m̂/(√v̂ + ε)."""
+    """w ← w − η·m̂/(√v̂ + ε), v being the largest so far where there is a state of that."""
     mean, squares = moments(t, u)
+    if "max_exp_avg_sq" in u.states:
+        squares = t.chain(u.states["max_exp_avg_sq"], ("maximum", squares))
     root = root_of(t, squares, 1 - 0.999**u.step, 1e-8)
     descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
 
@@ -114,16 +99,6 @@ def adamw(t: Tape, u: Update) -> None:
     """Adam, the weight decayed first."""
     t.multiply(u.weight, 1 - 1e-3 * 1e-2, out=u.weight)
     adam(t, u)
-
-
-def amsgrad(t: Tape, u: Update) -> None:
-    """AdamW with the largest v so far."""
-    t.multiply(u.weight, 1 - 1e-3 * 1e-2, out=u.weight)
-    mean, squares = moments(t, u)
-    largest = u.states["max_exp_avg_sq"]
-    t.maximum(largest, squares, out=largest)
-    root = root_of(t, largest, 1 - 0.999**u.step, 1e-8)
-    descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
 
 
 FRACTIONS = 7
@@ -141,11 +116,6 @@ def codebook(signed: bool) -> list[float]:
         middles = [(0.1 + 0.9 * (part + 0.5) / parts) * 10.0**-power for part in range(parts)]
         found += [*middles, *(-middle for middle in middles if signed)]
     return sorted(found)
-
-
-def ends_between(numbers: list[float]) -> list[float]:
-    """Up to where each number but the last is the nearest."""
-    return [(low + high) / 2 for low, high in pairwise(numbers)]
 
 
 class Quantised(NamedTuple):
@@ -167,7 +137,7 @@ class Quantised(NamedTuple):
         sizes = t.absolute(values)
         t.reduce("maximum", sizes, -1, out=self.scales)
         t.maximum(self.scales, LEAST_SCALE, out=self.scales)
-        t.searchsorted(self.ends, t.divide(values, self.scales, out=sizes), self.codes)
+        t.record("searchsorted", [self.ends, t.divide(values, self.scales, out=sizes)], self.codes)
 
 
 def adam_8bit(t: Tape, u: Update) -> None:
@@ -194,10 +164,11 @@ def adam_8bit(t: Tape, u: Update) -> None:
 
 
 def _books(t: Tape, signed: bool) -> tuple[Ref, Ref]:
-    """The numbers that codes stand for, and where one ends and the next begins."""
+    """The numbers that codes stand for, and up to where each but the last is the nearest."""
     name, numbers = "signed" if signed else "unsigned", codebook(signed)
+    ends = [(low + high) / 2 for low, high in pairwise(numbers)]
     book = t.shared(f"{name} codes", (len(numbers),), lambda: numbers)
-    return book, t.shared(f"{name} ends", (len(numbers) - 1,), lambda: ends_between(numbers))
+    return book, t.shared(f"{name} ends", (len(ends),), lambda: ends)
 
 
 def nadam(t: Tape, u: Update) -> None:
@@ -215,8 +186,7 @@ def adamax(t: Tape, u: Update) -> None:
     mean, largest = u.states["exp_avg"], u.states["exp_inf"]
     follow(t, mean, u.gradient, 0.1)
     t.multiply(largest, 0.999, out=largest)
-    size = t.absolute(u.gradient)
-    t.add(size, 1e-8, out=size)
+    size = t.chain(t.absolute(u.gradient), ("add", 1e-8))
     t.maximum(largest, size, out=largest)
     descend(t, u.weight, t.divide(mean, largest, out=size), 2e-3 / (1 - 0.9**u.step))
 
@@ -240,9 +210,7 @@ def adadelta(t: Tape, u: Update) -> None:
     follow_squares(t, squares, u.gradient, 0.1)
     root, step = t.add(squares, 1e-6), t.add(moved, 1e-6)
     t.sqrt(root, out=root)
-    t.sqrt(step, out=step)
-    t.divide(step, root, out=step)
-    t.multiply(step, u.gradient, out=step)
+    t.chain(step, "sqrt", ("divide", root), ("multiply", u.gradient))
     follow_squares(t, moved, step, 0.1)
     t.subtract(u.weight, step, out=u.weight)
 
@@ -255,13 +223,11 @@ def rprop(t: Tape, u: Update) -> None:
     factor = t.full(size.shape, 1.0)
     t.copyto(factor, 1.2, where=kept)
     t.copyto(factor, 0.5, where=turned)
-    t.multiply(size, factor, out=size)
-    t.maximum(size, 1e-6, out=size)
-    t.minimum(size, 50.0, out=size)
+    t.chain(size, ("multiply", factor), ("maximum", 1e-6), ("minimum", 50.0))
     t.copyto(before, u.gradient)
     t.copyto(before, 0.0, where=turned)
-    direction = t.sign(before, out=factor)
-    t.subtract(u.weight, t.multiply(direction, size, out=direction), out=u.weight)
+    direction = t.chain(t.sign(before, out=factor), ("multiply", size))
+    t.subtract(u.weight, direction, out=u.weight)
 
 
 def asgd(t: Tape, u: Update) -> None:
@@ -276,14 +242,9 @@ def asgd(t: Tape, u: Update) -> None:
         follow(t, average, u.weight, share)
 
 
-def _mean_square(t: Tape, x: Ref, axes: tuple[int, ...]) -> Ref:
-    return t.mean(t.multiply(x, x), axes)
-
-
 def _rms(t: Tape, x: Ref) -> Ref:
     """√mean(x²) of all, one number."""
-    mean = _mean_square(t, x, tuple(range(len(x.shape))))
-    return t.sqrt(mean, out=mean)
+    return t.chain(t.mean(t.multiply(x, x), range(len(x.shape))), "sqrt")
 
 
 def adafactor(t: Tape, u: Update) -> None:
@@ -292,20 +253,16 @@ def adafactor(t: Tape, u: Update) -> None:
     if len(g.shape) > 1:
         rows = u.states["row_var"].reshape(*g.shape[:-1], 1)
         columns = u.states["col_var"].reshape(*g.shape[:-2], 1, g.shape[-1])
-        follow(t, rows, _mean_square(t, g, (len(g.shape) - 1,)), share)
-        follow(t, columns, _mean_square(t, g, (len(g.shape) - 2,)), share)
+        follow(t, rows, t.mean(t.multiply(g, g), -1), share)
+        follow(t, columns, t.mean(t.multiply(g, g), -2), share)
         update = t.matmul(rows, columns)
         mean = t.mean(rows, -2)
         t.divide(update, t.maximum(mean, least, out=mean), out=update)
     else:
         follow(t, u.states["variance"], t.multiply(g, g), share)
         update = t.copy(u.states["variance"])
-    t.maximum(update, least * least, out=update)
-    t.sqrt(update, out=update)
-    t.divide(g, update, out=update)
-    rate = _rms(t, u.weight)
-    t.maximum(rate, 1e-3, out=rate)
-    t.multiply(rate, min(1e-2, 1 / math.sqrt(u.step)), out=rate)
+    t.chain(update, ("maximum", least * least), "sqrt", (g, "divide"))
+    rate = t.chain(_rms(t, u.weight), ("maximum", 1e-3), ("multiply", min(1e-2, 1 / math.sqrt(u.step))))
     clip = _rms(t, update)
     t.divide(rate, t.maximum(clip, 1.0, out=clip), out=rate)
     t.multiply(update, rate, out=update)
@@ -316,8 +273,7 @@ def lion(t: Tape, u: Update) -> None:
     """w ← w − η(sign(0.9 m + 0.1 g) + λw); m ← 0.99 m + 0.01 g."""
     mean = u.states["exp_avg"]
     direction = t.multiply(mean, 0.9)
-    t.add(direction, t.multiply(u.gradient, 0.1), out=direction)
-    t.sign(direction, out=direction)
+    t.chain(direction, ("add", t.multiply(u.gradient, 0.1)), "sign")
     t.add(direction, t.multiply(u.weight, 1e-2), out=direction)
     descend(t, u.weight, direction, 1e-4)
     follow(t, mean, u.gradient, 0.01)
@@ -327,8 +283,7 @@ def lamb(t: Tape, u: Update) -> None:
     """Adam's direction with decay, as long as the weight: w ← w − η·(‖w‖/‖u‖)·u; 1 where the weight is 0."""
     mean, squares = moments(t, u)
     root = root_of(t, squares, 1 - 0.999**u.step, 1e-6)
-    direction = t.divide(mean, root, out=root)
-    t.divide(direction, 1 - 0.9**u.step, out=direction)
+    direction = t.chain(t.divide(mean, root, out=root), ("divide", 1 - 0.9**u.step))
     t.add(direction, t.multiply(u.weight, 1e-2), out=direction)
     own, other = _rms(t, u.weight), _rms(t, direction)
     ratio = t.divide(own, other, out=other)
@@ -354,9 +309,7 @@ def muon(t: Tape, u: Update) -> None:
 
 def _orthogonal(t: Tape, x: Ref) -> Ref:
     """X ← aX + (bA + cA²)X with A = XXᵀ, from X of length 1."""
-    length = t.sum(t.multiply(x, x), (0, 1))
-    t.sqrt(length, out=length)
-    x = t.divide(x, t.maximum(length, 1e-7, out=length))
+    x = t.divide(x, t.chain(t.sum(t.multiply(x, x), (0, 1)), "sqrt", ("maximum", 1e-7)))
     for _ in range(5):
         gram = t.matmul(x, x.swapaxes(0, 1))
         mixed = t.multiply(t.matmul(gram, gram), 2.0315)
@@ -385,16 +338,13 @@ def shampoo(t: Tape, u: Update) -> None:
 Step = Callable[[Tape, Update], None]
 
 STEPS: dict[str, Step] = {
-    "sgd": sgd,
-    "momentum": momentum,
+    "sgd": lambda t, u: descend(t, u.weight, u.gradient, 1e-3),
+    "momentum": lambda t, u: descend(t, u.weight, momentum(t, u), 1e-3),
     "nesterov": nesterov,
     "adagrad": adagrad,
-    "rmsprop": rmsprop,
-    "rmsprop-momentum": rmsprop,
-    "rmsprop-centered": rmsprop,
+    **dict.fromkeys(("rmsprop", "rmsprop-momentum", "rmsprop-centered"), rmsprop),
     "adam": adam,
-    "adamw": adamw,
-    "amsgrad": amsgrad,
+    **dict.fromkeys(("adamw", "amsgrad"), adamw),
     "adam-8bit": adam_8bit,
     "nadam": nadam,
     "adamax": adamax,

@@ -1,89 +1,46 @@
-"""Shape-only kinds: views where memory order allows them, else copies."""
+"""Views where memory order allows them, else copies; tables looked up by index, and vectors that join a sequence."""
 
 from __future__ import annotations
 
 from costmodel.errors import SettingError
-from costmodel.roofline.kernels.kernel import Gradients, KernelCall, Tape, kernel
-from costmodel.roofline.reference import Ref
+from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.memory import Ref
 
 NAMES = {"fp32": "float32", "fp16": "float16"}
 """NumPy's names of the types that it has."""
 
 
-def reshape(t: Tape, s: KernelCall) -> Ref:
-    """(batch, *shape)."""
-    return t.reshape(s.x, s.x.shape[0], *map(int, s.kind.shape))
-
-
-def flatten(t: Tape, s: KernelCall) -> Ref:
-    """(batch, rest)."""
-    return t.reshape(s.x, s.x.shape[0], -1)
-
-
-def reshape_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """The shape of the input."""
-    yield s.x, t.reshape(g, *s.x.shape)
-
-
-def permute(t: Tape, s: KernelCall) -> Ref:
-    """A view."""
-    return s.x.transpose(*s.kind.axes)
-
-
-def permute_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def permute_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """The inverse view."""
-    axes = s.kind.axes
-    yield s.x, g.transpose(*sorted(range(len(axes)), key=axes.__getitem__))
+    return g.transpose(*sorted(range(len(s.kind.axes)), key=s.kind.axes.__getitem__))
+
+
+def along(x: Ref, axis: int, start: int, count: int) -> Ref:
+    """So many places of an axis, a view."""
+    return x[(*(slice(None) for _ in range(axis % len(x.shape))), slice(start, start + count))]
 
 
 def _part(s: KernelCall, x: Ref) -> Ref:
-    within = slice(s.kind.start, s.kind.start + s.kind.length)
-    return x[..., within] if s.kind.axis is None else x[(*(slice(None) for _ in range(s.kind.axis)), within)]
+    return along(x, -1 if s.kind.axis is None else s.kind.axis, s.kind.start, s.kind.length)
 
 
-def part(t: Tape, s: KernelCall) -> Ref:
-    """A view of some features."""
-    return _part(s, s.x)
-
-
-def part_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def part_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """The gradient within zeros."""
     whole = t.full(s.x.shape, 0.0)
     t.copyto(_part(s, whole), g)
-    yield s.x, whole
+    return whole
 
 
-def split_heads(t: Tape, s: KernelCall) -> Ref:
+def _split(t: Tape, x: Ref, heads: int) -> Ref:
     """(batch, T, heads·d_h) → (batch, heads, T, d_h), a view."""
-    b, count, width = s.x.shape
-    return t.reshape(s.x, b, count, s.kind.heads, width // s.kind.heads).swapaxes(1, 2)
+    b, count, width = x.shape
+    return t.reshape(x, b, count, heads, width // heads).swapaxes(1, 2)
 
 
-def split_heads_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """The heads of a token beside each other again."""
-    yield s.x, t.reshape(g.swapaxes(1, 2), *s.x.shape)
-
-
-def merge_heads(t: Tape, s: KernelCall) -> Ref:
+def _merged(t: Tape, x: Ref) -> Ref:
     """(batch, heads, T, d_h) → (batch, T, heads·d_h), a copy."""
-    b, heads, count, features = s.x.shape
-    return t.reshape(s.x.swapaxes(1, 2), b, count, heads * features)
-
-
-def merge_heads_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """A view."""
-    b, heads, count, features = s.x.shape
-    yield s.x, t.reshape(g, b, count, heads, features).swapaxes(1, 2)
-
-
-def transpose_last(t: Tape, s: KernelCall) -> Ref:
-    """A view."""
-    return s.x.swapaxes(-1, -2)
-
-
-def transpose_last_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """A view."""
-    yield s.x, g.swapaxes(-1, -2)
+    b, heads, count, features = x.shape
+    return t.reshape(x.swapaxes(1, 2), b, count, heads * features)
 
 
 def repeat_heads(t: Tape, s: KernelCall) -> Ref:
@@ -93,50 +50,11 @@ def repeat_heads(t: Tape, s: KernelCall) -> Ref:
     return t.reshape(seen, b, heads * s.kind.times, count, features)
 
 
-def repeat_heads_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def repeat_heads_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """The sum over the repeats."""
     b, heads, count, features = s.x.shape
     apart = t.reshape(g, b, heads, s.kind.times, count, features)
-    yield s.x, t.reduce("add", apart, 2, keepdims=False, initial=0.0)
-
-
-def concat(t: Tape, s: KernelCall) -> Ref:
-    """One after another along the channels."""
-    batch, _, *rest = s.x.shape
-    y = t.empty(batch, sum(x.shape[1] for x in s.inputs), *rest)
-    start = 0
-    for x in s.inputs:
-        t.copyto(y[:, start : start + x.shape[1]], x)
-        start += x.shape[1]
-    return y
-
-
-def concat_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """Slices."""
-    start = 0
-    for x in s.inputs:
-        if s.wants(x):
-            yield x, g[:, start : start + x.shape[1]]
-        start += x.shape[1]
-
-
-def join(t: Tape, s: KernelCall) -> Ref:
-    """One after another along the last axis."""
-    y = t.empty(*s.x.shape[:-1], sum(x.shape[-1] for x in s.inputs))
-    start = 0
-    for x in s.inputs:
-        t.copyto(y[..., start : start + x.shape[-1]], x)
-        start += x.shape[-1]
-    return y
-
-
-def join_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
-    """Slices."""
-    start = 0
-    for x in s.inputs:
-        if s.wants(x):
-            yield x, g[..., start : start + x.shape[-1]]
-        start += x.shape[-1]
+    return t.reduce("add", apart, 2, keepdims=False, initial=0.0)
 
 
 def cast(t: Tape, s: KernelCall) -> Ref:
@@ -147,19 +65,108 @@ def cast(t: Tape, s: KernelCall) -> Ref:
     return t.copyto(t.empty(*s.x.shape, dtype=dtype, like=s.x), s.x)
 
 
-def cast_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def cast_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     """A copy in the type of x."""
-    yield s.x, t.copyto(t.empty(*g.shape, dtype=s.x.dtype, like=g), g)
+    return t.copyto(t.empty(*g.shape, dtype=s.x.dtype, like=g), g)
 
 
-kernel("reshape", reshape, reshape_gradients)
-kernel("flatten", flatten, reshape_gradients)
-kernel("permute", permute, permute_gradients)
-kernel("slice", part, part_gradients)
-kernel("split_heads", split_heads, split_heads_gradients)
-kernel("merge_heads", merge_heads, merge_heads_gradients)
-kernel("transpose_last", transpose_last, transpose_last_gradients)
-kernel("repeat_heads", repeat_heads, repeat_heads_gradients)
-kernel("concat", concat, concat_gradients)
-kernel("join", join, join_gradients)
-kernel("cast", cast, cast_gradients)
+def as_input(t: Tape, s: KernelCall, g: Ref) -> Ref:
+    """The shape of the input."""
+    return t.reshape(g, *s.x.shape)
+
+
+unary("reshape", lambda t, s: t.reshape(s.x, s.x.shape[0], *map(int, s.kind.shape)), as_input)
+unary("flatten", lambda t, s: t.reshape(s.x, s.x.shape[0], -1), as_input)
+unary("permute", lambda t, s: s.x.transpose(*s.kind.axes), permute_gradient)
+unary("slice", lambda t, s: _part(s, s.x), part_gradient)
+unary("split_heads", lambda t, s: _split(t, s.x, s.kind.heads), lambda t, s, g: _merged(t, g))
+unary("merge_heads", lambda t, s: _merged(t, s.x), lambda t, s, g: _split(t, g, s.x.shape[1]))
+unary("transpose_last", lambda t, s: s.x.swapaxes(-1, -2), lambda t, s, g: g.swapaxes(-1, -2))
+unary("repeat_heads", repeat_heads, repeat_heads_gradient)
+unary("cast", cast, cast_gradient)
+
+
+def _joining(kind: str, axis: int) -> None:
+    """The kernel of a kind that puts its inputs one after another along an axis; gradients are slices."""
+
+    def forward(t: Tape, s: KernelCall) -> Ref:
+        shape = list(s.x.shape)
+        shape[axis] = sum(x.shape[axis] for x in s.inputs)
+        y, start = t.empty(*shape), 0
+        for x in s.inputs:
+            t.copyto(along(y, axis, start, x.shape[axis]), x)
+            start += x.shape[axis]
+        return y
+
+    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+        start = 0
+        for x in s.inputs:
+            if s.wants(x):
+                yield x, along(g, axis, start, x.shape[axis])
+            start += x.shape[axis]
+
+    kernel(kind, forward, backward)
+
+
+_joining("concat", axis=1)
+_joining("join", axis=-1)
+_joining("append", axis=-2)
+
+
+def embedding_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """dW[x] += g."""
+    weight = s.weights["weight"]
+    yield weight, t.at("add", t.full(weight.shape, 0.0), s.x, g)
+
+
+def learned_positions(t: Tape, s: KernelCall) -> Ref:
+    """W[0 … T − 1], copied."""
+    return t.copy(s.weights["weight"][: s.x.shape[1]])
+
+
+def learned_positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """The gradient of the first rows; zeros beyond."""
+    total = t.full(s.weights["weight"].shape, 0.0)
+    t.chain(total[: s.x.shape[1]], ("add", g))
+    yield s.weights["weight"], total
+
+
+def prepend(t: Tape, s: KernelCall) -> Ref:
+    """The vectors, then x."""
+    b, count, d = s.x.shape
+    n = len(s.weights)
+    y = t.empty(b, n + count, d)
+    for place, weight in enumerate(s.weights.values()):
+        t.copyto(y[:, place : place + 1], weight)
+    t.copyto(y[:, n:], s.x)
+    return y
+
+
+def prepend_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """A slice, and sums over the batch."""
+    if s.wants(s.x):
+        yield s.x, g[:, len(s.weights) :]
+    for place, (name, weight) in enumerate(s.weights.items()):
+        if name in s.names:
+            yield weight, t.accumulate(g[:, place : place + 1], (1, *weight.shape[1:]))
+
+
+def positions(t: Tape, s: KernelCall) -> Ref:
+    """x + W."""
+    return t.add(s.x, s.weights["weight"])
+
+
+def positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    """g, and its sum over the batch."""
+    if s.wants(s.x):
+        yield s.x, g
+    if s.names:
+        yield s.weights["weight"], t.accumulate(g, (1, *g.shape[1:]))
+
+
+kernel("embedding", lambda t, s: t.take(s.weights["weight"], s.x), embedding_gradients)
+kernel("learned_positions", learned_positions, learned_positions_gradients)
+kernel("stored_positions", learned_positions, lambda t, s, g: iter(()))
+kernel("prepend", prepend, prepend_gradients)
+kernel("trained_positions", positions, positions_gradients)
+kernel("fixed_positions", positions, positions_gradients)
