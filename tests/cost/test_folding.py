@@ -64,12 +64,25 @@ TURNED_AT_TIMES = Transformer(
     rotary={"pattern": (False, False, True)},
     head=False,
 )
+STREAMS = Transformer(
+    vocab=1,
+    context=16,
+    layers=1,
+    width=12,
+    heads=2,
+    fused_qkv=False,
+    norm_placement="both",
+    altup={"streams": 4, "laurel_rank": 3, "layer_width": 6},
+)
+"""Each block reads a slice of what was made before all: gradients of slices wait for those of every round."""
 
 
 @pytest.mark.slow
 @given(questions(), deep)
 @examples(150)
 @example((TURNED_AT_TIMES, {"mode": "inference", "attention": "flash", "seq": 1}), 3)
+@example((STREAMS, {"batch": 3, "seq": 8, "mode": "train", "loss": None, "optimizer": "adafactor"}), 4)
+@example((STREAMS, {"batch": 1, "seq": 2, "mode": "train", "optimizer": "adafactor"}), 9)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):
