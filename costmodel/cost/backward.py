@@ -32,6 +32,7 @@ class Backward:
         self.lifetimes = forward.lifetimes
         self.gradients: list[Allocation] = []
         self._uses: Counter[Slot] = Counter()
+        self._waiting: dict[Slot, None] = {}
         self._starts = self._start(forward.visits)
         self._execute(forward.visits)
         for start in self._starts:
@@ -61,9 +62,18 @@ class Backward:
             elif isinstance(visit, Again):
                 self._again(visit)
             elif visit.opens:
-                self.lifetimes.loop(starts.pop(), visit.more)
+                self._loop(starts.pop(), visit.more)
             else:
                 starts.append(len(self.lifetimes.moments))
+
+    def _loop(self, start: int, more: int) -> None:
+        """All since the moment `start` happens `more` times beside: slices' gradients made since are of all rounds."""
+        self.lifetimes.loop(start, more)
+        for whole in self._waiting:
+            whole.parts = tuple(
+                (part, size, rounds * (1 + more) if part.born >= start else rounds)
+                for part, size, rounds in whole.parts
+            )
 
     def _again(self, allocation: Again) -> None:
         """Run a stretch again, then back by itself; until that is done what it reads, its result and the gradient of it
@@ -180,17 +190,19 @@ class Backward:
     def _pass(self, visit: Visit, incoming: Allocation) -> None:
         """A slice's gradient waits for those of the other slices, to be joined with them."""
         whole = visit.targets[0][0]
-        whole.parts = (*whole.parts, (incoming, visit.slot.size))
-        if sum(decided(size) for _, size in whole.parts) >= decided(whole.size):
+        whole.parts = (*whole.parts, (incoming, visit.slot.size, 1))
+        self._waiting[whole] = None
+        if sum(decided(size * rounds) for _, size, rounds in whole.parts) >= decided(whole.size):
             self._join(whole, visit)
         if whole.of_weight:
             self._settle(whole, visit)
 
     def _join(self, whole: Slot, visit: Visit) -> None:
         now = self._moment(visit)
-        for part, _ in whole.parts:
-            part.died = now
+        for part, _, rounds in whole.parts:
+            part.died, part.rounds = now, rounds
         whole.parts = ()
+        self._waiting.pop(whole, None)
         joined = self.lifetimes.take(whole.size, now)
         if whole.gradient is None:
             whole.gradient = joined

@@ -30,7 +30,8 @@ _KEPT: dict[Origin, int] = {"computed": ACTIVATIONS, "cast": CASTS, "cache": CAC
 class Slot:
     """Where the gradient of one tensor of `size` bytes comes together.
 
-    parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one.
+    parts: gradients of slices of it, each with its own size, as its memory may be that of a larger one, and of how many
+    rounds it is.
     settled: whether it is of a weight that has a gradient by now, to which what comes together is then added.
     """
 
@@ -41,7 +42,7 @@ class Slot:
         self.of_weight = of_weight
         self.settled = False
         self.gradient: Allocation | None = None
-        self.parts: tuple[tuple[Allocation, int], ...] = ()
+        self.parts: tuple[tuple[Allocation, int, int], ...] = ()
 
 
 class Plan(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from costmodel.graph.kernel import Kernel
 from costmodel.performance.stacks import Stack
 from costmodel.performance.work import work_of
 from costmodel.symbolic.guards import Condition
+from costmodel.symbolic.polynomial import Polynomial, Range
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))
 """What a layer's row says in numbers."""
@@ -28,6 +30,8 @@ OF_LEVELS = "memory.peak"
 """The quantity that has no formula of its own in the page, but is the highest of levels."""
 DRAWN = 2_000
 """Settings drawn at random, each of which is in a known regime in the end."""
+TIES = 200
+"""Of so many more, one size is set so that two that are compared are equal."""
 QUIET = 600
 """So many of them in known regimes, one after another, end the search sooner."""
 MOST_REFUSALS = 5
@@ -85,14 +89,20 @@ class PageForms(ClosedForms):
         self._outcomes: dict[tuple[Condition, tuple[int, ...]], int] = {}
 
     def explore(self, seed: int = 0) -> None:
-        """Find the regimes that sizes within their ranges are in: at each stop, and at many drawn at random.
+        """Find the regimes that sizes within their ranges are in: at stops, at many points drawn at random, at ties.
 
         Raises CostModelError if there is no answer where all sizes start.
         """
         start = {size.name: size.value for size in self.sizes}
         self.predict(start)
+        draw = random.Random(seed)
+        self._look(self._points(start, draw))
+        self._look(self._ties(start, draw))
+
+    def _look(self, points: Iterable[Mapping[str, int]]) -> None:
+        """Trace at those points that are in no known regime."""
         found = quiet = 0
-        for point in self._points(start, random.Random(seed)):
+        for point in points:
             quiet += 1
             if self._unknown(point):
                 found, quiet = found + 1, 0
@@ -107,8 +117,24 @@ class PageForms(ClosedForms):
             yield from ({**start, size.name: stop} for stop in size.stops)
         for one, two in combinations(self.sizes, 2):
             yield from ({**start, one.name: a, two.name: b} for a in one.stops[:2] for b in two.stops[:2])
+        yield from self._drawn(start, draw, DRAWN)
+
+    def _ties(self, start: Mapping[str, int], draw: random.Random) -> Iterator[dict[str, int]]:
+        """Where what is asked to be equal is: a size is solved for, as hardly any point at random is such a one."""
+        differences = [
+            condition.of
+            for condition, outcome in self.settled.items()
+            if condition.relation == "zero" and outcome is None and _changes_sign(condition.of, self.box)
+        ]
+        for drawn in self._drawn(start, draw, TIES):
+            for difference in differences:
+                tied = (_root(difference, drawn, letter, self.box[letter]) for letter in sorted(difference.letters))
+                yield from (point for point in tied if point is not None)
+
+    def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
+        """Each size where it starts, at a stop or anywhere, at random."""
         others = {s.name: [draw.randint(s.stops[0], s.stops[-1]) for _ in range(8)] for s in self.sizes}
-        for _ in range(DRAWN):
+        for _ in range(count):
             point = dict(start)
             for size in self.sizes:
                 kind = draw.random()
@@ -178,6 +204,27 @@ class PageForms(ClosedForms):
                 values[Key("kernel", name, optimizer, number, place)] = size
             values[Key("kernel", "times", optimizer, number, place)] = task.times
         return values
+
+
+def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
+    """Whether it may; no remainder does."""
+    try:
+        least, most = difference.range(box)
+    except ArithmeticError:  # it may divide by 0 somewhere
+        return True
+    return least < 0 < most
+
+
+def _root(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> dict[str, int] | None:
+    """The point with one size changed so that the difference is 0, if it rises or falls to that within a range."""
+    least, most = within
+
+    def at(size: int) -> int:
+        return difference.value({**point, letter: size})
+
+    rising = 1 if at(most) > at(least) else -1
+    root = least + bisect_left(range(least, most), 0, key=lambda size: rising * at(size))
+    return {**point, letter: root} if at(root) == 0 else None
 
 
 def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]:

@@ -15,6 +15,7 @@ from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.layers.base import View
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
 from costmodel.roofline.kernels import Kernel, KernelCall, Tape, kernel_of
@@ -152,12 +153,19 @@ class Recorder:
         site = site_of(call, lambda x, _: self.ref(x))
         kernel = kernel_of(call.layer.kind)
         y = kernel.forward(self.tape, site)
-        self.arrays[call.y] = self.by_storage[call.y.storage] = y
+        self.arrays[call.y] = y
+        if not (isinstance(call.layer, View) and call.y.storage is call.x.storage):  # which holds what it held
+            self.by_storage[call.y.storage] = y
         self.steps.append(Recorded(y, site, kernel, name=name))
 
     def ref(self, x: Tensor) -> Ref:
-        """The array of a paper tensor: made by a layer, handed on, or there from the beginning."""
-        return self.arrays[x] if x in self.arrays else self.stored(x.storage, x.shape)
+        """The array of a paper tensor: made by a layer or seen of what one made, handed on, or there from the start."""
+        if x in self.arrays:
+            return self.arrays[x]
+        made = None if x.maker is None else x.maker.y
+        if made is not None and made in self.arrays and made.storage is x.storage:  # else it is of a round's input
+            return self.viewed(self.arrays[made], x.shape)
+        return self.stored(x.storage, x.shape)
 
     def stored(self, storage: Storage, shape: Iterable[int]) -> Ref:
         """The current array of a storage; inputs, weights and buffers of a repeated block have one for each round."""

@@ -64,16 +64,33 @@ TURNED_AT_TIMES = Transformer(
     rotary={"pattern": (False, False, True)},
     head=False,
 )
+STREAMS = Transformer(
+    vocab=1,
+    context=16,
+    layers=1,
+    width=12,
+    heads=2,
+    fused_qkv=False,
+    norm_placement="both",
+    altup={"streams": 4, "laurel_rank": 3, "layer_width": 6},
+)
+"""Each block reads a slice of what was made before all: gradients of slices wait for those of every round."""
+
+BORROWING = Transformer(vocab=1, context=16, layers=2, width=2, heads=1, fused_qkv=False, shared_kv_layers=1)
 
 
 @pytest.mark.slow
 @given(questions(), deep)
 @examples(150)
 @example((TURNED_AT_TIMES, {"mode": "inference", "attention": "flash", "seq": 1}), 3)
+@example((STREAMS, {"batch": 3, "seq": 8, "mode": "train", "loss": None, "optimizer": "adafactor"}), 4)
+@example((STREAMS, {"batch": 1, "seq": 2, "mode": "train", "optimizer": "adafactor"}), 9)
+@example((BORROWING, {"batch": 1, "seq": 1, "mode": "inference"}), 1)
 def test_folding_equals_unrolling(question: tuple[Any, dict[str, Any]], depth: int) -> None:
     model, chosen = question
     if isinstance(model, Transformer):
-        model = model.with_fields({"layers": depth})
+        # blocks that borrow keys come after one that has its own
+        model = model.with_fields({"layers": depth + (model.shared_kv_layers or 0)})
     else:
         first, *hidden, last = model.sizes
         model = model.model_copy(update={"sizes": (first, *(n for n in hidden for _ in range(depth)), last)})

@@ -57,6 +57,18 @@ def test_the_page_says_what_predict_says(name: str) -> None:
     assert outcomes["equal"] > outcomes["refused"]
 
 
+def test_sizes_that_are_compared_can_be_equal() -> None:
+    """The search is led there: of 6,000 widths of the input, one is that of the hidden layers."""
+    engine = Engine(page_of("mlp-mnist").html)
+    data = engine.data["models"][0]
+    picked = {choice["name"]: 0 for choice in data["choices"]}
+    for checkpoint in range(2):
+        for width, classes in ((1024, 10), (1024, 80), (300, 10), (6001, 5)):
+            sizes = {"batch": 8, "0:0": width, "1:3": width, "4:4": classes}
+            choices = picked | {"checkpoint": checkpoint}
+            check_equal(engine.at(sizes, choices), predicted(cm.load("mlp-mnist"), data, sizes, choices))
+
+
 def test_the_formulas_of_a_small_page_are_exact() -> None:
     engine = Engine(cm.explore(SMALL, precision=["fp32", "bf16-autocast"], checkpoint="none").html)
     for sizes, choices in settings_drawn(engine, 40):

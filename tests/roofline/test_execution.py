@@ -172,10 +172,23 @@ APART = Transformer(
     vocab=1, context=4, layers=4, width=2, heads=1, causal=False, window={"size": 1, "pattern": (True, False, False)}
 )
 """Its first and its last block are alike, and are recorded under one name."""
+GATED = Transformer(
+    vocab=9,
+    context=4,
+    layers=2,
+    width=6,
+    heads=3,
+    kv_heads=1,
+    fused_qkv=False,
+    query_key_norm="head",
+    attention_gate=True,
+)
+"""The gate is a second part of what the query is one of."""
 
 
 @differential
 @example(APART, 1, 1, None, 0)
+@example(GATED, 3, 2, "cross_entropy", 0)
 @given(transformers(), st.integers(1, 9), st.integers(1, 2), LOSS, SEED)
 def test_transformers(spec: Transformer, seq: int, batch: int, loss: str | None, seed: int) -> None:
     with numbers.with_numbers():

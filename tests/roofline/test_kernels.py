@@ -93,7 +93,8 @@ def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: in
     pairs = getattr(case.kind, "pairs", None)
     if pairs is not None:  # which keys are seen is read off their number, which several masks may have
         assume(np.array_equal(Visible(keys_of(case.inputs[0].shape[2], pairs), "columns").mask(), case.visible.mask()))
-    call = on_paper(case, training, needed or not on_paper(case, training).weights)
+    trained = on_paper(case, training).weights and not case.kind.fixed
+    call = on_paper(case, training, needed or not trained)
     return kernel, call, on_arrays(case, call, seed, call.x.requires_grad)
 
 
