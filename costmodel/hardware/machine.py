@@ -49,7 +49,8 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
     if unit not in _BOUNDS:
         return
     bound, turn, units, powers = _BOUNDS[unit]
-    if number >= bound if unit == "s" else number < bound:
+    beyond = number >= bound if unit == "s" else number < bound
+    if beyond:
         second, said = number >= turn, "more than any machine takes" if unit == "s" else "less than any machine has"
         raise SettingError(
             f"{what}={shown(value)} is {number:g} {unit.partition(' ')[0]}, {said}: "

@@ -60,7 +60,7 @@ def explained(error: Exception, module: str) -> SpecError:
 
 def _place(error: BaseException) -> str:
     """The innermost line of code that is not a library's: file, line, and what it says."""
-    outside = (os.sep + "torch" + os.sep, os.sep + "costmodel" + os.sep + "imported" + os.sep)
+    outside = os.sep + "torch" + os.sep  # PyTorch's own code, and this package's
     found = ""
     cause: BaseException | None = error
     seen: set[int] = set()
@@ -68,7 +68,7 @@ def _place(error: BaseException) -> str:
         seen.add(id(cause))
         for frame, line in traceback.walk_tb(cause.__traceback__):
             path = frame.f_code.co_filename
-            if not any(part in path for part in outside) and not path.startswith("<"):
+            if outside not in path and not path.startswith("<"):
                 code = linecache.getline(path, line).strip()
                 found = f" at {os.path.basename(path)}:{line} in {frame.f_code.co_name}" + (
                     f" ({code[:80]})" if code else ""
