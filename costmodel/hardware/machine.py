@@ -43,6 +43,9 @@ _BOUNDS = {
 What is beyond is a number whose unit was forgotten.
 """
 
+_WRITTEN = 1e-3, 1e6
+"""Numbers that people write before a unit; of these, what was likely meant is itself no more beyond what there is."""
+
 
 def _plausible(number: float, value: Any, what: str, unit: str) -> None:
     """Raise SettingError if an amount is beyond what any machine has."""
@@ -50,12 +53,15 @@ def _plausible(number: float, value: Any, what: str, unit: str) -> None:
         return
     bound, turn, units, powers = _BOUNDS[unit]
     beyond = number >= bound if unit == "s" else number < bound
-    if beyond:
-        second, said = number >= turn, "more than any machine takes" if unit == "s" else "less than any machine has"
-        raise SettingError(
-            f"{what}={shown(value)} is {number:g} {unit.partition(' ')[0]}, {said}: "
-            f"use '{number:g} {units[second]}' or {number:g}{powers[second]}"
-        )
+    if not beyond:
+        return
+    of, second = unit.partition(" ")[0], number >= turn
+    said, right = "less than any machine has", f"give at least {bound:g} {of}"
+    if unit == "s":
+        said, right = "more than any machine takes", f"give less than {bound:g} {of}"
+    if _WRITTEN[0] <= number <= _WRITTEN[1]:
+        right = f"use '{number:g} {units[second]}' or {number:g}{powers[second]}"
+    raise SettingError(f"{what}={shown(value)} is {number:g} {of}, {said}: {right}")
 
 
 def _amount(value: Any, what: str, unit: str, *, zero: bool = False) -> float:

@@ -91,6 +91,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "GHz as Hz": ({"boost_clock": 1.98}, ["1.98 Hz", "'1.98 GHz' or 1.98e9"]),
     "MHz as Hz": ({"base_clock": 1410}, ["1410 Hz", "'1410 MHz' or 1410e6"]),
     "µs as s": ({"call_overhead": 5}, ["5 s", "'5 µs' or 5e-6"]),
+    "a call that never ends": ({"call_overhead": math.inf}, ["inf s", "give less than 1 s"]),
+    "next to nothing": ({"peak": {"bf16": 1e-9}}, ["1e-09 FLOP/s", "give at least 100000 FLOP/s"]),
     "µs of a link as s": ({"links": [{"name": "x", "bandwidth": 1e9, "latency": 2.0}]}, ["2 s", "'2 µs' or 2e-6"]),
     "a rate for memory": ({"memory": "64 GB/s"}, ["memory='64 GB/s'"]),
     "an unknown type": ({"peak": {"bf61": "1 TFLOP/s"}}, ["'bf61'", "'bf16'"]),
