@@ -128,7 +128,9 @@ class PageForms(ClosedForms):
         ]
         for drawn in self._drawn(start, draw, TIES):
             for difference in differences:
-                tied = (_root(difference, drawn, letter, self.box[letter]) for letter in sorted(difference.letters))
+                tied = (
+                    root_along(difference, drawn, letter, self.box[letter]) for letter in sorted(difference.letters)
+                )
                 yield from (point for point in tied if point is not None)
 
     def _drawn(self, start: Mapping[str, int], draw: random.Random, count: int) -> Iterator[dict[str, int]]:
@@ -215,16 +217,22 @@ def _changes_sign(difference: Polynomial, box: Mapping[str, Range]) -> bool:
     return least < 0 < most
 
 
-def _root(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> dict[str, int] | None:
-    """The point with one size changed so that the difference is 0, if it rises or falls to that within a range."""
+def root_along(difference: Polynomial, point: Mapping[str, int], letter: str, within: Range) -> dict[str, int] | None:
+    """The point with one size changed so that the difference is 0, if it rises or falls to that within a range.
+
+    None where it does not, or divides by 0 on the way.
+    """
     least, most = within
 
     def at(size: int) -> int:
         return difference.value({**point, letter: size})
 
-    rising = 1 if at(most) > at(least) else -1
-    root = least + bisect_left(range(least, most), 0, key=lambda size: rising * at(size))
-    return {**point, letter: root} if at(root) == 0 else None
+    try:
+        rising = 1 if at(most) > at(least) else -1
+        root = least + bisect_left(range(least, most), 0, key=lambda size: rising * at(size))
+        return {**point, letter: root} if at(root) == 0 else None
+    except ZeroDivisionError:
+        return None
 
 
 def _of_optimizer(prediction: Prediction, optimizer: str) -> dict[Hashable, int]:
