@@ -21,7 +21,7 @@ from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
 from costmodel.symbolic.guards import Condition, Decisions, expression
 from costmodel.symbolic.polynomial import Polynomial
-from costmodel.symbolic.sizes import SymInt, value_of
+from costmodel.symbolic.sizes import SymInt, peek
 
 if TYPE_CHECKING:
     from costmodel.performance.grids import LetteredTime
@@ -182,7 +182,7 @@ class ClosedForms:
         except CostModelError:
             with suppress(ValueError, AttributeError):  # what it decides is noted; a part may lack what it needs
                 self.model.with_values(self.changed).with_sizes(letters).checked()
-                _ = [letter.fixed() for letter in letters.values()]  # no letter has met what is wrong
+                _ = [letter.pin() for letter in letters.values()]  # no letter has met what is wrong
             raise
         return sized.with_sizes(letters).checked() if letters else sized
 
@@ -233,6 +233,6 @@ def _follow(tree: Branch | Leaf | None, point: Mapping[str, int]) -> Leaf | None
 def _checked(value: int, point: Mapping[str, int]) -> Polynomial:
     """The formula of a quantity; it gives what was traced."""
     formula = expression(value)
-    if formula.value(point) != value_of(value):
-        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {value_of(value)}")
+    if formula.value(point) != peek(value):
+        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {peek(value)}")
     return formula

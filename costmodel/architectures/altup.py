@@ -23,7 +23,7 @@ from costmodel.layers.indexing import Made, Parameter
 from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.reduction import Reduce
 from costmodel.layers.shape import Copied, Joined, Part, Permute, Slice
-from costmodel.symbolic.sizes import value_of
+from costmodel.symbolic.sizes import peek
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -49,9 +49,9 @@ class Streams:
         # Tokens beyond the table have its first row: two comparisons and a choice.
         rows = Made((b, t), "index", 3)(tokens, name="layer_tokens")
         vocab = model.vocab if self.altup.layer_vocab is None else self.altup.layer_vocab
-        table = Scale(math.sqrt(value_of(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
+        table = Scale(math.sqrt(peek(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
         made = Linear(wide, bias=False)(x, name="to_layers")
-        made = Scale(1 / math.sqrt(value_of(model.width)))(made, name="scale_to_layers")
+        made = Scale(1 / math.sqrt(peek(model.width)))(made, name="scale_to_layers")
         made = normed(model, made.view((b, t, layers, d), None), "layer_norm")
         made = Add()(made, table.view((b, t, layers, d), None), name="add_layers")
         self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide), None)
@@ -97,7 +97,7 @@ class Streams:
     def _modalities(self, x: Tensor, tied: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
         """(batch, T, width) → (batch, T, streams): what the router weighs each stream by, −1 to 1."""
         x = normed(self.model, x, "router_norm", tied=tied.get("router_norm"))
-        x = Scale(1 / value_of(self.model.width))(x, name="scale_router")
+        x = Scale(1 / peek(self.model.width))(x, name="scale_router")
         y = Linear(self.streams, bias=False)(x, name="router", tied=tied.get("router"))
         return Tanh()(y, name="modalities")
 

@@ -9,7 +9,7 @@ from costmodel.architectures.spec import TransformerSpec
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.linear import Linear
 from costmodel.layers.shape import Slice
-from costmodel.symbolic.sizes import value_of
+from costmodel.symbolic.sizes import peek
 
 
 def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -38,7 +38,7 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
         return scores.view((b * t, c), None)
     if classes.told_by == "last":
         return Slice(1, t - 1, axis=1)(scores, name="last_token").view((b, c), (t * c, 1))
-    parts = (Slice(1, n)(scores, name=f"places{n + 1}") for n in range(value_of(c)))
+    parts = (Slice(1, n)(scores, name=f"places{n + 1}") for n in range(peek(c)))
     return tuple(part.view((b, t), (t * c, c)) for part in parts)
 
 

@@ -38,7 +38,7 @@ from costmodel.architectures.parts import (
 )
 from costmodel.architectures.variants import Variant, check_varied, lending, variants
 from costmodel.documents.description import ABSENT, ALL, Listed, PartOf, part_of
-from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, value_of
+from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, exact_div, peek
 
 HEAD = {
     "head_bias": "head.bias",
@@ -552,7 +552,7 @@ class TransformerSpec(Architecture, defer_build=True):
     @property
     def score_factor(self) -> float:
         """What scores are multiplied by."""
-        return 1 / math.sqrt(value_of(self.head_features)) if self.score_scale is None else self.score_scale
+        return 1 / math.sqrt(peek(self.head_features)) if self.score_scale is None else self.score_scale
 
     @property
     def pattern(self) -> list[Variant]:

@@ -14,7 +14,7 @@ from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
 from costmodel.graph.run import Run
 from costmodel.graph.tensor import Storage
-from costmodel.symbolic.sizes import decided
+from costmodel.symbolic.sizes import branch_value
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
 
@@ -169,10 +169,10 @@ class Backward:
             return
         alike = [other for other, gradient in given if gradient is made]
         same = made.size is target.size
-        if not same and decided(made.size) > decided(target.size):
+        if not same and branch_value(made.size) > branch_value(target.size):
             copied = visit.plan.scattered and len(alike) > 0
         else:
-            smaller = not same and decided(made.size) != decided(target.size)
+            smaller = not same and branch_value(made.size) != branch_value(target.size)
             copied = smaller or made in self._starts or sum([not other.settled for other in alike]) > 1
         if copied:
             made = self.lifetimes.take(target.size, now)
@@ -192,7 +192,7 @@ class Backward:
         whole = visit.targets[0][0]
         whole.parts = (*whole.parts, (incoming, visit.slot.size, 1))
         self._waiting[whole] = None
-        if sum(decided(size * rounds) for _, size, rounds in whole.parts) >= decided(whole.size):
+        if sum(branch_value(size * rounds) for _, size, rounds in whole.parts) >= branch_value(whole.size):
             self._join(whole, visit)
         if whole.of_weight:
             self._settle(whole, visit)

@@ -18,7 +18,7 @@ from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Append, Insert
 from costmodel.layers.shape import Joined
-from costmodel.symbolic.sizes import decided, product, value_of
+from costmodel.symbolic.sizes import branch_value, peek, product
 from costmodel.training.dtypes import Dtype, size_bytes
 
 MOST_VISITS = 10_000
@@ -251,7 +251,7 @@ class Forward:
         if entry is None or made is None or entry.storage.parts is None:
             raise AssertionError(f"block {block.name} was never closed")
         self._parts.note(block)
-        outer, count, before = self._rounds, decided(block.count), entry.storage.parts[0]
+        outer, count, before = self._rounds, branch_value(block.count), entry.storage.parts[0]
         walked = (1, *((2,) if count > 2 else ()), *((count,) if count > 1 else ()))
         for number in walked if self._folds else range(1, count + 1):
             self._hand_on(before, entry.storage)
@@ -387,7 +387,7 @@ def _visits(block: Block) -> int:
         elif entry.recomputed:
             count += 2 * _visits(entry)
         else:
-            count += min(value_of(entry.count), 3) * _visits(entry)
+            count += min(peek(entry.count), 3) * _visits(entry)
     return count
 
 
@@ -407,7 +407,7 @@ def plan_of(call: Call) -> Plan:
     makes = [(s, s.bytes) for s in dict.fromkeys((y.storage, *call.saved, *call.held)) if s not in known]
     workspace = layer.workspace(call)
     passes = len(operands) == 1 == len(call.inputs) and [shared for _, shared in gradients] == [True]
-    same = passes and decided(y.size) == decided(call.x.size)
+    same = passes and branch_value(y.size) == branch_value(call.x.size)
     return Plan(
         call.part,
         call.phase,
@@ -426,5 +426,5 @@ def plan_of(call: Call) -> Plan:
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
         sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,
         type(layer) is Insert,
-        type(layer) is Joined and decided(product(layer.shape[: layer.axis])) > 1,
+        type(layer) is Joined and branch_value(product(layer.shape[: layer.axis])) > 1,
     )

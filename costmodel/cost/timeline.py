@@ -403,7 +403,7 @@ def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Sta
     changes = lifetimes.changes()
     letters = [allocation.size for allocation in lifetimes.allocations if type(allocation.size) is not int]
     letters += [loop.more for loop in lifetimes.loops if type(loop.more) is not int]
-    if any(isinstance(size, SymInt) and size.everywhere for size in letters):
+    if any(isinstance(size, SymInt) and size.guarded for size in letters):
         every = lifetimes.every_level(changes)
         levels = tuple(zip(*(level for level, *_ in every), strict=True))
     else:

@@ -9,7 +9,7 @@ from typing import Self
 
 from costmodel.errors import SettingError, UnknownNameError, unknown
 from costmodel.graph.tensor import Block, Call, Storage
-from costmodel.symbolic.sizes import ceil_root, decided
+from costmodel.symbolic.sizes import branch_value, ceil_root
 from costmodel.training.settings import Settings
 
 SELECTIVE = "core"
@@ -48,7 +48,7 @@ class Recomputation:
 
     def group(self, depth: int) -> int:
         """Blocks to a group, of `depth` equal ones. Raises SettingError if there are fewer."""
-        self.depth = max(self.depth, decided(depth))
+        self.depth = max(self.depth, branch_value(depth))
         size = ceil_root(depth) if self.every == "sqrt" else int(self.every or 1)
         if size > depth:
             raise SettingError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
 from costmodel.graph.kernel import Kernel
-from costmodel.symbolic.sizes import SymInt, decided, product
+from costmodel.symbolic.sizes import SymInt, branch_value, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != step:
             return False
-        step = step * decided(size)
+        step = step * branch_value(size)
     return True
 
 
@@ -159,7 +159,7 @@ def dense_strides(shape: Shape, strides: Shape | None) -> Shape | None:
     """Layout of an elementwise result: dense, with the axes in memory in its input's order (as TensorIterator does)."""
     if strides is None or is_contiguous(shape, strides):
         return None
-    order = sorted(range(len(shape)), key=lambda axis: (decided(strides[axis]), -axis))
+    order = sorted(range(len(shape)), key=lambda axis: (branch_value(strides[axis]), -axis))
     result: list[int] = [1] * len(shape)
     step = 1
     for axis in order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
 from costmodel.layers.base import NO_WORKSPACE, Layer, takes_rank
-from costmodel.symbolic.sizes import LARGEST_SIZE, ceil_div, decided, minimum
+from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 
 
 class Spatial(Layer):
@@ -64,8 +64,8 @@ def channels_last(x: Tensor) -> bool:
         return False
     least = 0
     for axis in (1, 3, 2, 0):
-        stride = decided(x.strides[axis])
-        if stride < least or (axis == 0 and least == decided(x.strides[1])):
+        stride = branch_value(x.strides[axis])
+        if stride < least or (axis == 0 and least == branch_value(x.strides[1])):
             return False
-        least = stride * decided(x.shape[axis])
+        least = stride * branch_value(x.shape[axis])
     return True

@@ -15,7 +15,7 @@ from costmodel.graph.run import Run
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.kernels import is_view, kept_bytes, moved
 from costmodel.layers.pool import Adaptive, Sliding
-from costmodel.symbolic.sizes import decided
+from costmodel.symbolic.sizes import branch_value
 
 STREAMS = ("pointwise", "reduction")
 
@@ -112,7 +112,7 @@ class Group:
     @cached_property
     def pays(self) -> bool:
         """Whether the joint kernels move no more, and are no more."""
-        return all(decided(launches) >= 0 and decided(moves) >= 0 for launches, moves in self._saved)
+        return all(branch_value(launches) >= 0 and branch_value(moves) >= 0 for launches, moves in self._saved)
 
     @property
     def fusion(self) -> Fusion:
@@ -158,7 +158,7 @@ def _kernels(group: Group) -> int:
 
 
 def _launches(kernels: list[Kernel]) -> int:
-    return sum(decided(kernel.launches) for kernel in kernels)
+    return sum(branch_value(kernel.launches) for kernel in kernels)
 
 
 class Maker(NamedTuple):
@@ -201,9 +201,9 @@ def _streams(call: Call) -> bool:
 
 def _fits(call: Call, group: Group) -> bool:
     """Whether it goes over as many elements as the group, which has not been reduced to fewer."""
-    largest = max(decided(c.y.size) for c in group.calls)
-    size = max([decided(call.y.size), *(decided(x.size) for x in call.inputs)])
-    return size == largest == decided(group.calls[-1].y.size)
+    largest = max(branch_value(c.y.size) for c in group.calls)
+    size = max([branch_value(call.y.size), *(branch_value(x.size) for x in call.inputs)])
+    return size == largest == branch_value(group.calls[-1].y.size)
 
 
 def _between(call: Call, group: Group, groups: dict[Call, Group], makers: dict[Storage, Maker]) -> bool:

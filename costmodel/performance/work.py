@@ -13,7 +13,7 @@ from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Softmax, SoftmaxAlong
 from costmodel.layers.kernels import moved
 from costmodel.performance.fusion import Fusion, Group, groups_of
-from costmodel.symbolic.sizes import ceil_div, decided, minimum
+from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
 from costmodel.training.settings import Settings, Update
 
@@ -159,7 +159,7 @@ def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[i
                 continue
             for leaf in storage.leaves():  # the input of a repeated block stands for those of all its rounds
                 whole, parts = found.get(leaf, (0, 0))
-                part = decided(x.size) < decided(leaf.elements)
+                part = branch_value(x.size) < branch_value(leaf.elements)
                 found[leaf] = (whole + (not part), parts + part)
     return found
 

@@ -21,7 +21,7 @@ from costmodel.symbolic.polynomial import (
     never_below,
     remainder,
 )
-from costmodel.symbolic.sizes import SymInt, value_of
+from costmodel.symbolic.sizes import SymInt, peek
 
 Relation = Literal["zero", "positive", "value"]
 
@@ -82,12 +82,12 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     slice, an index, the end of a range or a key. Any other object it asks for it, by ``__index__`` and ``__hash__``.
     """
 
-    __slots__ = ("decisions", "everywhere", "expression", "value")
+    __slots__ = ("decisions", "expression", "guarded", "value")
 
     value: int
     expression: Polynomial
     decisions: Decisions | None
-    everywhere: bool
+    guarded: bool
 
     if not TYPE_CHECKING:
         __class__ = property(lambda self: SymInt)
@@ -98,7 +98,7 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
         letter.value = value
         letter.expression = expression
         letter.decisions = decisions
-        letter.everywhere = decisions is not None
+        letter.guarded = decisions is not None
         return letter
 
     def __reduce__(self) -> Any:
@@ -122,16 +122,16 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
         return self
 
     def __floordiv__(self, other: int) -> _SymInt:
-        return self._made(self.value // value_of(other), _floor(self.expression, expression(other)))
+        return self._made(self.value // peek(other), _floor(self.expression, expression(other)))
 
     def __rfloordiv__(self, other: int) -> _SymInt:
-        return self._made(value_of(other) // self.value, _floor(expression(other), self.expression))
+        return self._made(peek(other) // self.value, _floor(expression(other), self.expression))
 
     def __mod__(self, other: int) -> _SymInt:
-        return self._made(self.value % value_of(other), remainder(self.expression, expression(other)))
+        return self._made(self.value % peek(other), remainder(self.expression, expression(other)))
 
     def __rmod__(self, other: int) -> _SymInt:
-        return self._made(value_of(other) % self.value, remainder(expression(other), self.expression))
+        return self._made(peek(other) % self.value, remainder(expression(other), self.expression))
 
     def __divmod__(self, other: int) -> tuple[_SymInt, _SymInt]:
         return self // other, self % other
@@ -146,7 +146,7 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int):
             return NotImplemented
-        equal = self.value == value_of(other)
+        equal = self.value == peek(other)
         if self.decisions is None:
             return equal
         return bool(self.decisions.note("zero", self.expression - expression(other), equal))
@@ -156,16 +156,16 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
 
     def __gt__(self, other: Any) -> bool:
         if not isinstance(other, int):
-            return self.fixed() > other
-        above = self.value > value_of(other)
+            return self.pin() > other
+        above = self.value > peek(other)
         if self.decisions is None:
             return above
         return bool(self.decisions.note("positive", self.expression - expression(other), above))
 
     def __lt__(self, other: Any) -> bool:
         if not isinstance(other, int):
-            return self.fixed() < other
-        below = self.value < value_of(other)
+            return self.pin() < other
+        below = self.value < peek(other)
         if self.decisions is None:
             return below
         return bool(self.decisions.note("positive", expression(other) - self.expression, below))
@@ -176,35 +176,35 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
     def __le__(self, other: Any) -> bool:
         return not self > other
 
-    def fixed(self) -> int:
+    def pin(self) -> int:
         """The value; notes that it is this."""
         return self.value if self.decisions is None else self.decisions.note("value", self.expression, self.value)
 
     def exact_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
         """See `sizes.exact_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
-        if value_of(n) % value_of(d):
+        if peek(n) % peek(d):
             raise ArithmeticError(f"{n} is not a multiple of {d}")
-        return self._made(value_of(n) // value_of(d), exact_quotient(expression(n), expression(d)))
+        return self._made(peek(n) // peek(d), exact_quotient(expression(n), expression(d)))
 
     def ceil_div(self, divisor: int, *, reflected: bool = False) -> _SymInt:
         """See `sizes.ceil_div`."""
         n, d = (divisor, self) if reflected else (self, divisor)
-        return self._made(-(-value_of(n) // value_of(d)), ceil_quotient(expression(n), expression(d)))
+        return self._made(-(-peek(n) // peek(d)), ceil_quotient(expression(n), expression(d)))
 
     def extreme(self, op: Literal["min", "max"], other: int) -> _SymInt:
         """See `sizes.minimum` and `sizes.maximum`."""
         pick = min if op == "min" else max
-        return self._made(pick(self.value, value_of(other)), extreme(op, (self.expression, expression(other))))
+        return self._made(pick(self.value, peek(other)), extreme(op, (self.expression, expression(other))))
 
     def largest(self, sizes: Sequence[int]) -> _SymInt:
         """See `sizes.largest`."""
-        return self._made(max(map(value_of, sizes)), extreme("max", map(expression, sizes)))
+        return self._made(max(map(peek, sizes)), extreme("max", map(expression, sizes)))
 
     def undominated(self, sizes: Sequence[int]) -> list[int]:
         """See `sizes.undominated`. Only what is larger here can be larger everywhere."""
         kept: dict[int, Polynomial] = {}
-        for place in sorted(range(len(sizes)), key=lambda place: -value_of(sizes[place])):
+        for place in sorted(range(len(sizes)), key=lambda place: -peek(sizes[place])):
             candidate = expression(sizes[place])
             if not any(never_below(other, candidate) for other in kept.values()):
                 kept[place] = candidate
@@ -241,12 +241,12 @@ def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Call
     def forward(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(self.value, value_of(other)), op(self.expression, expression(other)))
+        return self._made(op(self.value, peek(other)), op(self.expression, expression(other)))
 
     def reflected(self: _SymInt, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._made(op(value_of(other), self.value), op(expression(other), self.expression))
+        return self._made(op(peek(other), self.value), op(expression(other), self.expression))
 
     return forward, reflected
 
@@ -259,10 +259,10 @@ for _name, _op in (("add", operator.add), ("sub", operator.sub), ("mul", operato
 
 def _fixing(op: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(self: _SymInt, *others: Any) -> Any:
-        return op(self.fixed(), *others)
+        return op(self.pin(), *others)
 
     def reflected(self: _SymInt, other: Any) -> Any:
-        return op(other, self.fixed())
+        return op(other, self.pin())
 
     return forward, reflected
 

@@ -17,14 +17,14 @@ LARGEST_SIZE = 2**40
 class SymInt(int):
     """A size that remembers how it was computed, as a `Polynomial` in the model's letters; `guards.symint` makes them.
 
-    everywhere: whether its formula must hold wherever the same decisions come out alike, and not just here.
+    guarded: whether its formula must hold wherever the same decisions come out alike, and not just here.
     """
 
     value: int
     expression: Any
-    everywhere: bool
+    guarded: bool
 
-    def fixed(self) -> int:
+    def pin(self) -> int:
         """The value; noted as what it is, where decisions are."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class SymInt(int):
         raise NotImplementedError
 
 
-def value_of(size: int) -> int:
+def peek(size: int) -> int:
     """The value of a size, for checks, texts and constants that no cost depends on: nothing may be decided on it."""
     return size.value if isinstance(size, SymInt) else size
 
@@ -85,7 +85,7 @@ def ceil_div(size: int, divisor: int) -> int:
 
 def ceil_root(size: int) -> int:
     """The square root of a size, rounded up: a plain int, decided on."""
-    if not (isinstance(size, SymInt) and size.everywhere):
+    if not (isinstance(size, SymInt) and size.guarded):
         return math.isqrt(int(size) - 1) + 1
     root = 1
     while root * root < size:
@@ -115,10 +115,10 @@ def largest(sizes: Sequence[int]) -> int:
 
 def undominated(sizes: Sequence[int]) -> list[int]:
     """Places of those that may be the largest of all somewhere, in order; of numbers the place of the first largest."""
-    letter = next((size for size in sizes if isinstance(size, SymInt) and size.everywhere), None)
+    letter = next((size for size in sizes if isinstance(size, SymInt) and size.guarded), None)
     return [sizes.index(max(sizes))] if letter is None else letter.undominated(sizes)
 
 
-def decided(size: int) -> int:
+def branch_value(size: int) -> int:
     """A size as decisions see it: without its formula, unless that is to hold everywhere."""
-    return size if type(size) is int or (isinstance(size, SymInt) and size.everywhere) else int(size)
+    return size if type(size) is int or (isinstance(size, SymInt) and size.guarded) else int(size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.errors import named
-from costmodel.symbolic.sizes import ceil_div, decided, product
+from costmodel.symbolic.sizes import branch_value, ceil_div, product
 from costmodel.training.dtypes import Shape
 from costmodel.training.fields import Count
 from costmodel.training.frozen import Frozen, frozen
@@ -36,7 +36,7 @@ class State(Frozen):
     def size_bytes(self, shape: Shape, weight_bytes: int) -> int:
         """Bytes of this state for one weight of `shape` with elements of `weight_bytes`."""
         elements = _elements(self.extent, shape)
-        if decided(elements) < self.least:
+        if branch_value(elements) < self.least:
             return 4 * elements
         element_bytes = self.bytes or weight_bytes
         scales = 4 * ceil_div(elements, self.block) if self.block else 0

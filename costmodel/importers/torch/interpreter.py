@@ -16,7 +16,7 @@ from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
 from costmodel.importers.torch.program import Program, Step, Tree, shape_of, tensors_in
 from costmodel.importers.torch.rules import load_rules
 from costmodel.layers.indexing import Parameter, Unknown
-from costmodel.symbolic.sizes import value_of
+from costmodel.symbolic.sizes import peek
 
 
 class Interpreter:
@@ -220,8 +220,8 @@ class Interpreter:
 
     def _check(self, step: Step, tensor: Tensor, shape: Shape) -> None:
         """A rule makes what the operator made."""
-        found = tuple(map(value_of, tensor.shape))
-        told = tuple(map(value_of, shape))
+        found = tuple(map(peek, tensor.shape))
+        told = tuple(map(peek, shape))
         if found != told:
             where = ".".join((*step.path, step.name))
             raise SpecError(

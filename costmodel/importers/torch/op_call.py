@@ -13,7 +13,7 @@ from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.layers.base import Layer
 from costmodel.layers.indexing import Made
 from costmodel.layers.shape import Copied, Part
-from costmodel.symbolic.sizes import value_of
+from costmodel.symbolic.sizes import peek
 from costmodel.training.dtypes import Dtype
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class OpCall:
         """A number that no cost depends on; NaN where it is none that is known, such as a complex one."""
         value = self.value(name, default)
         if isinstance(value, bool | int):
-            value = float(value_of(value))
+            value = float(peek(value))
         return value if isinstance(value, float) else math.nan
 
     def _plain(self, value: Any) -> Any:

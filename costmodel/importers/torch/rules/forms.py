@@ -15,7 +15,7 @@ from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
 from costmodel.layers.resize import GridSample, Padded
 from costmodel.layers.shape import Copied, strides_of
-from costmodel.symbolic.sizes import product, value_of
+from costmodel.symbolic.sizes import peek, product
 
 
 @rule(*PAIRED)
@@ -78,7 +78,7 @@ def max_pool(op: OpCall) -> list[Tensor]:
 
 def _mean_window(op: OpCall, x: Tensor) -> int:
     """Numbers in a window that adapts, on average and at least."""
-    return value_of(_terms(op, x)) // value_of(product(op.shape))
+    return peek(_terms(op, x)) // peek(product(op.shape))
 
 
 @rule("avg_pool3d", "_adaptive_avg_pool3d")
@@ -97,7 +97,7 @@ def _terms(op: OpCall, x: Tensor) -> int:
     *outer, _, _, _ = op.shape
     terms = product(outer)
     for size, places in zip(x.shape[-3:], op.shape[-3:], strict=True):
-        n, m = value_of(size), value_of(places)
+        n, m = peek(size), peek(places)
         terms = terms * sum(-(-(i + 1) * n // m) - i * n // m for i in range(m))
     return terms
 

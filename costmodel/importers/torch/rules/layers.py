@@ -22,7 +22,7 @@ from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked,
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import Padded
 from costmodel.layers.shape import Copied, permuted, strides_of
-from costmodel.symbolic.sizes import ceil_div, exact_div, product, value_of
+from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 
 
 @rule("addmm", "mm", "matmul", "bmm", "mv", "dot", "vdot", "baddbmm")
@@ -318,7 +318,7 @@ def _composed(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if key.shape[-3:-2] != query.shape[-3:-2] and op.value("enable_gqa", False):
         key, value = (_repeated(op, x, query.shape[-3]) for x in (key, value))
     name = op.step.name
-    scale = op.constant("scale", 1 / math.sqrt(value_of(query.shape[-1])))
+    scale = op.constant("scale", 1 / math.sqrt(peek(query.shape[-1])))
     root = math.sqrt(abs(scale))
     query = op.layer(Scale(math.copysign(root, scale)), query, name=f"{name}.scale_query")
     key = op.layer(Scale(root), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
