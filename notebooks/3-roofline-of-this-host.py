@@ -122,7 +122,7 @@ LEVELS = {
 }
 warm = cm.roofline.check(cm.GPT2Small, batch=1, seq=128, reuse="warm", classes=False, calibration=calibration)
 measured = {layer.name: layer.timing.seconds for layer in warm.layers}
-calls = {call.name: call for call in check.prediction.run.root.calls() if call.name in measured}
+calls = {call.name: call for call in check.prediction.tape.root.calls() if call.name in measured}
 programs = {name: cm.roofline.forward_program(call) for name, call in calls.items()}
 clock = np.array([measured[name] for name in programs])
 rows = {}

@@ -161,7 +161,7 @@ def _candidates(plain: Prediction) -> Iterator[Candidate]:
     if by_block is None:
         return
     yield _candidate(by_block)
-    root = isqrt(by_block.run.recomputation.depth - 1) + 1
+    root = isqrt(by_block.tape.recomputation.depth - 1) + 1
     sizes = [*range(2, min(root - 1, MOST_GROUPS) + 1), *(["sqrt"] if root > 1 else [])]
     for size in sizes:
         if found := _tried(plain, size):

@@ -478,7 +478,7 @@ def _other_numbers(first: Prediction, given: Mapping[str, Any]) -> Iterator[tupl
     yield "weights, gradients and states in bf16", {"precision": "bf16"}
     if first.settings.lora or first.settings.freeze:
         return
-    repeated = [call for block in first.run.root.blocks() for call in block.calls()]
+    repeated = [call for block in first.tape.root.blocks() for call in block.calls()]
     targets = sorted({call.name.rpartition(".")[2] for call in repeated if isinstance(call.layer, Linear)})
     if targets:
         lora = Lora(RANK, tuple(targets))

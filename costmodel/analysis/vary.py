@@ -136,7 +136,7 @@ class VariedSize:
         """The same question with this number. Raises CostModelError where there is no such model or batch."""
         asked = self.asked
         if self.stretched and isinstance(asked.model, Transformer) and value > asked.model.context:
-            asked = Prediction(asked.model.with_fields({"context": value}), asked.settings, asked.run)
+            asked = Prediction(asked.model.with_fields({"context": value}), asked.settings, asked.tape)
         return turned(asked, self.name, value)
 
 

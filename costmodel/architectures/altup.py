@@ -107,9 +107,9 @@ class Streams:
         With the stored weights of the router and its norm, which the correction reads too.
         """
         n, b, t, _ = x.shape
-        with x.run.scope("predict"):
+        with x.tape.scope("predict"):
             said = self._modalities(_stream(x, 0), {})
-            calls = {call.name.rpartition(".")[2]: call for call in x.run.block.entries if isinstance(call, Call)}
+            calls = {call.name.rpartition(".")[2]: call for call in x.tape.block.entries if isinstance(call, Call)}
             router = {name: calls[name].stored for name in ("router_norm", "router")}
             of = Linear(n * n, bias=False)(said, name="coefficients").view((b, t, n, n), None)
             of = Permute((0, 1, 3, 2))(of, name="turned_coefficients")
@@ -120,7 +120,7 @@ class Streams:
             return (y if in_order else Copied(y.shape)(y, name="in_order")), router
 
     def _laurel(self, x: Tensor) -> Tensor:
-        with x.run.scope("laurel"):
+        with x.tape.scope("laurel"):
             y = Linear(self.altup.laurel_rank, bias=False)(x, name="down")
             y = normed(self.model, Linear(x.shape[-1], bias=False)(y, name="up"), "norm")
             return Add()(x, y, name="add")
@@ -131,14 +131,16 @@ class Streams:
         made: (batch, T, width), what the block computed. router: weights of the router and its norm.
         """
         n, b, t, d = x.shape
-        with x.run.scope("correct"):
+        with x.tape.scope("correct"):
             said = self._modalities(made, router)
             missed = Subtract()(made, _stream(x, 0), name="innovation")
             missed = Copied((n, b, t, d))(missed.view((1, b, t, d), None), name="repeat_innovation")
             weight = None
-            if self.altup.clipped and x.run.training:
+            if self.altup.clipped and x.tape.training:
                 bounded = Parameter((n, n))
-                weight = {"weight": Clamp(-BOUND, BOUND)(x.run.record(bounded, (), "coefficients", None), name="clamp")}
+                weight = {
+                    "weight": Clamp(-BOUND, BOUND)(x.tape.record(bounded, (), "coefficients", None), name="clamp")
+                }
             of = Shift(1.0)(Linear(n, bias=False)(said, name="coefficients", tied=weight), name="shares")
             of = Permute((2, 0, 1))(of, name="shares_by_stream")
             of = of.view((n, b, t, 1), (*(of.strides or contiguous_strides(of.shape)), 1))
@@ -148,7 +150,7 @@ class Streams:
         """All streams but the first plus what the token adds in this block, by a gate that the first makes."""
         n, b, t, d = x.shape
         p = self.altup.layer_width
-        with x.run.scope("token"):
+        with x.tape.scope("token"):
             head, rest = (Part((m, b, t, d), contiguous_strides(x.shape))(x) for m in (1, n - 1))
             gate = Copied((b, t, d))(head.view((b, t, d), None), name="copy")
             if self.altup.output_scale:

@@ -11,7 +11,7 @@ from costmodel.architectures.mla import absorbed, projected
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call, Tensor, contiguous_strides
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
@@ -40,9 +40,9 @@ class AttentionSetting(NamedTuple):
 class Tables:
     """The constants of one model's attention that its blocks share: masks, position tables and slopes."""
 
-    def __init__(self, model: TransformerSpec, run: Run, seq: int, setting: AttentionSetting) -> None:
+    def __init__(self, model: TransformerSpec, tape: Tape, seq: int, setting: AttentionSetting) -> None:
         self.model = model
-        self.run = run
+        self.tape = tape
         self.seq = seq
         self.setting = setting
         # The CPU's fused kernel has no dropout, nor trained biases, nor values of another size: PyTorch then composes
@@ -52,14 +52,14 @@ class Tables:
         self.absorbed = setting.absorbed and model.latent is not None
         unequal = self.absorbed or model.value_features != model.head_features
         relative = model.by_distance
-        lacks = unequal or relative or (run.training and model.attention_dropout > 0)
-        self.fallback = setting.kernel != "eager" and run.device == "cpu" and lacks
+        lacks = unequal or relative or (tape.training and model.attention_dropout > 0)
+        self.fallback = setting.kernel != "eager" and tape.device == "cpu" and lacks
         self.composed = setting.kernel == "eager" or self.fallback
         lacking = {"soft cap of the scores": model.score_cap is not None, "sinks": model.sinks}
         lacking["disentangled scores"] = model.disentangled is not None
         for name in (name for name, needed in lacking.items() if needed and setting.kernel != "eager"):
             raise SettingError(f"attention={setting.kernel!r} has no {name}, as {model.title} needs: use 'eager'")
-        if unequal and setting.kernel == "flash" and run.device == "gpu":
+        if unequal and setting.kernel == "flash" and tape.device == "gpu":
             raise SettingError(
                 f"attention='flash' has no values of another size than keys, as {model.title} needs: use 'efficient' "
                 "or 'eager'"
@@ -69,14 +69,14 @@ class Tables:
                 f"attention='flash' takes no biases of the scores, as {model.title} has: use 'efficient' or 'eager'"
             )
         ahead = (model.heads, 1, self.keys(None))
-        self.slopes = run.buffer(ahead, "activation", "alibi") if model.positions == "alibi" else None
+        self.slopes = tape.buffer(ahead, "activation", "alibi") if model.positions == "alibi" else None
         self.angles = (
-            [run.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
+            [tape.buffer((seq, model.rotated), "activation", f"rotary.{name}") for name in ("cos", "sin")]
             if model.positions == "rotary"
             else []
         )
         shape = (self.seq, self.keys(None))
-        self.buckets = self.run.buffer(shape, "index", self.run.within("relative_buckets")) if relative else None
+        self.buckets = self.tape.buffer(shape, "index", self.tape.within("relative_buckets")) if relative else None
         self.bias = self.relative() if relative and model.relative_shared else None
         self._masks: dict[bool, Tensor] = {}
         self.lent: dict[tuple[bool, bool], list[Tensor]] = {}
@@ -84,7 +84,7 @@ class Tables:
         if model.disentangled is not None:
             from costmodel.architectures.disentangled import Distances
 
-            self.distances = Distances(model, run, seq)
+            self.distances = Distances(model, tape, seq)
 
     def keys(self, window: int | None) -> int:
         """Keys that scores are computed of."""
@@ -115,7 +115,7 @@ class Tables:
         windowed = window is not None
         if windowed not in self._masks:
             name = "attention_mask" if windowed or self.model.window is None else "global_attention_mask"
-            self._masks[windowed] = self.run.buffer((self.seq, self.keys(window)), "mask", self.run.within(name))
+            self._masks[windowed] = self.tape.buffer((self.seq, self.keys(window)), "mask", self.tape.within(name))
         return self._masks[windowed]
 
 
@@ -147,13 +147,13 @@ class Mixer:
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (batch, T, width)."""
         model, angles = self.model, self.tables.angles
-        with x.run.scope("attention" if self.memory is None else "cross_attention"):
+        with x.tape.scope("attention" if self.memory is None else "cross_attention"):
             query, key, value, *others = self._projected(x, angles if self.rotated else [])
             gate, matrix = (others, []) if model.attention_gate else ([], others)
             bias = None if self.memory is not None else self.tables.bias or self.tables.relative()
             if bias is not None and self.tables.cache is not None:
                 bias = self.tables.seen(bias, self.window)
-            with x.run.part("core"):
+            with x.tape.part("core"):
                 mixed = (self._composed if self.tables.composed else self._fused)(query, key, value, bias)
             if matrix:
                 expand = ExpandValue(model.head_features - model.rotated, model.value_features)
@@ -168,14 +168,14 @@ class Mixer:
 
         Without a cache that is x, of which decoding would keep so much: the memory is noted, beside the pass.
         """
-        if not self.model.causal or x.run.training:
+        if not self.model.causal or x.tape.training:
             return x
         if self.tables.cache is not None:
             return self.tables.cache.extended(x, f"cache_{name}", self.window)
         *rest, length, features = x.shape
         seen = length if self.window is None else minimum(self.window, length)
-        storage = x.run.storage(product((*rest, seen, features)), x.storage.role, "cache", "cache", x.dtype)
-        x.run.keep(storage, product((*rest[1:], features)))
+        storage = x.tape.storage(product((*rest, seen, features)), x.storage.role, "cache", "cache", x.dtype)
+        x.tape.keep(storage, product((*rest[1:], features)))
         return x
 
     def _projected(self, x: Tensor, angles: list[Tensor]) -> list[Tensor]:
@@ -193,7 +193,7 @@ class Mixer:
             key = Rotary(self.model.rotated)(key, *angles, name="rotate_key")
         kept = [self._kept(key, "key"), self._kept(value, "value")]
         if self.variant.lends:
-            if x.run.recomputation.open:
+            if x.tape.recomputation.open:
                 raise SettingError(
                     f"checkpoint: blocks of {self.model.title} hand keys and values to blocks after them "
                     "(shared_kv_layers), which what is run again cannot: recompute parts that make none, such as 'mlp'"
@@ -215,7 +215,7 @@ class Mixer:
                 for name, n in widths.items()
             }
             if model.disentangled is not None and self.memory is None:
-                calls = {call.name.rpartition(".")[2]: call for call in x.run.block.entries if isinstance(call, Call)}
+                calls = {call.name.rpartition(".")[2]: call for call in x.tape.block.entries if isinstance(call, Call)}
                 self.stored = {name: calls[name].stored for name in ("query", "key")}
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
@@ -298,7 +298,7 @@ class Mixer:
         return Reshape((heads, length, value.shape[3]))(mixed, name="split_mixed")
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        kernel = "cpu" if query.run.device == "cpu" else self.tables.setting.kernel
+        kernel = "cpu" if query.tape.device == "cpu" else self.tables.setting.kernel
         assert kernel != "eager"
         pairs = self.pairs if self.tables.setting.pairs == "visible" else None
         scale = self.model.score_factor if self.tables.absorbed else self.model.score_scale

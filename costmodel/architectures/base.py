@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from costmodel.architectures.activations import NAMES
 from costmodel.documents.description import Description, Listed, Reads
 from costmodel.errors import SettingError, SpecError, shown, unknown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.symbolic.sizes import LARGEST_SIZE
 
@@ -142,7 +142,7 @@ class Architecture(Description):
         )
 
     @abstractmethod
-    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor | tuple[Tensor, ...]:
         """Run on paper; returns the prediction as (rows, classes, ...), or several, whose losses are added."""
 
     @property

@@ -17,7 +17,7 @@ from costmodel.architectures.moe import routed
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.graph.recomputation import GROUP
-from costmodel.graph.run import Run, Shared
+from costmodel.graph.tape import Shared, Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, LayerScale
 from costmodel.symbolic.sizes import SymInt, exact_div
@@ -30,7 +30,7 @@ Sublayers = dict[str, Callable[[Tensor], Tensor]]
 
 def body(
     model: TransformerSpec,
-    run: Run,
+    tape: Tape,
     x: Tensor,
     setting: AttentionSetting,
     memory: Tensor | None = None,
@@ -41,7 +41,7 @@ def body(
     memory: (batch, T', width), what an encoder made, to which every block then attends too. tokens: (batch, T), of
     which x was made.
     """
-    x = _blocks(model, run, x, setting, memory, tokens)
+    x = _blocks(model, tape, x, setting, memory, tokens)
     if model.norm_placement != "post" if model.final_norm is None else model.final_norm:
         x = normed(model, x, "final_norm")
     return dropped(x, model.final_dropout, "final_dropout")
@@ -49,22 +49,22 @@ def body(
 
 def _blocks(
     model: TransformerSpec,
-    run: Run,
+    tape: Tape,
     x: Tensor,
     setting: AttentionSetting,
     memory: Tensor | None,
     tokens: Tensor | None,
 ) -> Tensor:
-    tables = Tables(model, run, x.shape[1], setting)
+    tables = Tables(model, tape, x.shape[1], setting)
     mixers = {variant: _mixer(model, tables, variant) for variant in dict.fromkeys(model.pattern)}
     crossing = {} if memory is None else {"cross_attention": Mixer(model, tables, memory=memory)}
 
-    shared = Shared(run) if model.shared_blocks else None
+    shared = Shared(tape) if model.shared_blocks else None
 
     def block(variant: Variant, x: Tensor) -> Tensor:
         if shared is None:
             return applied(variant, x)
-        with run.sharing(shared):
+        with tape.sharing(shared):
             return applied(variant, x)
 
     def applied(variant: Variant, x: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ def _blocks(
         return _sequential(model, x, sublayers, normed_first=variant.normed)
 
     stack = Stack(model.pattern, model.layers, block)
-    streams = None if model.altup is None or tokens is None else _streams(model, tokens, x, stack.counted(run))
-    return stack(run, x) if streams is None else streams.merged(stack(run, streams.spread(x)))
+    streams = None if model.altup is None or tokens is None else _streams(model, tokens, x, stack.counted(tape))
+    return stack(tape, x) if streams is None else streams.merged(stack(tape, streams.spread(x)))
 
 
 def _streams(model: TransformerSpec, tokens: Tensor, x: Tensor, layers: int) -> Streams:
@@ -175,30 +175,30 @@ class Stack:
         self.layers = layers
         self.body = body
 
-    def __call__(self, run: Run, x: Tensor) -> Tensor:
+    def __call__(self, tape: Tape, x: Tensor) -> Tensor:
         """Apply all blocks to `x`; what is recomputed in groups of blocks is so whatever their variants."""
         if len(set(self.pattern)) == 1:
-            return run.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block")
-        groups, period, rounds = self._rounds(run)
+            return tape.repeat(self.layers, lambda x: self.body(self.pattern[0], x), x, "block")
+        groups, period, rounds = self._rounds(tape)
         if rounds > 1:
-            body = partial(self._groups, run, groups[:period])
-            x = run.repeat(rounds, body, x, "block", grouped=False, listed=True)
+            body = partial(self._groups, tape, groups[:period])
+            x = tape.repeat(rounds, body, x, "block", grouped=False, listed=True)
             groups = groups[len(groups) // period * period :]
-        with run.scope("block", listed=True):
-            return self._groups(run, groups, x)
+        with tape.scope("block", listed=True):
+            return self._groups(tape, groups, x)
 
-    def counted(self, run: Run) -> int:
+    def counted(self, tape: Tape) -> int:
         """How many blocks there are, as a number without a formula where they are not rounds of equal ones.
 
         The cost of blocks that are listed has no formula in their number: what else is of that many has none either,
         or a derivative would be of a part of the cost.
         """
-        rounds = self.layers if len(set(self.pattern)) == 1 else self._rounds(run)[2]
+        rounds = self.layers if len(set(self.pattern)) == 1 else self._rounds(tape)[2]
         return self.layers if isinstance(rounds, SymInt) else int(self.layers)
 
-    def _rounds(self, run: Run) -> tuple[list[Group], int, int]:
+    def _rounds(self, tape: Tape) -> tuple[list[Group], int, int]:
         """Blocks by group, how many groups are a period, and how often that is whole."""
-        plan = run.recomputation
+        plan = tape.recomputation
         size = plan.group(self.layers) if plan.every is not None and not plan.open else 1
         variants = [self.pattern[n % len(self.pattern)] for n in range(int(self.layers))]
         groups = [tuple(variants[start : start + size]) for start in range(0, len(variants), size)]
@@ -207,22 +207,22 @@ class Stack:
         even = times > 1 and not rest and size * len(groups) == self.layers
         return groups, period, exact_div(self.layers, period * size) if even else times
 
-    def _groups(self, run: Run, groups: Sequence[Group], x: Tensor) -> Tensor:
+    def _groups(self, tape: Tape, groups: Sequence[Group], x: Tensor) -> Tensor:
         for group, alike in groupby(groups):
             name = self._name(group[0]) if len(group) == 1 else GROUP
-            x = _applied(run, lambda x, group=group: self._group(run, group, x), x, len(list(alike)), name)
+            x = _applied(tape, lambda x, group=group: self._group(tape, group, x), x, len(list(alike)), name)
         return x
 
-    def _group(self, run: Run, group: Group, x: Tensor) -> Tensor:
-        if run.recomputation.every is None:
-            return self._blocks(run, group, x)
-        return run.again(lambda x: self._blocks(run, group, x), x)
+    def _group(self, tape: Tape, group: Group, x: Tensor) -> Tensor:
+        if tape.recomputation.every is None:
+            return self._blocks(tape, group, x)
+        return tape.again(lambda x: self._blocks(tape, group, x), x)
 
-    def _blocks(self, run: Run, group: Group, x: Tensor) -> Tensor:
+    def _blocks(self, tape: Tape, group: Group, x: Tensor) -> Tensor:
         if len(group) == 1:
             return self.body(group[0], x)
         for variant, alike in groupby(group):
-            x = _applied(run, partial(self.body, variant), x, len(list(alike)), self._name(variant))
+            x = _applied(tape, partial(self.body, variant), x, len(list(alike)), self._name(variant))
         return x
 
     def _name(self, variant: Variant) -> str:
@@ -234,8 +234,8 @@ class Stack:
         return "_".join(word for word in said if word) or "plain"
 
 
-def _applied(run: Run, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:
+def _applied(tape: Tape, body: Callable[[Tensor], Tensor], x: Tensor, times: int, name: str) -> Tensor:
     if times > 1:
-        return run.repeat(times, body, x, name, grouped=False)
-    with run.scope(name):
+        return tape.repeat(times, body, x, name, grouped=False)
+    with tape.scope(name):
         return body(x)

@@ -29,7 +29,7 @@ from costmodel.architectures.composites import (
     apply,
 )
 from costmodel.errors import SettingError, SpecError, unknown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers import load_all
 from costmodel.layers.base import Layer
@@ -98,10 +98,10 @@ class CNN(Architecture):
         refuse("seq", seq, self, "batch and image")
         return BatchShape(batch, image=self.input[1:] if image is None else image)
 
-    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, C, H, W) → what the last block makes, such as (batch, classes)."""
         assert shape.image is not None
-        return apply(self.blocks, run.input((shape.batch, self.input[0], *shape.image), name="images"))
+        return apply(self.blocks, tape.input((shape.batch, self.input[0], *shape.image), name="images"))
 
 
 def read_blocks(data: Any, define: Any = None) -> Blocks:

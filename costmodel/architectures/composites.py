@@ -57,7 +57,7 @@ class Sequence(Composite):
 
     def __call__(self, x: Tensor, *, name: str) -> Tensor:
         """Run on paper."""
-        with x.run.scope(name):
+        with x.tape.scope(name):
             return apply(self.blocks, x)
 
 
@@ -81,7 +81,7 @@ class Repeat(Composite):
     def __call__(self, x: Tensor, *, name: str) -> Tensor:
         """Run on paper; what is alike is traced once."""
         inner = self.blocks[0].blocks if self._unwraps() else self.blocks  # type: ignore[union-attr]
-        return x.run.repeat(self.times, lambda x: apply(inner, x), x, name)
+        return x.tape.repeat(self.times, lambda x: apply(inner, x), x, name)
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Residual(Composite):
 
     def __call__(self, x: Tensor, *, name: str) -> Tensor:
         """Run on paper. Raises ShapeError if the two shapes differ."""
-        with x.run.scope(name):
+        with x.tape.scope(name):
             y = apply(self.body, x)
             if self.projection:
-                with x.run.scope("projection"):
+                with x.tape.scope("projection"):
                     x = apply(self.projection, x)
             try:
                 return _join("add", [y, x])
@@ -123,10 +123,10 @@ class Branches(Composite):
 
     def __call__(self, x: Tensor, *, name: str) -> Tensor:
         """Run on paper. Raises ShapeError if the paths' shapes do not meet."""
-        with x.run.scope(name):
+        with x.tape.scope(name):
             ends = []
             for number, path in enumerate(self.paths, start=1):
-                with x.run.scope(f"path{number}"):
+                with x.tape.scope(f"path{number}"):
                     ends.append(apply(path, x))
             return _join(self.join, ends)
 

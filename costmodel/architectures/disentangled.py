@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from costmodel.architectures.feedforward import dropped, normed, scaled
 from costmodel.architectures.spec import TransformerSpec
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add
 from costmodel.layers.indexing import Chosen, Made, Parameter
@@ -20,11 +20,11 @@ Stored = Mapping[str, Mapping[str, Tensor]]
 class Distances:
     """What all blocks share: embeddings of the distances, (2·size, width), and which one each pair of tokens has."""
 
-    def __init__(self, model: TransformerSpec, run: Run, seq: int) -> None:
+    def __init__(self, model: TransformerSpec, tape: Tape, seq: int) -> None:
         assert model.disentangled is not None
-        table = run.record(Parameter((2 * model.disentangled.size, model.width)), (), "distances", None)
+        table = tape.record(Parameter((2 * model.disentangled.size, model.width)), (), "distances", None)
         self.table = normed(model, table, "distances_norm") if model.disentangled.norm else table
-        self.of_pairs = run.record(Made((1, 1, seq, seq), "index"), (), "distances_of_pairs", None)
+        self.of_pairs = tape.record(Made((1, 1, seq, seq), "index"), (), "distances_of_pairs", None)
 
 
 def biases(model: TransformerSpec, distances: Distances, query: Tensor, key: Tensor, stored: Stored) -> Tensor:

@@ -19,7 +19,7 @@ def embedded(model: TransformerSpec, x: Tensor, tokens: Tensor) -> Tensor:
         width = model.width
         x = Linear(width, bias=False)(x, name="project_in")
     if model.segments is not None:
-        kinds = tokens.run.input(tokens.shape, "index", "segments")
+        kinds = tokens.tape.input(tokens.shape, "index", "segments")
         x = Add()(x, Embedding(model.segments, width)(kinds, name="segments"), name="add_segments")
     if model.positions == "learned":
         x = Add()(x, positions(model, tokens, width), name="add_positions")
@@ -33,7 +33,7 @@ def positions(model: TransformerSpec, tokens: Tensor, width: int) -> Tensor:
     """(T, width): a vector for each position, the same for every sequence."""
     rows = model.context if model.position_rows is None else model.position_rows
     if model.position_table == "constant":
-        return tokens.run.buffer((rows, width), "activation", tokens.run.within("positions")).view(
+        return tokens.tape.buffer((rows, width), "activation", tokens.tape.within("positions")).view(
             (tokens.shape[1], width), None
         )
     kind = LearnedPositions if model.position_table == "trained" else StoredPositions
@@ -46,7 +46,7 @@ def logits(model: TransformerSpec, x: Tensor, table: Tensor) -> Tensor:
     head = model.head
     x = scaled(x, head.input_scale, "output_scale")
     if head.transform is not None:
-        with x.run.scope("head_transform"):
+        with x.tape.scope("head_transform"):
             features = x.shape[-1] if model.embedding_width is None else model.embedding_width
             x = normed(model, activation(head.transform)(Linear(features, bias=head.transform_bias)(x)), "norm")
     elif model.embedding_factored and model.embedding_width is not None:

@@ -29,7 +29,7 @@ from costmodel.architectures.spec import HEAD
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT, Description, PartOf, Reads, part_of
 from costmodel.errors import SettingError
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.activation import Gelu
 from costmodel.layers.conv import Conv
@@ -245,34 +245,34 @@ class EncoderDecoder(Architecture):
                 f"seq {length} is beyond the learned position table of {self.title}: use at most {self.context}"
             )
 
-    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, T) source tokens, or sound, and (batch, T_t) target tokens → (batch·T_t, vocab) logits."""
         assert shape.seq is not None
         assert shape.target is not None
         encoder, decoder = self.encoder, self.decoder
-        tokens = run.input((shape.batch, shape.target), "index", "tokens")
+        tokens = tape.input((shape.batch, shape.target), "index", "tokens")
         table: Tensor | None = None
-        with run.scope("encoder"):
+        with tape.scope("encoder"):
             if self.sound is None:
-                source = run.input((shape.batch, shape.seq), "index", "source")
+                source = tape.input((shape.batch, shape.seq), "index", "source")
                 x = Embedding(self.vocab, self.width)(source, name="embedding")
-                table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+                table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
                 x = embedded(encoder, x, source)
             else:
-                x = dropped(self._heard(run, shape.batch), self.embedding_dropout, "embedding_dropout")
-            memory = body(encoder, run, x, attention)
-        with run.scope("decoder"):
+                x = dropped(self._heard(tape, shape.batch), self.embedding_dropout, "embedding_dropout")
+            memory = body(encoder, tape, x, attention)
+        with tape.scope("decoder"):
             tied = None if table is None else {"weight": table}
             x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
-            table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-            x = body(decoder, run, embedded(decoder, x, tokens), attention, memory)
+            table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+            x = body(decoder, tape, embedded(decoder, x, tokens), attention, memory)
         y = logits(decoder, x, table)
         return y.view((shape.batch * shape.target, self.vocab), None)
 
-    def _heard(self, run: Run, batch: int) -> Tensor:
+    def _heard(self, tape: Tape, batch: int) -> Tensor:
         """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""
         assert self.sound is not None
-        x = run.input((batch, self.sound.mel_bins, 1, 2 * self.sound.places), name="sound")
+        x = tape.input((batch, self.sound.mel_bins, 1, 2 * self.sound.places), name="sound")
         x = Gelu()(Conv(self.width, kernel=(1, 3), padding=(0, 1))(x, name="conv1"), name="gelu1")
         x = Gelu()(Conv(self.width, kernel=(1, 3), stride=(1, 2), padding=(0, 1))(x, name="conv2"), name="gelu2")
         x = TransposeLast()(Reshape((self.width, x.shape[3]))(x, name="places"), name="places_last")

@@ -66,7 +66,7 @@ def feed_forward(model: TransformerSpec, x: Tensor, *, hidden: int | None = None
 def mlp(model: TransformerSpec, x: Tensor, hidden: int, name: str, *, sparse: bool = False) -> Tensor:
     """The MLP, of so many hidden features; sparse: of its gate the largest are kept."""
     inner, outer = (Linear(n, bias=model.mlp_bias) for n in (hidden, model.width))
-    with x.run.scope(name):
+    with x.tape.scope(name):
         return outer(dropped(activated(model, x, inner, sparse=sparse), model.mlp_dropout, "dropout"), name="down")
 
 

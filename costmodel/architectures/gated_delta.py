@@ -29,7 +29,7 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width)."""
     b, t, d = x.shape
     keys, heads, k, v = spec.grouped, spec.heads, spec.key_size, spec.value_size
-    with x.run.scope("gated_delta"):
+    with x.tape.scope("gated_delta"):
         each = exact_div(heads, keys)
         joint = Linear(2 * keys * k + 2 * heads * v, bias=False)(x, name="in")
         joint = joint.view((b, t, keys, 2 * k + 2 * each * v), None)
@@ -53,10 +53,10 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
             )
         )
         learning = Sigmoid()(learning, name="learning_rate")
-        rate = Pointwise("neg")(Pointwise("exp")(parameter(x.run, "decay_log", heads), name="exp_decay"), name="rate")
-        step = Pointwise("softplus")(Add()(decay, parameter(x.run, "step_bias", heads), name="add_step_bias"))
+        rate = Pointwise("neg")(Pointwise("exp")(parameter(x.tape, "decay_log", heads), name="exp_decay"), name="rate")
+        step = Pointwise("softplus")(Add()(decay, parameter(x.tape, "step_bias", heads), name="add_step_bias"))
         decay = Multiply()(rate, step, name="decays")
-        with x.run.part("core"):
+        with x.tape.part("core"):
             y = (_step if states.steps(t) else _rule)(spec, states, query, key, value, decay, learning)
         y = Rmsnorm()(reshaped(y, (b * t * heads, v)), name="norm")
         y = Multiply()(y, Silu()(reshaped(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
@@ -79,7 +79,7 @@ def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     """As `_rule`, of one token after others: the state is read and written by products of numbers and sums."""
     query, key, value, decay, learning = _by_head(spec, *parts)
     (b, h, _, v), k = value.shape, spec.key_size
-    state = states.earlier(value.run, (b, h, k, v), "state", STATE)
+    state = states.earlier(value.tape, (b, h, k, v), "state", STATE)
     assert state is not None
     query, key = (column(y.view((b, h, k), None)) for y in (query, key))
     decay = column(Pointwise("exp")(decay, name="exp_decay"))
@@ -95,7 +95,7 @@ def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
 def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     """Of tokens by heads (b, T, heads, d), decays and learning rates (b, T, heads): (b, T, heads, d_v)."""
     query, key, value, decay, learning = _by_head(spec, *parts)
-    (b, h, t, v), k, n, run = value.shape, spec.key_size, spec.chunked, value.run
+    (b, h, t, v), k, n, tape = value.shape, spec.key_size, spec.chunked, value.tape
     c = ceil_div(t, n)
     whole = c * n == t
     query, key, value, learning, decay = (
@@ -113,7 +113,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     query, key = _chunks(query, c, n), _chunks(key, c, n)
     total = Cumulate()(reshaped(decay, (b, h, c, n)), name="decayed")
     pairs = Subtract()(column(total), _row(total), name="decay_between")
-    pairs = Pointwise("exp")(Mask()(pairs, upper(query.run, n, "ahead", made=2), name="masked"), name="decay_pairs")
+    pairs = Pointwise("exp")(Mask()(pairs, upper(query.tape, n, "ahead", made=2), name="masked"), name="decay_pairs")
     turned = TransposeLast()(key)
     system = Multiply()(Matmul()(keys, turned, name="overlap"), pairs, name="system")
     scores = Multiply()(Matmul()(query, turned, name="scores"), pairs, name="weights")
@@ -122,17 +122,17 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     faded = SolveTriangular()(system, faded, name="read_keys")
     query = Multiply()(query, column(Pointwise("exp")(total, name="exp_query")), name="faded_query")
     # The last state is read by nothing here, and with one chunk nothing else reads these.
-    outer, run.grad = run.grad, run.grad and c > 1
+    outer, tape.grad = tape.grad, tape.grad and c > 1
     last = Slice(1, n - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="exp_left")
     key = Multiply()(key, column(left), name="left_keys")
     passed = column(Pointwise("exp")(last, name="exp_last"))
-    run.grad = outer
+    tape.grad = outer
     if states.cache is None:
-        states.note(run, (b, h, k, v), "state", STATE)
+        states.note(tape, (b, h, k, v), "state", STATE)
         y = reshaped(DeltaScan()(values, faded, query, scores, key, passed), (b, h, c * n, v))
     else:
-        first = states.earlier(run, (b, h, k, v), "state", STATE)
+        first = states.earlier(tape, (b, h, k, v), "state", STATE)
         begins = () if first is None else (typed(first, values.dtype, "first_state"),)
         y = DeltaScan(keeps=True)(values, faded, query, scores, key, passed, *begins)
         states.keep(Slice(k, c * n, axis=2)(y, name="last_state"), first, "state", STATE)

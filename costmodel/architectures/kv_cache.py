@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Tensor
 from costmodel.layers.attention import Append, Insert
 from costmodel.symbolic.sizes import ceil_div, minimum, product
@@ -51,16 +51,16 @@ class Cache(NamedTuple):
                 y = kept(x, name=name)
             else:
                 held = self.past if window is None else minimum(self.past, window)
-                earlier = x.run.cache((*rest, held, features), dtype, f"{name}.past", scales)
+                earlier = x.tape.cache((*rest, held, features), dtype, f"{name}.past", scales)
                 shown = (*rest, self.seen(0, window), features)
                 y = kept(earlier.view(shown, earlier.strides), x, name=name)
-            x.run.keep(y.storage, token)
+            x.tape.keep(y.storage, token)
             return y
         room = self.past + length if window is None else minimum(self.past + length, window)
         if self.kind == "paged":
             room = self.page * ceil_div(room, self.page)
-        memory = x.run.cache((*rest, room, features), dtype, name, scales)
-        x.run.keep(memory.storage, token)
+        memory = x.tape.cache((*rest, room, features), dtype, name, scales)
+        x.tape.keep(memory.storage, token)
         y = Insert(self.seen(length, window))(memory, x, name=name)
         return y if self.has_past else x  # attention over new tokens alone reads them as they were made
 
@@ -83,22 +83,22 @@ class States(NamedTuple):
         """Whether the pass is of one more token, by which the state is moved on without a scan."""
         return self.begun and tokens == 1
 
-    def earlier(self, run: Run, shape: Shape, name: str, dtype: Dtype) -> Tensor | None:
+    def earlier(self, tape: Tape, shape: Shape, name: str, dtype: Dtype) -> Tensor | None:
         """What earlier tokens have left, if there are any."""
-        return run.cache(shape, dtype, name) if self.begun else None
+        return tape.cache(shape, dtype, name) if self.begun else None
 
     def keep(self, new: Tensor, earlier: Tensor | None, name: str, dtype: Dtype) -> None:
         """Keep a state (..., n, d) from here on, in the place of the earlier one."""
         assert self.cache is not None
-        run = new.run
+        tape = new.tape
         if earlier is None and self.cache.kind == "dynamic":
             kept = Append(dtype, lasting=True)(new, name=name)
         else:
-            kept = run.cache(new.shape, dtype, name) if earlier is None else earlier
+            kept = tape.cache(new.shape, dtype, name) if earlier is None else earlier
             Insert(new.shape[-2])(kept, new, name=name)
-        run.keep(kept.storage, 0)
+        tape.keep(kept.storage, 0)
 
-    def note(self, run: Run, shape: Shape, name: str, dtype: Dtype) -> None:
+    def note(self, tape: Tape, shape: Shape, name: str, dtype: Dtype) -> None:
         """Without a cache, what decoding would keep: the memory is noted beside the pass."""
-        if not run.training:
-            run.keep(run.storage(product(shape), "activation", "cache", name, dtype), 0)
+        if not tape.training:
+            tape.keep(tape.storage(product(shape), "activation", "cache", name, dtype), 0)

@@ -24,7 +24,7 @@ from costmodel.architectures.base import (
 )
 from costmodel.documents.description import Listed
 from costmodel.errors import SettingError
-from costmodel.graph.run import MOST_CALLS, Run
+from costmodel.graph.tape import MOST_CALLS, Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.linear import Linear
@@ -76,14 +76,14 @@ class MLP(Architecture):
         refuse("image", image, self, "only batch")
         return BatchShape(batch)
 
-    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, n_0) → (batch, n_last). Hidden layers of one size in a row go by the number of the first."""
         first, *hidden, last = self.sizes
-        x = run.input((shape.batch, first))
+        x = tape.input((shape.batch, first))
         number = 1
         for width, group in groupby(hidden):
             times = len(list(group))
-            x = run.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
+            x = tape.repeat(times, lambda x, width=width: self._layer(x, width), x, f"hidden{number}")
             number += times
         return Linear(last, bias=self.bias)(x, name="output")
 

@@ -18,7 +18,7 @@ from costmodel.symbolic.sizes import ceil_div
 def routed(model: TransformerSpec, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width): the experts that each token chooses, and the one that all share."""
     assert model.experts is not None
-    with x.run.scope("mlp"):
+    with x.tape.scope("mlp"):
         y = _experts(model, model.experts, x)
         if model.experts.shared_width is None:
             return y
@@ -35,7 +35,7 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
     bias = model.mlp_bias if experts.bias is None else experts.bias
     inner, outer = (ExpertLinear(experts.count, k, n, bias, busy(experts)) for n in (hidden, d))
     weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
-    with x.run.scope("experts"):
+    with x.tape.scope("experts"):
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
         picked = sent(x.view((b * t, d), None), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()

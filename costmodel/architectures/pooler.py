@@ -30,7 +30,7 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
     """Scores of all tokens, and those that count."""
     (b, t, _), c = x.shape, classes.count
     if classes.transform is not None:
-        with x.run.scope("classes_transform"):
+        with x.tape.scope("classes_transform"):
             x = activation(classes.transform)(Linear(x.shape[-1], bias=classes.transform_bias)(x))
             x = normed(model, x, "norm") if classes.transform_norm else x
     scores = Linear(c, bias=classes.bias)(dropped(x, classes.dropout, "classes_dropout"), name="classes")
@@ -45,7 +45,7 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
 def pooled(model: TransformerSpec, pooler: Pooler, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, 1, features): a linear layer over the first token, its activation, and a norm."""
     first = Slice(1, axis=1)(x, name="first_token")
-    with x.run.scope("pooler"):
+    with x.tape.scope("pooler"):
         features = x.shape[-1] if pooler.width is None else pooler.width
         x = Linear(features, bias=pooler.bias)(dropped(first, pooler.dropout, "dropout"))
         x = activation(pooler.activation)(x)

@@ -14,7 +14,7 @@ from costmodel.layers.shape import Copied, Slice, TransposeLast
 def short_convolution(spec: ShortConvolution, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width): gated before the convolution and after it."""
     _, _, d = x.shape
-    with x.run.scope("short_convolution"):
+    with x.tape.scope("short_convolution"):
         joint = TransposeLast()(Linear(3 * d, bias=spec.bias)(x, name="in"))
         before, after, y = (Slice(d, n * d, axis=1)(joint, name=name) for n, name in enumerate(("gate", "open", "x")))
         y = causal(Multiply()(before, y, name="gated"), spec.size, states, bias=spec.bias)

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from costmodel.architectures.base import Architecture, BatchShape, refuse
 from costmodel.errors import SettingError, shown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.base import Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE
@@ -33,10 +33,10 @@ class Single(Architecture):
         refuse("image", image, self, "only batch")
         return BatchShape(batch)
 
-    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """(batch, ...) → the layer's output."""
-        x = run.input((shape.batch, *self.sample))
-        x.requires_grad = run.training
+        x = tape.input((shape.batch, *self.sample))
+        x.requires_grad = tape.training
         return self.layer(x)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
 from costmodel.layers.activation import Silu
 from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
@@ -42,7 +42,7 @@ STATE: Dtype = "fp32"
 
 def state_space(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     """(batch, T, width) → (batch, T, width)."""
-    with x.run.scope("state_space"):
+    with x.tape.scope("state_space"):
         return (_mamba2 if spec.kind == "mamba2" else _mamba)(spec, states, x)
 
 
@@ -55,10 +55,10 @@ def causal(x: Tensor, size: int, states: States, *, bias: bool) -> Tensor:
     b, channels, t = x.shape
     weight, kept = (channels, 1, size), (b, channels, size)
     if states.cache is None:
-        states.note(x.run, kept, "convolution_state", x.dtype)
+        states.note(x.tape, kept, "convolution_state", x.dtype)
         wide = Convolve((b, channels, t + size - 1), weight, bias, channels)(x, name="convolution")
         return Slice(t)(wide, name="causal")
-    earlier = states.earlier(x.run, kept, "convolution_state", x.dtype)
+    earlier = states.earlier(x.tape, kept, "convolution_state", x.dtype)
     if earlier is not None:
         x = Join()(earlier, x, name="join_tokens")
     elif t < size:
@@ -90,7 +90,7 @@ def _mamba2(spec: StateSpace, states: States, x: Tensor) -> Tensor:
         reshaped(Slice(g * n, start)(y, name=name), (b, t, g, n))
         for name, start in (("writes", inner), ("reads", inner + g * n))
     )
-    with x.run.part("core"):
+    with x.tape.part("core"):
         y = (_step if states.steps(t) else _scan)(spec, states, values, steps, writes, reads)
     y = _gated(spec, reshaped(y, (b, t, inner)), gate)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
@@ -108,11 +108,11 @@ def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     steps, writes, reads = (
         inner_norm(spec, Slice(size, start)(made, name=name), name) for name, (size, start) in parts.items()
     )
-    rates = parameter(x.run, "decay_log", inner, n)
+    rates = parameter(x.tape, "decay_log", inner, n)
     rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
     steps = Linear(inner, bias=False)(steps, name="step")
     steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
-    with x.run.part("core"):
+    with x.tape.part("core"):
         asked = Selected(y, gate, rates, steps, writes, reads)
         y = (_select if states.steps(t) else _scan_selected)(spec, states, asked)
     return Linear(d, bias=spec.bias if spec.output_bias is None else spec.output_bias)(y, name="out")
@@ -132,10 +132,10 @@ class Selected(NamedTuple):
 def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     """(b, T, width)."""
     y, gate, rates, steps, writes, reads = asked
-    (b, inner, t), n, run = y.shape, spec.state, y.run
+    (b, inner, t), n, tape = y.shape, spec.state, y.tape
     shape = (b, inner, n)
-    first = states.earlier(run, shape, "state", STATE)
-    steps = Add()(steps, column(parameter(run, "step_bias", inner)), name="add_step_bias")
+    first = states.earlier(tape, shape, "state", STATE)
+    steps = Add()(steps, column(parameter(tape, "step_bias", inner)), name="add_step_bias")
     steps = column(Pointwise("softplus")(steps, name="softplus"))
     decay = Multiply()(rates.view((1, inner, 1, n), (inner * n, n, n, 1)), steps, name="decays")
     decay = Pointwise("exp")(decay, name="decayed")
@@ -143,13 +143,13 @@ def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     written = Multiply()(written, column(y), name="written")
     begins = () if first is None else (typed(first, decay.dtype, "first_state"),)
     if states.cache is None:
-        states.note(run, shape, "state", STATE)
+        states.note(tape, shape, "state", STATE)
         scanned = SelectiveScan()(decay, written, reads)
     else:
         whole = SelectiveScan(keeps=True)(decay, written, reads, *begins)
         states.keep(Slice(n, t)(whole, name="last_state"), first, "state", STATE)
         scanned = Slice(t)(whole, name="scanned")
-    skipped = Multiply()(y, column(parameter(run, "skip", inner)), name="skipped")
+    skipped = Multiply()(y, column(parameter(tape, "skip", inner)), name="skipped")
     y = Add()(scanned, skipped, name="add_skipped")
     return TransposeLast()(Multiply()(y, Silu()(gate), name="gated"), name="gated_tokens")
 
@@ -157,12 +157,12 @@ def _scan_selected(spec: StateSpace, states: States, asked: Selected) -> Tensor:
 def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     """As `_scan_selected`, of one token after others."""
     y, gate, rates, steps, writes, reads = asked
-    (b, inner, _), n, run = y.shape, spec.state, y.run
+    (b, inner, _), n, tape = y.shape, spec.state, y.tape
     y, gate, steps = (x.view((b, inner), _without(x, 2)) for x in (y, gate, steps))
     writes, reads = (x.view((b, n), _without(x, 1)) for x in (writes, reads))
-    state = states.earlier(run, (b, inner, n), "state", STATE)
+    state = states.earlier(tape, (b, inner, n), "state", STATE)
     assert state is not None
-    steps = Add()(steps, parameter(run, "step_bias", inner), name="add_step_bias")
+    steps = Add()(steps, parameter(tape, "step_bias", inner), name="add_step_bias")
     steps = column(Pointwise("softplus")(steps, name="softplus"))
     decay = Pointwise("exp")(Multiply()(steps, rates, name="decays"), name="decayed")
     written = Multiply()(steps, writes.view((b, 1, n), None), name="stepped_writes")
@@ -170,7 +170,7 @@ def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
     states.keep(moved, state, "state", STATE)
     read = Matmul()(typed(moved, reads.dtype, "read_state"), column(reads), name="read").view((b, inner), None)
-    y = Add()(read, Multiply()(y, parameter(run, "skip", inner), name="skipped"), name="add_skipped")
+    y = Add()(read, Multiply()(y, parameter(tape, "skip", inner), name="skipped"), name="add_skipped")
     return Multiply()(y, Silu()(gate), name="gated").view((b, 1, inner), None)
 
 
@@ -204,22 +204,22 @@ def _gated(spec: StateSpace, y: Tensor, gate: Tensor) -> Tensor:
 def _normed(spec: StateSpace, y: Tensor) -> Tensor:
     b, t, inner = y.shape
     y = Rmsnorm(affine=False)(y.view((b, t, spec.grouped, exact_div(inner, spec.grouped)), None), name="norm")
-    return Multiply()(y.view((b, t, inner), None), parameter(y.run, "norm_weight", inner), name="norm_scale")
+    return Multiply()(y.view((b, t, inner), None), parameter(y.tape, "norm_weight", inner), name="norm_scale")
 
 
-def parameter(run: Run, name: str, *shape: int) -> Tensor:
+def parameter(tape: Tape, name: str, *shape: int) -> Tensor:
     """A weight by itself."""
-    return run.record(Parameter(shape), (), name, None)
+    return tape.record(Parameter(shape), (), name, None)
 
 
 def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
     """As `_scan`, of one token after others: time steps and decays are of every number of the state."""
-    run, (b, _, h, p), n = x.run, x.shape, spec.state
-    state = states.earlier(run, (b, h, p, n), "state", STATE)
+    tape, (b, _, h, p), n = x.tape, x.shape, spec.state
+    state = states.earlier(tape, (b, h, p, n), "state", STATE)
     assert state is not None
     x = x.view((b, h, p), _without(x, 1))
-    rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
-    bias, skip = (column(parameter(run, name, h)) for name in ("step_bias", "skip"))
+    rates = Pointwise("neg")(Pointwise("exp")(parameter(tape, "decay_log", h), name="decay"), name="rates")
+    bias, skip = (column(parameter(tape, name, h)) for name in ("step_bias", "skip"))
     steps = steps.view((b, h, p), (*_without(steps, 1), 0))
     steps = Pointwise("softplus")(Add()(steps, bias, name="add_step_bias"), name="softplus")
     decay = Multiply()(column(steps), column(column(rates)), name="decays")
@@ -244,15 +244,15 @@ def _each_head(x: Tensor, heads: int, name: str) -> Tensor:
 
 def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Tensor, reads: Tensor) -> Tensor:
     """Of values (b, T, h, p), time steps (b, T, h), and what writes and reads states (b, T, g, n): (b, T, h, p)."""
-    run, (b, t, h, p), n, q = x.run, x.shape, spec.state, spec.chunked
+    tape, (b, t, h, p), n, q = x.tape, x.shape, spec.state, spec.chunked
     c = ceil_div(t, q)
-    rates = Pointwise("neg")(Pointwise("exp")(parameter(run, "decay_log", h), name="decay"), name="rates")
-    steps = Pointwise("softplus")(Add()(steps, parameter(run, "step_bias", h), name="add_step_bias"), name="softplus")
+    rates = Pointwise("neg")(Pointwise("exp")(parameter(tape, "decay_log", h), name="decay"), name="rates")
+    steps = Pointwise("softplus")(Add()(steps, parameter(tape, "step_bias", h), name="add_step_bias"), name="softplus")
     steps = Clamp(0.0, math.inf)(steps, name="limit")
     writes, reads = (
         Copied((b, t, h, n))(y, name=f"repeat_{name}") for name, y in (("writes", writes), ("reads", reads))
     )
-    skip = parameter(run, "skip", h)
+    skip = parameter(tape, "skip", h)
     skipped = Multiply()(skip.view((h, 1), (1, 1)), Padded((b, c * q, h, p))(x, name="pad_skip"), name="skipped")
     x = Multiply()(x, column(steps), name="stepped")
     decay = Multiply()(rates, steps, name="decays")
@@ -271,9 +271,9 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="decay_left")
     left = Multiply()(writes, column(permuted(left, (0, 2, 3, 1))), name="left_writes")
     passed = contracted("bclhp,bclhn->bchpn", x, left, "states")
-    earlier = states.earlier(run, (b, h, p, n), "state", STATE)
+    earlier = states.earlier(tape, (b, h, p, n), "state", STATE)
     if earlier is None:
-        first = run.record(Made((b, 1, h, p, n)), (), "first_state", None)
+        first = tape.record(Made((b, 1, h, p, n)), (), "first_state", None)
     else:
         first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n), None)
     passed = Joined((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
@@ -282,7 +282,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)
     passed = contracted("bzch,bzhpn->bchpn", between, passed, "pass_on")
     if states.cache is None:
-        states.note(run, (b, h, p, n), "state", STATE)
+        states.note(tape, (b, h, p, n), "state", STATE)
     else:
         final = Slice(1, c, axis=1)(passed, name="final_state")
         states.keep(final.view((b, h, p, n), _without(final, 1)), earlier, "state", STATE)
@@ -300,14 +300,14 @@ def _sums(x: Tensor, name: str) -> Tensor:
     n, strides = x.shape[-1], contiguous_strides(x.shape) if x.strides is None else x.strides
     x = Part((*x.shape, n), (*strides, 0))(x, name=f"{name}_spread")
     for number in (1, 2):
-        x = Mask()(x, upper(x.run, n, f"{name}_mask_{number}"), name=f"{name}_masked_{number}")
+        x = Mask()(x, upper(x.tape, n, f"{name}_mask_{number}"), name=f"{name}_masked_{number}")
         x = Cumulate()(x, name=f"{name}_sums") if number == 1 else x
     return x
 
 
-def upper(run: Run, n: int, name: str, made: int = 3) -> Tensor:
+def upper(tape: Tape, n: int, name: str, made: int = 3) -> Tensor:
     """A mask of what is above the diagonal, made anew by so many operators."""
-    mask = run.record(Made((n, n), "mask"), (), f"{name}_ones", None)
+    mask = tape.record(Made((n, n), "mask"), (), f"{name}_ones", None)
     for number in range(1, made):
         mask = Made((n, n), "mask", 1)(mask, name=f"{name}_{number}")
     return mask

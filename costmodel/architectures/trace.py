@@ -10,7 +10,7 @@ from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.kv_cache import Cache
 from costmodel.errors import SettingError, shown
 from costmodel.graph.recomputation import Recomputation
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call, Tensor
 from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
@@ -63,12 +63,12 @@ def check_applies(model: Architecture, settings: Settings) -> None:
             )
 
 
-def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Run:
-    """Record the model's forward pass and loss on `run`, or on a new one that the settings imply.
+def trace(model: Architecture, settings: Settings, tape: Tape | None = None) -> Tape:
+    """Record the model's forward pass and loss on `tape`, or on a new one that the settings imply.
 
     The sizes of model and settings may be letters. Raises CostModelError.
     """
-    run = run or Run(
+    tape = tape or Tape(
         training=settings.training,
         device=settings.device,
         precision=settings.policy,
@@ -80,18 +80,18 @@ def trace(model: Architecture, settings: Settings, run: Run | None = None) -> Ru
     cache = None if shape.past is None else Cache(shape.past, settings.cache, settings.page_size, settings.cache_dtype)
     absorbed = settings.latent_attention == "absorbed"
     setting = AttentionSetting(settings.attention, settings.attention_pairs, absorbed, cache)
-    output = model.forward(run, shape, setting)
-    run.recomputation.check()
-    if run.adaptation is not None:
-        run.adaptation.check()
+    output = model.forward(tape, shape, setting)
+    tape.recomputation.check()
+    if tape.adaptation is not None:
+        tape.adaptation.check()
     loss = model.default_loss if settings.loss == "default" else settings.loss
     in_fp32 = settings.loss_precision == "fp32"
     loss = loss if settings.training else None
     chunks, smoothing = settings.loss_chunks, settings.label_smoothing
-    ends = attach_loss(run, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)
+    ends = attach_loss(tape, loss, output, chunks, in_fp32=in_fp32, smoothing=smoothing)
     if settings.training and model.DETACHES:
-        run.settle(ends)
-    return run
+        tape.settle(ends)
+    return tape
 
 
 def batch_shape(model: Architecture, settings: Settings) -> BatchShape:
@@ -104,7 +104,7 @@ def batch_shape(model: Architecture, settings: Settings) -> BatchShape:
 
 
 def attach_loss(
-    run: Run,
+    tape: Tape,
     loss: str | None,
     output: Tensor | tuple[Tensor, ...],
     chunks: int = 1,
@@ -112,19 +112,19 @@ def attach_loss(
     in_fp32: bool = False,
     smoothing: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """End the run in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
+    """End the tape in `loss` of `output`, over so many chunks of rows with the head; of several outputs in their sum.
 
     in_fp32: outputs are cast before. smoothing: of labels, by cross-entropy alone. Returns what backward starts from:
     the loss, or without one all outputs. All that this records, casts and sums too, is of the phase "loss". Raises
     SettingError.
     """
-    run.phase = "forward" if loss is None else "loss"
+    tape.phase = "forward" if loss is None else "loss"
     if loss is None:
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for training that ends in a loss: leave it out")
-        run.outputs = output if isinstance(output, tuple) else run.outputs
-        return output if isinstance(output, tuple) else run.outputs or (output,)
-    run.outputs = ()
+        tape.outputs = output if isinstance(output, tuple) else tape.outputs
+        return output if isinstance(output, tuple) else tape.outputs or (output,)
+    tape.outputs = ()
     if smoothing and loss != "cross_entropy":
         raise SettingError(f"label_smoothing={smoothing:g} is for loss 'cross_entropy', not {loss!r}: leave it out")
     if smoothing and chunks > 1:
@@ -135,21 +135,21 @@ def attach_loss(
         if chunks > 1:
             raise SettingError(f"loss_chunks={chunks} is for a model with one output, not {len(output)}: leave it out")
         total, *rest = (
-            _of(run, loss, y, f"loss{n}", f"targets{n}", in_fp32, smoothing) for n, y in enumerate(output, start=1)
+            _of(tape, loss, y, f"loss{n}", f"targets{n}", in_fp32, smoothing) for n, y in enumerate(output, start=1)
         )
         for n, more in enumerate(rest, start=1):
             total = Add()(total, more, name="loss" if n == len(rest) else f"add_loss{n}")
         return (total,)
     if chunks > 1:
-        return (_take_chunked(run, loss, output, chunks),)
-    return (_of(run, loss, output, "loss", "targets", in_fp32, smoothing),)
+        return (_take_chunked(tape, loss, output, chunks),)
+    return (_of(tape, loss, output, "loss", "targets", in_fp32, smoothing),)
 
 
-def _of(run: Run, loss: str, output: Tensor, name: str, targets: str, in_fp32: bool, smoothing: float) -> Tensor:
+def _of(tape: Tape, loss: str, output: Tensor, name: str, targets: str, in_fp32: bool, smoothing: float) -> Tensor:
     if in_fp32 and output.dtype != "fp32":
         output = Cast("fp32")(output, name=f"{name}.cast")
     if loss != "cross_entropy":
-        wanted = run.input(output.shape, name=targets)
+        wanted = tape.input(output.shape, name=targets)
         if loss == "mean_squared_error":
             return MeanSquaredError()(output, wanted, name=name)
         if loss == "binary_cross_entropy":
@@ -157,20 +157,20 @@ def _of(run: Run, loss: str, output: Tensor, name: str, targets: str, in_fp32: b
         likelihoods = SoftmaxAlong(output.shape[1], logarithm=True)(output, name="log_softmax")
         return Compared("kl_div", "mean")(likelihoods, wanted, name=name)
     batch, _, *rest = output.shape
-    return CrossEntropy(smoothing)(output, run.input((batch, *rest), "index", targets), name=name)
+    return CrossEntropy(smoothing)(output, tape.input((batch, *rest), "index", targets), name=name)
 
 
-def _take_chunked(run: Run, loss: str, output: Tensor, chunks: int) -> Tensor:
+def _take_chunked(tape: Tape, loss: str, output: Tensor, chunks: int) -> Tensor:
     """Take the head back, so that it makes no logits, and run it with the loss."""
     if loss != "cross_entropy":
         raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
-    head = run.root.entries[-1] if run.root.entries else None
+    head = tape.root.entries[-1] if tape.root.entries else None
     if not isinstance(head, Call) or not isinstance(head.layer, Linear) or len(output.shape) != 2:
         raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
     rows = output.shape[0]
     if chunks > rows:
         raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
-    run.root.entries.pop()
-    targets = run.input(head.x.shape[:-1], "index", "targets")
+    tape.root.entries.pop()
+    targets = tape.input(head.x.shape[:-1], "index", "targets")
     fused = FusedLinearCrossEntropy(head.layer.features, head.layer.bias, chunks)
     return fused(head.x, targets, name="loss", tied=head.stored)

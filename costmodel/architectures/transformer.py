@@ -10,7 +10,7 @@ from costmodel.architectures.moe import assumptions
 from costmodel.architectures.pooler import summarised
 from costmodel.architectures.spec import TransformerSpec
 from costmodel.errors import SettingError
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.linear import Linear
@@ -81,13 +81,13 @@ class Transformer(TransformerSpec, defer_build=False):
             )
         return shape._replace(past=past or 0, last=last and self.head is not None)
 
-    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor | tuple[Tensor, ...]:
         """(batch, T) tokens → (batch·T, vocab) logits, (batch, classes), or both; (batch·T, width) without either."""
         assert shape.seq is not None
-        tokens = run.input((shape.batch, shape.seq), "index", "tokens")
+        tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
-        table = run.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
-        x = body(self, run, embedded(self, x, tokens), attention, tokens=tokens)
+        table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+        x = body(self, tape, embedded(self, x, tokens), attention, tokens=tokens)
         if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
         if shape.last:

@@ -26,7 +26,7 @@ from costmodel.architectures.pooler import pooled, sorted_by
 from costmodel.architectures.transformer import Transformer
 from costmodel.documents.description import ABSENT
 from costmodel.errors import SettingError, shown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Add, Scale, Unread
 from costmodel.layers.conv import Conv
@@ -161,12 +161,12 @@ class VisionTransformer(Architecture):
             )
         return BatchShape(batch, image=own if image is None else image)
 
-    def forward(self, run: Run, shape: BatchShape, attention: AttentionSetting) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: AttentionSetting) -> Tensor:
         """(batch, C, H, W) images → (batch, classes); (batch, pooler's width) or (batch·T, width) without classes."""
         assert shape.image is not None
         encoder = self.encoder
-        x = self._embedded(run.input((shape.batch, self.input[0], *shape.image), name="images"))
-        x = body(encoder, run, x, attention)
+        x = self._embedded(tape.input((shape.batch, self.input[0], *shape.image), name="images"))
+        x = body(encoder, tape, x, attention)
         if self.last_norm == "first":
             x = normed(encoder, Slice(1, axis=1)(x, name="first_token"), "final_norm")
         if self.attention_pool:
@@ -186,10 +186,10 @@ class VisionTransformer(Architecture):
     def _attended(self, encoder: Transformer, x: Tensor, attention: AttentionSetting) -> Tensor:
         """(batch, T, width) → (batch, 1, width): a trained token attends to x (Zhai et al. 2022, §3.4)."""
         plain = encoder.with_values({"attention_dropout": 0.0})
-        with x.run.scope("pool"):
-            token = x.run.record(Parameter((1, 1, self.width)), (), "token", None)
+        with x.tape.scope("pool"):
+            token = x.tape.record(Parameter((1, 1, self.width)), (), "token", None)
             token = Copied((x.shape[0], 1, self.width))(token, name="repeat")
-            y = Mixer(plain, Tables(plain, x.run, 1, attention), memory=x)(token)
+            y = Mixer(plain, Tables(plain, x.tape, 1, attention), memory=x)(token)
             return Add()(y, feed_forward(plain, normed(plain, y, "norm")), name="add_mlp")
 
     def _embedded(self, images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from costmodel.cost.forward import Again, Edge, Forward, Slot, Visit, last_of
 from costmodel.cost.liveness import GRADIENTS, Allocation, Lifetimes
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Storage
 from costmodel.symbolic.sizes import branch_value
 from costmodel.training.dtypes import size_bytes
@@ -39,7 +39,7 @@ class Backward:
             start.died = len(self.lifetimes.moments) - 1
 
     def _execute(self, visits: list[Visit | Edge | Again]) -> None:
-        """Run backward once; a weight gets the sum of its gradients when the last of its uses in this run is done.
+        """Run backward once; a weight gets the sum of its gradients when the last of its uses in this pass is done.
 
         Source: ``torch/csrc/autograd``: the ``InputBuffer`` of a ``GraphTask``, then ``AccumulateGrad``.
         """
@@ -149,7 +149,7 @@ class Backward:
         self.lifetimes.take(size, now)
 
     def _settle(self, target: Slot, visit: Visit, given: Sequence[tuple[Slot, Allocation]] = ()) -> None:
-        """Once it is of all uses of a weight in this run, what has come together becomes or joins its gradient.
+        """Once it is of all uses of a weight in this pass, what has come together becomes or joins its gradient.
 
         It becomes it as it is, unless it is smaller and seen several times, or the caller or another of the operands
         that are `given` gradients has the same tensor: then a copy does. A slice of a larger gradient is a tensor of
@@ -210,12 +210,12 @@ class Backward:
             self._add(whole, whole.gradient, joined, visit)
 
 
-def update(weights: list[tuple[Storage, str] | Edge], run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
+def update(weights: list[tuple[Storage, str] | Edge], tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
     """The optimizer's step."""
     if settings.states.flat:
-        _update_flat(run, settings, lifetimes)
+        _update_flat(tape, settings, lifetimes)
     elif settings.update == "loop":
-        _update_each(weights, run, settings, lifetimes)
+        _update_each(weights, tape, settings, lifetimes)
     else:
         _update_all(weights, settings, lifetimes)
 
@@ -233,7 +233,9 @@ def _in_turn(weights: list[tuple[Storage, str] | Edge], lifetimes: Lifetimes) ->
             lifetimes.loop(starts.pop(), weight.more)
 
 
-def _update_each(weights: list[tuple[Storage, str] | Edge], run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
+def _update_each(
+    weights: list[tuple[Storage, str] | Edge], tape: Tape, settings: Settings, lifetimes: Lifetimes
+) -> None:
     """One weight after another, with the tensors of a weight's size that each update makes.
 
     AdamW makes two: √v, then √v/√(1 − β₂ᵗ) + ε, which stays until the next weight has its own.
@@ -243,7 +245,7 @@ def _update_each(weights: list[tuple[Storage, str] | Edge], run: Run, settings: 
     for storage, now in _in_turn(weights, lifetimes):
         if lasting is not None:
             lasting.died = now
-        size, makes = size_bytes(storage.elements, dtype), optimizer.makes_of(run.trained[storage])
+        size, makes = size_bytes(storage.elements, dtype), optimizer.makes_of(tape.trained[storage])
         made = [lifetimes.take(size, now) for _ in range(makes)]
         lasting = made[-1] if made and optimizer.lasts else None
 
@@ -274,9 +276,9 @@ def _update_all(weights: list[tuple[Storage, str] | Edge], settings: Settings, l
             allocation.died = len(lifetimes.moments) - 1
 
 
-def _update_flat(run: Run, settings: Settings, lifetimes: Lifetimes) -> None:
+def _update_flat(tape: Tape, settings: Settings, lifetimes: Lifetimes) -> None:
     """All weights as one: each tensor that the update makes is as long as all of them."""
     now = lifetimes.moment("optimizer", "every weight", "")
-    size = size_bytes(sum(storage.elements * storage.times for storage in run.updated), settings.policy.state_dtype)
+    size = size_bytes(sum(storage.elements * storage.times for storage in tape.updated), settings.policy.state_dtype)
     for _ in range(settings.states.makes):
         lifetimes.take(size, now)

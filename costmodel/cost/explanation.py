@@ -191,7 +191,7 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     value = int(prediction.value(quantity))
     for batch in ("typical", "lettered"):
         lettered: Prediction = getattr(prediction, batch)  # each is a trace, and most need one
-        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.run.root), _EXTENTS)
+        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.tape.root), _EXTENTS)
         shown = tuple(d for d in definitions_of(prediction) if d.symbol in formula.letters())
         found = formula.value({d.symbol: d.value for d in shown})
         if found == value:
@@ -268,7 +268,9 @@ def _sources(prediction: Prediction, quantity: str) -> tuple[str, ...]:
     """What the formulas rest on: the source of each kind that adds to the quantity."""
     fields = ROW_COLUMNS.get(quantity, ())
     kinds = dict.fromkeys(row.kind for row in prediction.layers if any(getattr(row, field) for field in fields))
-    by_kind = {call.layer.kind: call.layer.source for call in prediction.run.root.calls()} | {CHECKPOINT: CHECKPOINTING}
+    by_kind = {call.layer.kind: call.layer.source for call in prediction.tape.root.calls()} | {
+        CHECKPOINT: CHECKPOINTING
+    }
     settings = prediction.settings
     other = _OTHER_SOURCES.get(quantity, "").format(
         optimizer=settings.states.describe(),

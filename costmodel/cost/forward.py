@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, Parts, Phase
 from costmodel.errors import SpecError, shown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Append, Insert
@@ -135,26 +135,26 @@ class Edge(NamedTuple):
 
 
 class Forward:
-    """Walks a run; `loops` lets one round of a repeated block stand for all between its first and its last.
+    """Walks a tape; `loops` lets one round of a repeated block stand for all between its first and its last.
 
     visits: what backward retraces. weights: every trained weight, with its rounds, in the order of first use.
     output: the result, which the user holds. lasting: what decoding keeps. ends: gradients and memory of several
     results, where no loss joins them.
     """
 
-    def __init__(self, run: Run, lifetimes: Lifetimes, *, loops: bool) -> None:
+    def __init__(self, tape: Tape, lifetimes: Lifetimes, *, loops: bool) -> None:
         self.lifetimes = lifetimes
         self.visits: list[Visit | Edge | Again] = []
         self.weights: list[tuple[Storage, str] | Edge] = []
         self.output = self._given = Allocation(0, 0, 0)
-        self._gradients: Dtype = run.precision.gradient_dtype
+        self._gradients: Dtype = tape.precision.gradient_dtype
         self._folds = loops
         self._rounds = ""
         self._pass: Literal["forward", "once", "again"] = "forward"
         self._parts = Parts(lifetimes)
         self._places: dict[Storage, Allocation] = {}
         self._slots: dict[Tensor | Storage, Slot] = {}
-        self._weights: dict[Block, dict[Storage, Slot]] = {run.root: {}}
+        self._weights: dict[Block, dict[Storage, Slot]] = {tape.root: {}}
         self._plans: dict[Call, Plan] = {}
         self._cached: list[Allocation] = []
         self.lasting: list[Allocation] = []
@@ -163,16 +163,16 @@ class Forward:
         self._detached: list[Detached] = []
         self._casts: dict[Storage, Call] = {}
         self._ungraded: dict[Call, Detached] = {}
-        if loops and (visits := _visits(run.root)) > MOST_VISITS:
+        if loops and (visits := _visits(tape.root)) > MOST_VISITS:
             raise SpecError(
                 f"repeats nest so that {shown(visits)} rounds of layers differ, of which at most {MOST_VISITS:,} are "
                 "looked at: nest fewer, or write what repeats as one block"
             )
-        self._walk(run.root)
+        self._walk(tape.root)
         self._let_go()
         self._parts.leave_since(0)
         self._drop_cache()
-        ends = (x.storage for x in run.outputs)
+        ends = (x.storage for x in tape.outputs)
         self.ends = [(self._slots[s], self._places[s]) for s in ends if s in self._slots and s in self._places]
 
     def _walk(self, block: Block) -> None:
@@ -303,7 +303,7 @@ class Forward:
             self._slots[y.storage] = slot
         if call.inputs or plan.makes:  # not a weight that nothing reads, which stands after the result
             self.output = places.get(y.storage, self._given)
-        elif y.storage in call.run.trained:
+        elif y.storage in call.tape.trained:
             self._slot(y)
         if self._detached or call.held or (y.requires_grad and not call.differentiated):
             self._follow(call)
@@ -398,7 +398,7 @@ def last_of(visits: list[Visit | Edge | Again]) -> Visit | Again | None:
 
 def plan_of(call: Call) -> Plan:
     """What all rounds of `call` have in common."""
-    y, layer, run = call.y, call.layer, call.run
+    y, layer, tape = call.y, call.layer, call.tape
     operands = call.operands()
     given = call.inputs if call.given is call.inputs else (*call.given, *call.inputs)
     known = [x.storage for x in (*operands, *call.buffers.values())]
@@ -422,7 +422,7 @@ def plan_of(call: Call) -> Plan:
         None if workspace.later is None else (size_bytes(workspace.later, y.dtype), call.x.storage),
         passes and (same or y.storage is call.x.storage),
         same,
-        y.storage.origin == "cast" and (y.requires_grad or not run.training),
+        y.storage.origin == "cast" and (y.requires_grad or not tape.training),
         # Kinds are final: asking an abstract class about an instance takes ten times as long.
         sum(x.storage.bytes for x in call.inputs[:-1]) if type(layer) is Append and layer.lasting else 0,
         type(layer) is Insert,

@@ -153,7 +153,7 @@ def unrolled(moments: int, loops: Sequence[Loop]) -> list[int]:
 
 
 class Part:
-    """A part of the model, by its path as `Run.caller` has it, and what it was handed that there was before `start`."""
+    """A part of the model, by its path (`Tape.caller`), and what it was handed that there was before `start`."""
 
     __slots__ = ("handed", "path", "start")
 

@@ -26,7 +26,7 @@ from costmodel.cost.timeline import (
 from costmodel.display.answer import Data
 from costmodel.display.units import whole
 from costmodel.errors import CostModelError, SettingError, ShapeError, shown, unknown
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.importers.files import settings_of
 from costmodel.layers.base import Layer
 from costmodel.training.dtypes import size_bytes
@@ -53,7 +53,7 @@ MOST_STANDING = 400_000
 class Prediction(Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
-    run: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
+    tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
 
     Example:
         >>> import costmodel as cm
@@ -65,10 +65,10 @@ class Prediction(Data):
 
     """
 
-    def __init__(self, model: Architecture, settings: Settings, run: Run | None = None) -> None:
+    def __init__(self, model: Architecture, settings: Settings, tape: Tape | None = None) -> None:
         self.model = model
         self.settings = settings
-        self.run = trace(model, settings) if run is None else run
+        self.tape = trace(model, settings) if tape is None else tape
 
     @cached_property
     def batch_shape(self) -> BatchShape:
@@ -78,7 +78,7 @@ class Prediction(Data):
     @cached_property
     def layers(self) -> list[Row]:
         """A row for each layer, repeats folded; rows add up to the totals."""
-        return rows_of(self.run, self.settings.flop_rule, self.settings.accumulate)
+        return rows_of(self.tape, self.settings.flop_rule, self.settings.accumulate)
 
     @cached_property
     def params(self) -> int:
@@ -88,12 +88,12 @@ class Prediction(Data):
     @cached_property
     def trainable_params(self) -> int:
         """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
-        return sum(s.elements * s.times for s in self.run.trained)
+        return sum(s.elements * s.times for s in self.tape.trained)
 
     @cached_property
     def active_params(self) -> int:
         """Weights that one token meets: of experts only those that it chooses, of all else everything."""
-        return self.params - idle_params(self.run)
+        return self.params - idle_params(self.tape)
 
     @cached_property
     def flops(self) -> Flops:
@@ -113,12 +113,12 @@ class Prediction(Data):
         """Bytes alive, by category, at every step of forward, backward and the optimizer."""
         asked = self.settings
         exact = asked.allocator == "exact"
-        standing = self._standing if exact else standing_of(self.run, asked, ALLOTTED[asked.allocator])
-        return timeline_of(self.model, self.run, asked, standing)
+        standing = self._standing if exact else standing_of(self.tape, asked, ALLOTTED[asked.allocator])
+        return timeline_of(self.model, self.tape, asked, standing)
 
     @cached_property
     def _standing(self) -> Standing:
-        return standing_of(self.run, self.settings, exactly)
+        return standing_of(self.tape, self.settings, exactly)
 
     @cached_property
     def reserved(self) -> int:
@@ -131,22 +131,22 @@ class Prediction(Data):
                 f"a step of {self.timeline.happenings:,} moments is too long to replay (at most {MOST_REPLAYED:,}): "
                 "use timeline.peak"
             )
-        standing = sum(times for _, _, times in lasting(self.run, self.settings))
+        standing = sum(times for _, _, times in lasting(self.tape, self.settings))
         if standing > MOST_STANDING:
             raise SettingError(
                 f"{standing:,} tensors that stay are too many to replay (at most {MOST_STANDING:,}): use timeline.peak"
             )
-        return reserved_bytes(self.run, self.settings)
+        return reserved_bytes(self.tape, self.settings)
 
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
-        run = self.run
+        tape = self.tape
         weights, masters, optimizer, counters, buffers, inputs, _ = self._standing
         return Memory(
             weights=weights,
             masters=masters,
-            gradients=gradient_bytes(run, exactly),
+            gradients=gradient_bytes(tape, exactly),
             optimizer=optimizer,
             counters=counters,
             buffers=buffers,
@@ -155,7 +155,7 @@ class Prediction(Data):
             casts=self._total("cast_bytes"),
             temporaries=self.timeline.temporaries,
             peak=self.timeline.peak,
-            cache=sum(s.bytes * s.times for s, _ in run.cached),
+            cache=sum(s.bytes * s.times for s, _ in tape.cached),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Prediction(Data):
     @cached_property
     def kv_bytes_per_token(self) -> int:
         """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
-        return sum(size_bytes(token, storage.dtype) * storage.times for storage, token in self.run.cached)
+        return sum(size_bytes(token, storage.dtype) * storage.times for storage, token in self.tape.cached)
 
     @cached_property
     def lettered(self) -> Prediction:

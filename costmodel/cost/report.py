@@ -37,7 +37,7 @@ def conventions(p: Prediction) -> list[tuple[str, str]]:
     if p.model.HAS_ATTENTION:
         said.append(("attention", _ATTENTION[settings.attention] + _PAIRS[settings.attention_pairs]))
         if settings.attention == "flash" and any(
-            isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.run.root.calls()
+            isinstance(call.layer, FusedAttention) and call.x.dtype == "fp32" for call in p.tape.root.calls()
         ):
             said.append(("note", _FLASH_IN_FP32))
     if settings.keeps:
@@ -206,7 +206,7 @@ def _memory(p: Prediction) -> Table:
 def _layers(p: Prediction, depth: int | None, shapes: bool) -> Table:
     columns = [column for column in COLUMNS if p.settings.training or not column.of_training]
     if shapes:
-        made = {call.name: show_shape(call.y.shape) for call in p.run.root.calls()}
+        made = {call.name: show_shape(call.y.shape) for call in p.tape.root.calls()}
         columns.insert(2, Column("output", lambda row, _: made.get(row.name, "")))
     total = merged("total", p.layers)
     costly = [row for row in p.layers if not is_free(row)]
@@ -301,7 +301,7 @@ def footnotes(p: Prediction) -> list[str]:
     if free:
         listed = ", ".join(f"{kind} ×{times}" for kind, times in free.items())
         notes.append(f"without cost, and so without a line: {_layer_count(free.total())} ({listed})")
-    counts = {rule: rows_of(p.run, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic")}
+    counts = {rule: rows_of(p.tape, rule, p.settings.accumulate) for rule in ("pytorch", "arithmetic")}
     counted, plain = (sum(r.forward_flops + r.backward_flops for r in rows) for rows in counts.values())
     if counted != plain:
         notes.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import AbstractLayer, Block, Call, Origin, Storage, Tensor
 from costmodel.layers.attention import Insert
 from costmodel.layers.base import LayerFlops
@@ -83,9 +83,9 @@ WORK = [column for column in Row._fields if column.endswith("_flops")] + TRAFFIC
 """Columns that grow with the number of micro-batches; what is kept is that of one."""
 
 
-def rows_of(run: Run, flop_rule: str, micro_batches: int = 1) -> list[Row]:
+def rows_of(tape: Tape, flop_rule: str, micro_batches: int = 1) -> list[Row]:
     """A row for each recorded call, in order."""
-    rows = list(_rows(run.root, set(), flop_rule))
+    rows = list(_rows(tape.root, set(), flop_rule))
     if micro_batches == 1:
         return rows
     return [row._replace(**{column: micro_batches * getattr(row, column) for column in WORK}) for row in rows]
@@ -151,10 +151,10 @@ def _newly_kept(storages: Iterable[Storage], charged: set[Storage], origin: Orig
     return saved
 
 
-def idle_params(run: Run) -> int:
+def idle_params(tape: Tape) -> int:
     """Weights that one token does not meet: those of the experts that it does not choose."""
     idle: dict[Storage, int] = {}
-    for call in run.root.calls():
+    for call in tape.root.calls():
         if isinstance(layer := call.layer, ExpertLinear):
             for weight in call.stored.values():
                 left = exact_div(weight.size, layer.experts) * (layer.experts - layer.chosen)
@@ -190,9 +190,9 @@ def _read(call: Call, x: Tensor) -> int:
             every = exact_div(x.shape[0], call.x.shape[1])
             some = layer.rows(call)
     numbers = size_bytes(exact_div(x.size, every) * some, x.dtype)
-    if x.dtype != call.run.precision.quantised:
+    if x.dtype != call.tape.precision.quantised:
         return numbers
-    return numbers + exact_div(call.run.precision.scale_bytes(x.shape), every) * some
+    return numbers + exact_div(call.tape.precision.scale_bytes(x.shape), every) * some
 
 
 class Moved(NamedTuple):

@@ -30,7 +30,7 @@ from costmodel.cost.liveness import (
 from costmodel.display.answer import Answer, Sheet
 from costmodel.display.table import Table, printable
 from costmodel.display.units import show_bytes, show_exact
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.symbolic.sizes import SymInt, largest, undominated
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.settings import Settings
@@ -68,42 +68,42 @@ class Lasting(NamedTuple):
     times: int
 
 
-def lasting(run: Run, settings: Settings) -> Iterator[Lasting]:
+def lasting(tape: Tape, settings: Settings) -> Iterator[Lasting]:
     """Every tensor that stays."""
     policy, optimizer = settings.policy, settings.states
     state_bytes = size_bytes(1, policy.state_dtype)
-    for s, shape in run.weights.items():
+    for s, shape in tape.weights.items():
         yield Lasting("weights", s.bytes, s.times)
         if s.dtype == policy.quantised:
             yield Lasting("weights", policy.scale_bytes(shape), s.times)
-    for s in run.updated:
+    for s in tape.updated:
         if policy.master:
             yield Lasting("masters", size_bytes(s.elements, policy.master), s.times)
-    whole = [((sum(s.elements * s.times for s in run.updated),), 1)] if run.updated else []
-    for shape, times in whole if optimizer.flat else [(shape, s.times) for s, shape in run.updated.items()]:
+    whole = [((sum(s.elements * s.times for s in tape.updated),), 1)] if tape.updated else []
+    for shape, times in whole if optimizer.flat else [(shape, s.times) for s, shape in tape.updated.items()]:
         for size in optimizer.state_sizes(shape, state_bytes):
             yield Lasting("optimizer", size, times)
         if scalars := optimizer.scalar_bytes(shape):
             yield Lasting("counters", scalars, times)
-    for s in run.buffers:
+    for s in tape.buffers:
         yield Lasting("buffers", s.bytes, s.times)
-    for s in run.inputs:
+    for s in tape.inputs:
         yield Lasting("inputs", s.bytes, s.times)
-    for s in run.caches:
+    for s in tape.caches:
         yield Lasting("cache", s.bytes, s.times)
 
 
-def standing_of(run: Run, settings: Settings, allotted: Callable[[int], int]) -> Standing:
+def standing_of(tape: Tape, settings: Settings, allotted: Callable[[int], int]) -> Standing:
     """Adds up what stays, with what the allocator takes for each tensor."""
     lines = dict.fromkeys(Standing._fields, 0)
-    for line, size, times in lasting(run, settings):
+    for line, size, times in lasting(tape, settings):
         lines[line] += allotted(size) * times
     return Standing(**lines)
 
 
-def gradient_bytes(run: Run, allotted: Callable[[int], int]) -> int:
+def gradient_bytes(tape: Tape, allotted: Callable[[int], int]) -> int:
     """Gradients of all trained weights [bytes]."""
-    return sum(allotted(size_bytes(s.elements, run.precision.gradient_dtype)) * s.times for s in run.updated)
+    return sum(allotted(size_bytes(s.elements, tape.precision.gradient_dtype)) * s.times for s in tape.updated)
 
 
 MOST_UNFOLDED = 200_000
@@ -150,7 +150,7 @@ class Asked(NamedTuple):
 
     model: Architecture
     settings: Settings
-    run: Run
+    tape: Tape
 
 
 class Held(NamedTuple):
@@ -265,16 +265,16 @@ class Timeline(Answer):
         """What takes most by itself at the peak; of several as large the first. None without a question."""
         if self.asked is None:
             return None
-        _, settings, run = self.asked
+        _, settings, tape = self.asked
         allotted = ALLOTTED[settings.allocator]
-        lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
+        lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
         now = self._totals.index(max(self._totals))
         found = [
             Held(_LINES[a.line], int(allotted(a.size)), _origin(*lifetimes.moments[a.born]))
             for a in lifetimes.allocations
             if a.born <= now <= a.died
         ]
-        stays = [one for one in lasting(run, settings) if one.line not in ("counters", "cache")]
+        stays = [one for one in lasting(tape, settings) if one.line not in ("counters", "cache")]
         found += [Held(one.line, int(allotted(one.size)), "there throughout") for one in stays]
         return max(found, key=lambda held: held.bytes, default=None)
 
@@ -390,14 +390,14 @@ _LINES = {
 """The categories of what comes and goes."""
 
 
-def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Standing) -> Timeline:
-    """One step of `run`: forward and loss, and in training backward and the optimizer, whose states exist already.
+def timeline_of(model: Architecture, tape: Tape, settings: Settings, standing: Standing) -> Timeline:
+    """One step of `tape`: forward and loss, and in training backward and the optimizer, whose states exist already.
 
     standing: what is there throughout.
     """
     allotted = ALLOTTED[settings.allocator]
-    lifetimes = _lives(run, settings, Lifetimes(allotted), loops=True)
-    earlier = gradient_bytes(run, allotted) if settings.accumulate > 1 else 0
+    lifetimes = _lives(tape, settings, Lifetimes(allotted), loops=True)
+    earlier = gradient_bytes(tape, allotted) if settings.accumulate > 1 else 0
     weights, masters, optimizer, _, buffers, inputs, cache = standing
     alive = Alive(weights, masters, earlier, optimizer, buffers, inputs, 0, 0, 0, cache)
     changes = lifetimes.changes()
@@ -409,37 +409,37 @@ def timeline_of(model: Architecture, run: Run, settings: Settings, standing: Sta
     else:
         levels, every = lifetimes.levels(changes), ()
     moments, loops = tuple(lifetimes.moments), tuple(lifetimes.loops)
-    return Timeline(alive, moments, levels, changes, loops, every, Asked(model, settings, run))
+    return Timeline(alive, moments, levels, changes, loops, every, Asked(model, settings, tape))
 
 
-def reserved_bytes(run: Run, settings: Settings) -> int:
+def reserved_bytes(tape: Tape, settings: Settings) -> int:
     """Bytes of segments that PyTorch's CUDA caching allocator takes for what stays and for one step, replayed.
 
     Every round of a repeated block is replayed by itself.
     """
-    lifetimes = _lives(run, settings, Lifetimes(), loops=False)
+    lifetimes = _lives(tape, settings, Lifetimes(), loops=False)
     lives = [(allocation.size, allocation.born, allocation.died) for allocation in lifetimes.allocations]
     lives += [(size, -1, died) for size, died in lifetimes.released]
-    stays = [one for one in lasting(run, settings) if one.line != "counters"]
+    stays = [one for one in lasting(tape, settings) if one.line != "counters"]
     standing = [(size, times) for line, size, times in stays if line != "cache" or not lifetimes.released]
     if settings.accumulate > 1:
-        standing += [(size_bytes(s.elements, run.precision.gradient_dtype), s.times) for s in run.updated]
+        standing += [(size_bytes(s.elements, tape.precision.gradient_dtype), s.times) for s in tape.updated]
     return replay(standing, lives)
 
 
-def _lives(run: Run, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
+def _lives(tape: Tape, settings: Settings, lifetimes: Lifetimes, *, loops: bool) -> Lifetimes:
     """What comes and goes in one step.
 
     Gradients start out as None (``zero_grad(set_to_none=True)``); the result, a loss or in inference the prediction, is
     held to the end, and what the loss alone reads is not.
     """
-    forward = Forward(run, lifetimes, loops=loops)
+    forward = Forward(tape, lifetimes, loops=loops)
     if not lifetimes.moments:  # nothing but views of the input, which is there all along
         lifetimes.moment("forward", "input", "")
     gradients: list[Allocation] = []
-    if run.training:
+    if tape.training:
         gradients = Backward(forward, accumulates=settings.accumulate > 1).gradients
-        update(forward.weights, run, settings, lifetimes)
+        update(forward.weights, tape, settings, lifetimes)
     last = len(lifetimes.moments) - 1
     for held in (forward.output, *forward.lasting, *(place for _, place in forward.ends), *gradients):
         held.died = last

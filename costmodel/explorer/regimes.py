@@ -189,7 +189,7 @@ class PageForms(ClosedForms):
         for optimizer in self.optimizers or (settings.optimizer,):
             asked = prediction
             if optimizer != settings.optimizer:
-                asked = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.run)
+                asked = Prediction(prediction.model, replace(settings, optimizer=optimizer), prediction.tape)
             values |= _of_optimizer(asked, label_of(optimizer)) | self._of_kernels(asked, label_of(optimizer))
         return values
 
@@ -198,7 +198,7 @@ class PageForms(ClosedForms):
         values: dict[Hashable, int] = {}
         if self.stack is None:
             return values
-        for number, task in enumerate(work_of(prediction.run, prediction.settings, fuse=self.stack.fuses).tasks):
+        for number, task in enumerate(work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks):
             key = key_of(task.kernel)
             self.kernels.setdefault(key, without_numbers(task.kernel))
             place = (task.layer, task.phase, key, "again" if task.again else "")

@@ -12,7 +12,7 @@ from costmodel.symbolic.sizes import SymInt, branch_value, product
 from costmodel.training.dtypes import Dtype, Role, Shape, size_bytes
 
 if TYPE_CHECKING:
-    from costmodel.graph.run import Run
+    from costmodel.graph.tape import Tape
 
 
 Origin = Literal["weight", "buffer", "input", "cast", "computed", "cache"]
@@ -77,18 +77,18 @@ class Tensor:
     inputs.
     """
 
-    __slots__ = ("maker", "requires_grad", "run", "shape", "size", "storage", "strides")
+    __slots__ = ("maker", "requires_grad", "shape", "size", "storage", "strides", "tape")
 
     def __init__(
         self,
-        run: Run,
+        tape: Tape,
         shape: Shape,
         storage: Storage,
         requires_grad: bool,
         strides: Shape | None = None,
         maker: Call | None = None,
     ) -> None:
-        self.run = run
+        self.tape = tape
         self.shape = shape
         self.size = product(shape)
         self.storage = storage
@@ -122,7 +122,7 @@ class Tensor:
 
     def view(self, shape: Shape, strides: Shape | None) -> Tensor:
         """The same storage, seen with another shape."""
-        return Tensor(self.run, shape, self.storage, self.requires_grad, strides, self.maker)
+        return Tensor(self.tape, shape, self.storage, self.requires_grad, strides, self.maker)
 
     def __repr__(self) -> str:
         return f"Tensor({show_shape(self.shape)}, {self.storage.role})"
@@ -353,8 +353,8 @@ class Call:
     Layers are asked about a call and answer from its tensors: `x` is the first input, `y` the output. `weights` are
     what it computes with: those `stored`, or casts of them, as `inputs` are what was `given` or casts of it. `saved` is
     what it keeps for backward, until then or, if it is `recomputed`, only once it has been run again. `part` and
-    `phase` are the part of the model that it is in and the phase of the run. `differentiated`: whether a gradient comes
-    back to it; what a call keeps to which none does is `held` only as long as something that it led to is there.
+    `phase` are the part of the model and the phase of the pass that it is in. `differentiated`: whether a gradient
+    comes back to it; what a call keeps to which none does is `held` only as long as something that it led to is there.
     """
 
     __slots__ = (
@@ -371,21 +371,21 @@ class Call:
         "part",
         "phase",
         "recomputed",
-        "run",
         "saved",
         "stored",
+        "tape",
         "weights",
         "y",
     )
 
-    def __init__(self, run: Run, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
-        self.run = run
+    def __init__(self, tape: Tape, layer: AbstractLayer, inputs: tuple[Tensor, ...], name: str) -> None:
+        self.tape = tape
         self.layer = layer
         self.inputs = self.given = inputs
         self.name = name
-        self.block = run.block
-        self.part = run.caller
-        self.phase: Recorded = run.phase
+        self.block = tape.block
+        self.part = tape.caller
+        self.phase: Recorded = tape.phase
         self.weights: dict[str, Tensor] = {}
         self.stored = self.weights
         self.buffers: dict[str, Tensor] = {}
@@ -421,11 +421,11 @@ class Call:
 
     def like(self, x: Tensor, role: Role = "activation") -> Tensor:
         """A new tensor of the shape and memory order of `x`, as an elementwise operation makes it."""
-        return self.run.tensor(x.shape, role, strides=dense_strides(x.shape, x.strides))
+        return self.tape.tensor(x.shape, role, strides=dense_strides(x.shape, x.strides))
 
     def fresh(self, role: Role, *shape: int) -> Storage:
         """Memory that this call makes beside its output, such as a statistic, a mask or a contiguous copy."""
-        return self.run.storage(product(shape), role, "computed", self.name)
+        return self.tape.storage(product(shape), role, "computed", self.name)
 
     def as_batch(self, x: Tensor) -> Storage:
         """What a batched product holds of an operand: itself if (batch, rows, columns) is a view, else a copy."""
@@ -435,7 +435,7 @@ class Call:
 
     def copy_of(self, x: Tensor) -> Storage:
         """Memory for a contiguous copy of `x`."""
-        return self.run.storage(x.size, x.storage.role, "computed", self.name, x.dtype)
+        return self.tape.storage(x.size, x.storage.role, "computed", self.name, x.dtype)
 
     def fail(self, message: str) -> ShapeError:
         """Error that names this layer and the shapes it met."""

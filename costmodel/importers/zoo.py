@@ -53,8 +53,8 @@ class ZooEntry(Frozen):
         """Trained weights."""
         from costmodel.architectures.trace import trace
 
-        run = trace(self.model, Settings(mode="inference"))
-        return sum(weight.elements * weight.times for weight in run.weights)
+        tape = trace(self.model, Settings(mode="inference"))
+        return sum(weight.elements * weight.times for weight in tape.weights)
 
 
 class Models(Answer, list[ZooEntry]):

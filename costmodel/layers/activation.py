@@ -171,7 +171,7 @@ class Gated(Moving):
     shape: tuple[int, ...]
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
+        return call.tape.tensor(self.shape, strides=dense_strides(self.shape, call.x.strides))
 
     def forward(self, call: Call) -> LayerFlops:
         """A sigmoid and a product."""

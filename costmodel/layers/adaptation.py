@@ -84,7 +84,7 @@ class Adaptation:
         if not self._picked([call.name], self._targets):
             return call.y
         name = path[-1]
-        with call.run.scope(f"{name}_adapter"):
+        with call.tape.scope(f"{name}_adapter"):
             inner = Dropout(lora.dropout)(x) if lora.dropout else x
             inner = Linear(lora.rank, bias=False)(inner, name=DOWN)
             update = Scale(1.0)(Linear(layer.features, bias=False)(inner, name=UP))

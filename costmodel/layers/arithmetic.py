@@ -55,7 +55,7 @@ class Elementwise(OneKernel, Weightless):
         """New memory of the joint shape, in the order of the first input that has it."""
         shape = self.joint(call)
         whole = next((x for x in call.inputs if x.has(shape)), None)
-        return call.run.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
+        return call.tape.tensor(shape, strides=None if whole is None else dense_strides(shape, whole.strides))
 
     def joint(self, call: Call) -> Shape:
         """The shape that all inputs broadcast to."""
@@ -236,7 +236,7 @@ class Chance(Unary):
 
     def acts(self, call: Call) -> bool:
         """Whether anything is left to chance."""
-        return call.run.training and self.p > 0
+        return call.tape.training and self.p > 0
 
     def output(self, call: Call) -> Tensor:
         return call.like(call.x) if self.acts(call) else call.x.view(call.x.shape, call.x.strides)
@@ -261,7 +261,7 @@ class Dropout(Chance):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         if self.acts(call):
-            yield call.fresh("mask" if call.run.device == "gpu" else "activation", *call.x.shape)
+            yield call.fresh("mask" if call.tape.device == "gpu" else "activation", *call.x.shape)
 
 
 class Noise(Chance):
@@ -355,7 +355,7 @@ class Cast(Movement, Unary):
         x = call.x
         origin = "cast" if x.storage.origin == "weight" else "computed"
         strides = dense_strides(x.shape, x.strides)
-        return call.run.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
+        return call.tape.tensor(x.shape, x.storage.role, origin=origin, strides=strides, dtype=self.dtype)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, 0))
@@ -481,7 +481,7 @@ class Choose(Elementwise):
 
     def output(self, call: Call) -> Tensor:
         role = call.inputs[1].storage.role
-        return call.run.tensor(self.joint(call), "activation" if role == "weight" else role)
+        return call.tape.tensor(self.joint(call), "activation" if role == "weight" else role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         for x in call.inputs[1:]:

@@ -55,7 +55,7 @@ class Normalised(Unary):
         """How many rows there are."""
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
+        return call.tape.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
         """5n − 2 a row."""
@@ -198,7 +198,7 @@ class FusedAttention(Weightless):
         if self.kernel != "efficient":
             return call.like(call.x)
         b, h, t, d = (*call.x.shape[:3], call.inputs[2].shape[3])
-        return call.run.tensor((b, h, t, d), strides=(h * t * d, d, h * d, 1))
+        return call.tape.tensor((b, h, t, d), strides=(h * t * d, d, h * d, 1))
 
     def _scores(self, call: Call) -> int:
         b, h, t, _ = call.x.shape
@@ -212,7 +212,7 @@ class FusedAttention(Weightless):
         scores = self._scores(call)
         products = 2 * scores * (call.x.shape[3] + call.inputs[2].shape[3])
         biased = scores * (len(call.inputs) == 4)
-        if not call.run.training:
+        if not call.tape.training:
             return LayerFlops(products, biased + 6 * scores - 2 * call.x.rows)
         return LayerFlops(products, biased + (9 if self.dropout else 6) * scores)
 
@@ -299,7 +299,7 @@ class Rotary(Weightless):
 
     def output(self, call: Call) -> Tensor:
         """New memory: in the input's order, or contiguous where rotated and untouched features are joined again."""
-        return call.like(call.x) if self.size == call.x.shape[-1] else call.run.tensor(call.x.shape)
+        return call.like(call.x) if self.size == call.x.shape[-1] else call.tape.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, 3 * call.x.rows * self.size)
@@ -396,7 +396,7 @@ class Append(Caching):
         new = call.inputs[-1]
         strides = last_strides(shape) if all(channels_last(x) for x in call.inputs) else None
         origin = "cache" if self.lasting else "computed"
-        made = call.run.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
+        made = call.tape.tensor(shape, strides=strides, origin=origin, dtype=self.dtype or new.dtype)
         made.storage.scales = self.scales
         return made
 

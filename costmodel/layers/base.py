@@ -60,7 +60,7 @@ class Layer(Frozen, AbstractLayer):
 
         Raises ShapeError if the shapes do not fit.
         """
-        return inputs[0].run.record(self, inputs, name, tied)
+        return inputs[0].tape.record(self, inputs, name, tied)
 
 
 KINDS: dict[str, type[Layer]] = {}

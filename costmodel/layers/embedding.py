@@ -94,7 +94,7 @@ class EmbeddingBag(OneKernel, Unbuffered):
         return {"weight": (self.entries, self.features)}
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor((self.bags, self.features))
+        return call.tape.tensor((self.bags, self.features))
 
     def _read(self, call: Call) -> int:
         """Numbers that are read of the table."""

@@ -63,7 +63,7 @@ class GroupedTopK(OneKernel):
 
     def output(self, call: Call) -> Tensor:
         """(..., chosen), of the scores' type, whatever that of the constants."""
-        return call.run.tensor((*call.x.shape[:-1], self.chosen), dtype=call.x.dtype)
+        return call.tape.tensor((*call.x.shape[:-1], self.chosen), dtype=call.x.dtype)
 
     def forward(self, call: Call) -> LayerFlops:
         """Of each row: add constants, judge groups, choose groups, leave the others out, choose experts."""

@@ -135,7 +135,7 @@ class Pointwise(Unary):
             yield call.x
         if keeps in ("output", "both") or self.in_place:
             yield call.y
-        if self.function == "log_sigmoid" and call.run.device == "cpu":
+        if self.function == "log_sigmoid" and call.tape.device == "cpu":
             yield call.fresh("activation", *call.x.shape)
 
 

@@ -56,7 +56,7 @@ class Made(Moving):
 
     def output(self, call: Call) -> Tensor:
         role: Role = self.role  # type: ignore[assignment]
-        return call.run.tensor(self.shape, role)
+        return call.tape.tensor(self.shape, role)
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, call.y.size * int(self.work))
@@ -77,7 +77,7 @@ class Unknown(Moving):
 
     def output(self, call: Call) -> Tensor:
         role: Role = self.role  # type: ignore[assignment]
-        return call.run.tensor(self.shape, role)
+        return call.tape.tensor(self.shape, role)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         for x in call.inputs:
@@ -95,7 +95,7 @@ class Chosen(Moving):
     whole: bool = False
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor(self.shape, joint_role(call.inputs[:1]))
+        return call.tape.tensor(self.shape, joint_role(call.inputs[:1]))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         yield Gradient(call.x, LayerFlops(0, call.y.size))

@@ -64,7 +64,7 @@ def multiply_sides(call: Call, a: Tensor, b: Tensor, of_a: Product, of_b: Produc
 
 def _stored(call: Call) -> Dtype | None:
     """The type that a product unpacks its weights from; None where they are stored as they are multiplied."""
-    few = call.run.precision.quantised
+    few = call.tape.precision.quantised
     return few if few and any(w.dtype == few for w in call.stored.values()) else None
 
 
@@ -166,7 +166,7 @@ def backward_products(call: Call, sort: Sort, of_x: Product, of_weight: Product)
 
 def scale_bytes(call: Call) -> int:
     """Bytes of the scales of weights that are stored in few bits, which are read with them."""
-    policy = call.run.precision
+    policy = call.tape.precision
     stored = [w for w in call.stored.values() if policy.quantised and w.dtype == policy.quantised]
     return sum(policy.scale_bytes(w.shape) for w in stored)
 
@@ -176,9 +176,9 @@ def is_apart(call: Call, rows: int) -> bool:
 
     A single row of what is not trained is multiplied by a kernel that unpacks as it reads (bitsandbytes, gemv_4bit).
     """
-    if not call.run.precision.apart or _stored(call) is None:
+    if not call.tape.precision.apart or _stored(call) is None:
         return False
-    return call.run.training or rows > 1
+    return call.tape.training or rows > 1
 
 
 def unpacked(call: Call, what: str = "") -> Kernel:

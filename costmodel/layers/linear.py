@@ -286,7 +286,7 @@ class OfHeads(Unbuffered):
     def output(self, call: Call) -> Tensor:
         """(batch, heads, T, n_out), with the heads outermost in memory, as one product for each head leaves them."""
         (b, h, t, _), n = call.x.shape, self.out(call)
-        return call.run.tensor((b, h, t, n), strides=(t * n, b * t * n, n, 1))
+        return call.tape.tensor((b, h, t, n), strides=(t * n, b * t * n, n, 1))
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(2 * call.x.size * self.out(call), 0)

@@ -61,10 +61,10 @@ class Centred(Norm):
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, and the mean and inverse deviation of each group: fp32, or as the input on a CPU without weights."""
-        dtype = call.x.dtype if call.run.device == "cpu" and not (call.weights or call.buffers) else None
+        dtype = call.x.dtype if call.tape.device == "cpu" and not (call.weights or call.buffers) else None
         yield call.x
         for _ in ("mean", "inverse deviation"):
-            yield call.run.storage(self.groups_of(call), "statistic", "computed", call.name, dtype)
+            yield call.tape.storage(self.groups_of(call), "statistic", "computed", call.name, dtype)
         yield from call.weights.values()
 
 
@@ -155,13 +155,13 @@ class Batchnorm(Tracked, BatchStatistics):
     affine: bool = True
 
     def forward(self, call: Call) -> LayerFlops:
-        if call.run.training:
+        if call.tape.training:
             return LayerFlops(0, super().forward(call).pointwise + 7 * call.x.shape[1])
         return LayerFlops(0, (2 + len(call.weights)) * call.x.size + 3 * call.x.shape[1])
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         """Training: one that reads the batch twice, and the count of batches; inference: pointwise."""
-        if not call.run.training:
+        if not call.tape.training:
             yield from forward_pass(call)
             return
         yield from super().forward_kernels(call)
@@ -203,7 +203,7 @@ class BatchnormFixed(Tracked, Channelled, Unary):
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """The input; on a GPU also room for the batch's mean and inverse deviation, which stays empty."""
         yield call.x
-        for _ in ("mean", "inverse deviation") if call.run.device == "gpu" else ():
+        for _ in ("mean", "inverse deviation") if call.tape.device == "gpu" else ():
             yield call.fresh("statistic", call.x.shape[1])
 
 
@@ -259,14 +259,14 @@ class Rmsnorm(Norm):
         gradients = [Gradient(call.x, LayerFlops(0, (6 + len(call.weights)) * n))]
         for weight in call.weights.values():
             gradients.append(Gradient(weight, LayerFlops(0, 2 * n if call.x.requires_grad else 3 * n)))
-        return reversed(gradients) if call.run.device == "cpu" else gradients
+        return reversed(gradients) if call.tape.device == "cpu" else gradients
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and inverse root per row, in one kernel; the CPU composes it in fp32 and keeps what each product needs.
 
         There the input's gradient needs input and root, the weight's the normalised input.
         """
-        composed = call.run.device == "cpu"
+        composed = call.tape.device == "cpu"
         if call.x.requires_grad or not composed:
             yield call.fresh("statistic", *call.x.shape) if composed and call.x.dtype != "fp32" else call.x
             yield call.fresh("statistic", call.x.rows)
@@ -282,7 +282,7 @@ class Rmsnorm(Norm):
         makes g·w and g·x̂, or without a weight g/rms, g·x and its sums; once those and g have gone, the gradient of
         the mean goes back to x: there are h/rms, that gradient at each place of a row, x again, 2x and their product.
         """
-        if call.run.device != "cpu":
+        if call.tape.device != "cpu":
             return NO_WORKSPACE
         x, n, unit = call.x, call.x.size, size_bytes(1, call.y.dtype)
         wide, raised = size_bytes(1, "fp32") // unit, x.dtype != "fp32"
@@ -312,7 +312,7 @@ class WeightNorm(Moving):
         takes(call, 2)
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
+        return call.tape.tensor(call.x.shape)
 
     def forward(self, call: Call) -> LayerFlops:
         """The norms, a quotient for each, and a product per element."""

@@ -163,7 +163,7 @@ class Running(PerElement):
     sorts = "reduction", "reduction"
 
     def output(self, call: Call) -> Tensor:
-        return call.run.tensor(call.x.shape)
+        return call.tape.tensor(call.x.shape)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         yield call.x

@@ -122,7 +122,7 @@ class SelectiveScan(Weightless):
 
 def refuse_gradients(call: Call, keeps: bool) -> None:
     """Raise ShapeError for a scan that keeps its last state where something asks for a gradient."""
-    if keeps and call.run.training and any(x.requires_grad for x in call.inputs):
+    if keeps and call.tape.training and any(x.requires_grad for x in call.inputs):
         raise call.fail(f"{call.layer.kind} keeps its last state in decoding alone, where nothing is differentiated")
 
 
@@ -163,8 +163,8 @@ class DeltaScan(Weightless):
         *outer, n, v = call.x.shape
         if self.keeps:
             b, h, c = outer
-            return call.run.tensor((b, h, c * n + call.inputs[1].shape[-1], v))
-        return call.run.tensor(call.x.shape, strides=(*contiguous_strides((*outer, n * v))[:-1], 1, n))
+            return call.tape.tensor((b, h, c * n + call.inputs[1].shape[-1], v))
+        return call.tape.tensor(call.x.shape, strides=(*contiguous_strides((*outer, n * v))[:-1], 1, n))
 
     def _sizes(self, call: Call) -> tuple[int, int, int, int, int]:
         """Heads of all samples, chunks, tokens of a chunk, features of a key and of a value."""
@@ -300,7 +300,7 @@ class SolveTriangular(Weightless):
     def output(self, call: Call) -> Tensor:
         *outer, n, columns = call.inputs[1].shape
         strides = (*contiguous_strides((*outer, n * columns))[:-1], 1, n)
-        return call.run.tensor((*outer, n, columns), strides=strides)
+        return call.tape.tensor((*outer, n, columns), strides=strides)
 
     def forward(self, call: Call) -> LayerFlops:
         """From each row what the rows before it make: products with what is below the diagonal."""

@@ -26,7 +26,7 @@ from costmodel.symbolic.sizes import exact_div, product
 def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
     """`x` in another shape: a view where memory order allows it, else a copy (``torch.reshape``)."""
     strides = viewed_strides(x.shape, x.strides, shape)
-    return call.run.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
+    return call.tape.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
 
 
 def strides_of(x: Tensor) -> Shape:
@@ -283,7 +283,7 @@ class Joined(Joining, Moving):
         last = all(channels_last(x) for x in call.inputs)
         if last and len(self.shape) == 4:
             return arranged(call, self.shape)
-        return call.run.tensor(self.shape, joint_role(call.inputs))
+        return call.tape.tensor(self.shape, joint_role(call.inputs))
 
 
 @layer
@@ -302,7 +302,7 @@ class Copied(Moving):
     def output(self, call: Call) -> Shape | Tensor:
         role = call.x.storage.role
         role = "activation" if role == "weight" else role
-        return call.like(call.x, role) if self.ordered else call.run.tensor(self.shape, role, dtype=call.x.dtype)
+        return call.like(call.x, role) if self.ordered else call.tape.tensor(self.shape, role, dtype=call.x.dtype)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """The incoming gradient, summed where numbers were repeated."""

@@ -49,7 +49,7 @@ def arranged(call: Call, shape: Shape) -> Shape | Tensor:
     """An output of `shape` with channels last in memory if the input has them so, else contiguous."""
     if not channels_last(call.x):
         return shape
-    return call.run.tensor(shape, strides=last_strides(shape))
+    return call.tape.tensor(shape, strides=last_strides(shape))
 
 
 def last_strides(shape: Shape) -> Shape:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.kernels import is_view, kept_bytes, moved
 from costmodel.layers.pool import Adaptive, Sliding
@@ -62,7 +62,7 @@ class Group:
         kernels = [kernel for call in self.calls for kernel in call.layer.forward_kernels(call)]
         if _launches(kernels) < 2:
             return kernels
-        whole = [call for call in self.calls if call.layer.kind.startswith("batchnorm") and call.run.training]
+        whole = [call for call in self.calls if call.layer.kind.startswith("batchnorm") and call.tape.training]
         read = sum(moved(x) for x in self._inputs) + sum(moved(call.x) for call in whole)
         written = sum(y.bytes for y in self._outputs)
         return [self._kernel(kernels, "", read, written, 1 + len(whole))]
@@ -128,21 +128,21 @@ def _less(apart: list[Kernel], joint: list[Kernel]) -> tuple[int, int]:
     return launches, sum(k.read + k.written for k in apart) - sum(k.read + k.written for k in joint)
 
 
-def groups_of(run: Run) -> dict[Call, Group]:
+def groups_of(tape: Tape) -> dict[Call, Group]:
     """The group of each call that is fused with others."""
     groups: dict[Call, Group] = {}
     makers: dict[Storage, Maker] = {}
-    for number, call in enumerate(run.root.calls()):
+    for number, call in enumerate(tape.root.calls()):
         if not is_view(call):
             makers[call.y.storage] = Maker(number, call)
-    _fuse(run.root, groups, makers)
+    _fuse(tape.root, groups, makers)
     groups = {call: group for call, group in groups.items() if _kernels(group) > 1}
     read: dict[Storage, list[Call]] = {}
-    for call in run.root.calls():
+    for call in tape.root.calls():
         for x in call.operands():
             read.setdefault(x.storage, []).append(call)
-    handed = {block.exit.storage for block in run.root.blocks() if block.exit is not None}
-    handed |= {x.storage for x in run.outputs}
+    handed = {block.exit.storage for block in tape.root.blocks() if block.exit is not None}
+    handed |= {x.storage for x in tape.outputs}
     for group in dict.fromkeys(groups.values()):
         for call in group.calls:
             storage = call.y.storage

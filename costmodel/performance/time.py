@@ -130,7 +130,7 @@ class Time(Answer):
     @cached_property
     def work(self) -> Work:
         """Every kernel of the step."""
-        return work_of(self.prediction.run, self.prediction.settings, fuse=self.stack.fuses)
+        return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
 
     @cached_property
     def _clock(self) -> Clock:

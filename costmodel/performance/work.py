@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, Storage
 from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Softmax, SoftmaxAlong
@@ -41,26 +41,26 @@ class Work:
     fusions: list[Fusion] = field(default_factory=list)
 
 
-def work_of(run: Run, settings: Settings, *, fuse: bool = False) -> Work:
-    """What one step of a run asks, all its micro-batches together; fuse: whether chains of kernels become one."""
-    return _Walk(run, settings, fuse).work
+def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> Work:
+    """What one step of a tape asks, all its micro-batches together; fuse: whether chains of kernels become one."""
+    return _Walk(tape, settings, fuse).work
 
 
 class _Walk:
-    def __init__(self, run: Run, settings: Settings, fuse: bool) -> None:
-        self.run = run
+    def __init__(self, tape: Tape, settings: Settings, fuse: bool) -> None:
+        self.tape = tape
         self.work = Work()
         self.micro_batches = settings.accumulate
-        self.groups: dict[Call, Group] = groups_of(run) if fuse else {}
+        self.groups: dict[Call, Group] = groups_of(tape) if fuse else {}
         self.halves = {
-            call: cast for call, cast in _halves(run).items() if call not in self.groups and cast not in self.groups
+            call: cast for call, cast in _halves(tape).items() if call not in self.groups and cast not in self.groups
         }
         self.left_out = set(self.halves.values())
-        self._forward(run.root, "forward")
-        if run.training:
-            self._backward(run.root)
+        self._forward(tape.root, "forward")
+        if tape.training:
+            self._backward(tape.root)
             self._sums()
-            for kernel in update_kernels(run, settings, usual_update(settings)):
+            for kernel in update_kernels(tape, settings, usual_update(settings)):
                 self.work.tasks.append(Task("optimizer", settings.states.name, "update", 1, kernel))
         for group in dict.fromkeys(self.groups.values()):
             if len(group.calls) > 1:
@@ -110,9 +110,9 @@ class _Walk:
 
     def _sums(self) -> None:
         """Adding up the gradients of a tensor that several layers read, and joining those of its slices."""
-        for storage, (whole, parts) in _contributions(self.run, self.groups).items():
+        for storage, (whole, parts) in _contributions(self.tape, self.groups).items():
             weight = storage.origin == "weight"
-            dtype: Dtype = self.run.precision.gradient_dtype if weight else storage.dtype
+            dtype: Dtype = self.tape.precision.gradient_dtype if weight else storage.dtype
             size = size_bytes(storage.elements, dtype)
             times = storage.times
             if parts:
@@ -128,27 +128,27 @@ class _Walk:
         self.work.tasks.append(Task(name, f"gradient {what}", "backward", times, kernel))
 
 
-def _halves(run: Run) -> dict[Call, Call]:
+def _halves(tape: Tape) -> dict[Call, Call]:
     """Of each softmax that autocast raises from fp16 to fp32 on a GPU the cast that no kernel of its own makes.
 
     It is asked for a result in fp32 instead, and PyTorch has a kernel that reads fp16 and writes that, and one that
     writes the gradient in fp16 (at::_softmax with half_to_float); from bf16 there is none.
     """
-    if run.precision.autocast != "fp16" or run.device != "gpu":
+    if tape.precision.autocast != "fp16" or tape.device != "gpu":
         return {}
-    casts = {call.y.storage: call for call in run.root.calls() if isinstance(call.layer, Cast)}
-    softmaxes = (call for call in run.root.calls() if isinstance(call.layer, Softmax | SoftmaxAlong))
+    casts = {call.y.storage: call for call in tape.root.calls() if isinstance(call.layer, Cast)}
+    softmaxes = (call for call in tape.root.calls() if isinstance(call.layer, Softmax | SoftmaxAlong))
     made = {call: casts[call.x.storage] for call in softmaxes if call.x.storage in casts}
     return {call: cast for call, cast in made.items() if cast.x.dtype == "fp16"}
 
 
-def _contributions(run: Run, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:
+def _contributions(tape: Tape, groups: dict[Call, Group]) -> dict[Storage, tuple[int, int]]:
     """How many gradients come to each tensor, as a whole and of slices.
 
     Views hand on what comes to them. Of calls that are fused only what comes from outside their group counts.
     """
     found: dict[Storage, tuple[int, int]] = {}
-    for call in run.root.calls():
+    for call in tape.root.calls():
         if not call.differentiated or any(x.storage is call.y.storage for x in call.inputs):
             continue
         for x in {id(g.operand): g.operand for g in call.gradients()}.values():
@@ -178,7 +178,7 @@ def usual_update(settings: Settings) -> Update:
     return "foreach" if by_itself and settings.update == "loop" else settings.update
 
 
-def update_kernels(run: Run, settings: Settings, way: Update) -> Iterator[Kernel]:
+def update_kernels(tape: Tape, settings: Settings, way: Update) -> Iterator[Kernel]:
     """Kernels of one step over all trained weights, those alike as one with so many launches.
 
     A loop runs each kernel for every weight, foreach for as many as a launch takes, fused one kernel in all.
@@ -187,7 +187,7 @@ def update_kernels(run: Run, settings: Settings, way: Update) -> Iterator[Kernel
     dtype = policy.state_dtype
     alike: dict[tuple[int, int, int], list[int]] = {}
     tensors = elements = states = 0
-    for storage, shape in run.trained.items():
+    for storage, shape in tape.trained.items():
         times = storage.times
         tensors, elements = tensors + times, elements + storage.elements * times
         held = sum(optimizer.state_sizes(shape, size_bytes(1, dtype)))
@@ -202,7 +202,7 @@ def update_kernels(run: Run, settings: Settings, way: Update) -> Iterator[Kernel
                 f"update {optimizer.multiplies}", "product", flops, times * moved, times * made, policy.weight, times,
                 product,
             )  # fmt: skip
-    if not run.trained:
+    if not tape.trained:
         return
     weights, gradients = size_bytes(elements, dtype), size_bytes(elements, policy.gradient_dtype)
     in_one = way == "fused" or any(state.block for state in optimizer.states)

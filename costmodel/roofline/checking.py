@@ -80,7 +80,7 @@ def check(
         raise SettingError(
             f"budget {shown(budget)} is no time up to {LONGEST:,.0f} seconds: use one such as {BUDGET:g}"
         )
-    passes = [each for call in prediction.run.root.calls() for each in _passes(call)]
+    passes = [each for call in prediction.tape.root.calls() for each in _passes(call)]
     busy = [each for each in passes if each.program.ops]
     if not busy:
         raise SettingError(f"{prediction.model.title} has no layer that computes anything: nothing can be measured")

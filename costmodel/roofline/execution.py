@@ -157,7 +157,7 @@ def _draw(random: numpy.random.Generator, name: str, ref: Ref, out: numpy.ndarra
 
 def _classes(name: str, prediction: Prediction) -> int:
     """Number of indices: entries of the embedding that reads them, or classes of the loss."""
-    calls = prediction.run.root.calls()
+    calls = prediction.tape.root.calls()
     reader = next(call for call in calls if any(x.storage.name == name for x in call.inputs))
     return int(getattr(reader.layer, "entries", getattr(reader.layer, "features", reader.x.shape[1:2][-1])))
 

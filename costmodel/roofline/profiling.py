@@ -233,7 +233,7 @@ def _pass(name: str, prediction: Prediction, program: Program, timing: Timing, c
         each.total if prediction.settings.training else each.forward
         for each in (prediction.flops, prediction.pointwise_flops)
     )
-    kinds = {call.name: call.layer.kind for call in prediction.run.root.calls()}
+    kinds = {call.name: call.layer.kind for call in prediction.tape.root.calls()}
     spent: Counter[str] = Counter()
     for op, terms in host.calls:
         spent[kinds.get(op.layer.partition("[")[0], "other")] += terms.seconds  # type: ignore[assignment]

@@ -18,7 +18,7 @@ from costmodel.graph.tensor import Block, Call, Storage, Tensor
 from costmodel.layers.base import View
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
-from costmodel.roofline.kernels import Kernel, KernelCall, Tape, kernel_of
+from costmodel.roofline.kernels import ArrayTape, Kernel, KernelCall, kernel_of
 from costmodel.roofline.kernels.optimizers import Update, states_of, step_of
 from costmodel.roofline.memory import Buffer, BufferRole, Ref, check_fits
 from costmodel.roofline.program import Program, program_of
@@ -32,7 +32,7 @@ class LayerArrays:
     """Tensors of a layer as arrays on a tape, each in a buffer of its own, parts of one storage too: queries and keys
     that one product made are apart."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: ArrayTape) -> None:
         self.tape = tape
         self.buffers: dict[Tensor, Buffer] = {}
 
@@ -55,7 +55,7 @@ def site_of(call: Call, ref: Callable[[Tensor, BufferRole], Ref]) -> KernelCall:
     buffers = {name: ref(b, "state") for name, b in call.buffers.items()}
     operands = zip((*call.inputs, *call.weights.values()), (*inputs, *weights.values()), strict=True)
     return KernelCall(
-        call.layer, inputs, weights, buffers, call.run.training, [ref for x, ref in operands if x.requires_grad]
+        call.layer, inputs, weights, buffers, call.tape.training, [ref for x, ref in operands if x.requires_grad]
     )
 
 
@@ -77,7 +77,7 @@ def layer_programs(call: Call, dtype: str = "float32") -> tuple[Program, Program
 
     The first input of the backward pass is the gradient of the output.
     """
-    tape = Tape(dtype)
+    tape = ArrayTape(dtype)
     tape.layer = call.name
     site, kernel = site_of(call, LayerArrays(tape).ref), kernel_of(call.layer.kind)
     y = kernel.forward(tape, site)
@@ -115,7 +115,7 @@ class Recorded:
 class Recorder:
     """Walks a graph, round by round, and records the kernels of its calls."""
 
-    tape: Tape
+    tape: ArrayTape
     arrays: dict[Tensor, Ref] = field(default_factory=dict)
     by_storage: dict[Storage, Ref] = field(default_factory=dict)
     given: dict[tuple[Storage, str], Ref] = field(default_factory=dict)
@@ -248,8 +248,8 @@ def network_of(prediction: Prediction, dtype: str = "float32", *, optimize: bool
     optimize: with the optimizer's step, the `step`-th. Raises SettingError for what NumPy does not do.
     """
     check_runs(prediction)
-    recorder = Recorder(Tape(dtype))
-    recorder.walk(prediction.run.root)
+    recorder = Recorder(ArrayTape(dtype))
+    recorder.walk(prediction.tape.root)
     outputs, loss = _ends(recorder, prediction)
     found: dict[str, dict[str, Ref]] = {role: {} for role in ROLES.values()}
     for ref in recorder.given.values():
@@ -269,15 +269,15 @@ def _ends(recorder: Recorder, prediction: Prediction) -> tuple[list[Ref], Ref | 
     losses = [s.site.x for s in recorder.steps if s.site is not None and isinstance(s.site.kind, Loss)]
     if losses:
         return losses, final.y
-    if prediction.run.outputs:
-        return [recorder.ref(y) for y in prediction.run.outputs], None
+    if prediction.tape.outputs:
+        return [recorder.ref(y) for y in prediction.tape.outputs], None
     if not prediction.model.HAS_ATTENTION:
         return [final.y], None
     return [recorder.viewed(final.y, (final.y.size // final.y.shape[-1], final.y.shape[-1]))], None
 
 
 def _optimized(
-    tape: Tape, prediction: Prediction, weights: dict[str, Ref], gradients: dict[str, Ref], number: int
+    tape: ArrayTape, prediction: Prediction, weights: dict[str, Ref], gradients: dict[str, Ref], number: int
 ) -> dict[str, dict[str, Ref]]:
     """Record the step of every weight that has a gradient; returns their states."""
     optimizer = prediction.settings.states
@@ -341,7 +341,7 @@ def check_runs(prediction: Prediction) -> None:
         parts.append("attention_pool")
     if parts:
         raise SettingError(f"{parts[0]} is not run in NumPy, and {model.title} has one: its costs alone are known")
-    layers = sum(int(call.times) for call in prediction.run.root.calls())
+    layers = sum(int(call.times) for call in prediction.tape.root.calls())
     if layers > MOST_LAYERS:
         raise SettingError(f"{model.title} has {layers:,} layers, more than the {MOST_LAYERS:,} that are run")
 
@@ -409,7 +409,7 @@ def passes(model: Architecture | Prediction | str, **settings: Unpack[GivenSetti
     """
     prediction = model if isinstance(model, Prediction) else predict(model, **{"mode": "inference", **settings})
     layers = []
-    for call in prediction.run.root.calls():
+    for call in prediction.tape.root.calls():
         program, times = forward_program(call), int(call.times)
         sums = (times * len(program), times * traffic(call), times * program.traffic_bytes)
         layers.append(LayerPasses(call.name, call.layer.kind, times, *sums))

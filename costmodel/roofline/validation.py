@@ -170,7 +170,7 @@ def layers_of(cases: Iterable[Case] = CASES) -> list[Layer]:
     found: dict[tuple[Signature, ...], Layer] = {}
     for model, settings in cases:
         said = ", ".join(f"{name} {value}" for name, value in settings.items())
-        for call in predict(model, mode="inference", **settings).run.root.calls():
+        for call in predict(model, mode="inference", **settings).tape.root.calls():
             program = forward_program(call)
             key = tuple(signature_of(op) for op in program)
             if key and program.contractions <= LARGEST_FLOPS:

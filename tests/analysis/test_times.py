@@ -132,7 +132,7 @@ def test_what_does_not_fit_as_asked_is_tried_with_other_numbers() -> None:
     p = smallest.best.prediction
     assert p.settings.lora is not None
     assert p.trainable_params < 0.01 * p.params
-    assert {s.dtype for s in p.run.trained} == {"fp16"}
+    assert {s.dtype for s in p.tape.trained} == {"fp16"}
     assert not cm.recommend("llama-3.1-8b", memory="80 GiB", seq=512, batch=1, optimizer="adamw", precision="fp32")
 
 

@@ -71,7 +71,7 @@ def last_row(*blocks: Any, image: tuple[int, int, int] = (4, 6, 8), batch: int =
 
 
 def output_shape(*blocks: Any, image: tuple[int, int, int] = (4, 6, 8)) -> tuple[int, ...]:
-    call = list(cm.predict(CNN(input=image, blocks=list(blocks)), batch=1, loss=None).run.root.calls())[-1]
+    call = list(cm.predict(CNN(input=image, blocks=list(blocks)), batch=1, loss=None).tape.root.calls())[-1]
     return call.y.shape[1:]
 
 

@@ -14,7 +14,7 @@ from costmodel.architectures.trace import trace
 from costmodel.architectures.transformer import Transformer
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.timeline import Alive, Timeline
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.training.settings import Settings
@@ -22,7 +22,7 @@ from tests.profiles import examples
 from tests.strategies import questions
 
 
-class Unrolled(Run):
+class Unrolled(Tape):
     """Records every round of a repeated block by itself; rounds of `bare` layers are no parts of the model."""
 
     bare: tuple[str, ...] = ()

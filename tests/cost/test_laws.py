@@ -19,7 +19,7 @@ from costmodel.cost.quantities import QUANTITIES, SUMMED
 from costmodel.cost.rows import Row
 from costmodel.cost.timeline import standing_of
 from costmodel.graph.recomputation import Recomputation
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Block, Call, LayerFlops, Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.symbolic.guards import expression, symint
@@ -43,7 +43,7 @@ def test_letters_then_numbers_equals_numbers(question: tuple[Any, dict[str, Any]
         assert explained.formula.subs(put_in) == p.value(quantity)
 
 
-class Unrolling(Run):
+class Unrolling(Tape):
     """A run that records every round of a repeated block by itself."""
 
     def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
@@ -53,17 +53,17 @@ class Unrolling(Run):
         return x
 
 
-def costs(model: Any, asked: Settings, kind: type[Run]) -> dict[str, int]:
-    run = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
-    p = Prediction(model, asked, trace(model, asked, run))
+def costs(model: Any, asked: Settings, kind: type[Tape]) -> dict[str, int]:
+    tape = kind(training=asked.training, device=asked.device, precision=asked.policy, cast=Cast)
+    p = Prediction(model, asked, trace(model, asked, tape))
     return {quantity: p.value(quantity) for quantity in SUMMED} | {
-        "standing": standing_of(p.run, asked, exactly),
+        "standing": standing_of(p.tape, asked, exactly),
         "gradients": p.memory.gradients,
         "traffic": sum(row.forward_bytes for row in p.layers),
     }
 
 
-def sums_over_calls(run: Run, asked: Settings) -> dict[str, int]:
+def sums_over_calls(tape: Tape, asked: Settings) -> dict[str, int]:
     """The quantities as sums over the calls of a graph without repeats, and over what they hold, by identity."""
 
     def contractions(work: LayerFlops) -> int:
@@ -71,11 +71,11 @@ def sums_over_calls(run: Run, asked: Settings) -> dict[str, int]:
 
     def held(calls: list[Call], origin: str) -> int:
         kept = [storage for call in calls for storage in call.saved]
-        kept += [storage for block in run.root.blocks() if block.recomputed for storage in block.saved]
+        kept += [storage for block in tape.root.blocks() if block.recomputed for storage in block.saved]
         leaves = {leaf for storage in kept for leaf in ((storage,) if storage.parts is None else storage.leaves())}
         return sum(storage.bytes for storage in leaves if storage.origin == origin)
 
-    calls = [*run.root.calls()]
+    calls = [*tape.root.calls()]
     works = {
         "forward": [call.layer.forward(call) for call in calls],
         "backward": [
@@ -105,15 +105,15 @@ def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[An
     if asked.get("checkpoint") not in ("selective", ("mlp",)):
         asked = asked | {"checkpoint": "none"}
     chosen, p = Settings(**asked), predict(model, **asked)
-    run = Unrolling(
+    tape = Unrolling(
         training=chosen.training,
         device=chosen.device,
         precision=chosen.policy,
         cast=Cast,
         recomputation=Recomputation.of(chosen),
     )
-    trace(model, chosen, run)
-    for quantity, total in sums_over_calls(run, chosen).items():
+    trace(model, chosen, tape)
+    for quantity, total in sums_over_calls(tape, chosen).items():
         assert p.value(quantity) == total, quantity
 
 
@@ -122,16 +122,16 @@ def test_totals_are_sums_over_the_calls_of_the_unrolled_graph(question: tuple[An
 def test_repeating_equals_unrolling(question: tuple[Any, dict[str, Any]]) -> None:
     model, asked = question
     chosen = Settings(**asked | {"checkpoint": "none"})
-    assert costs(model, chosen, Run) == costs(model, chosen, Unrolling)
+    assert costs(model, chosen, Tape) == costs(model, chosen, Unrolling)
 
 
 @pytest.mark.slow
 @given(questions())
 def test_unrolling_leaves_no_repeats(question: tuple[Any, dict[str, Any]]) -> None:
     model, _ = question
-    run = Unrolling(training=True, device="gpu")
-    trace(model, Settings(), run)
-    assert not any(isinstance(entry, Block) for entry in run.root.entries)
+    tape = Unrolling(training=True, device="gpu")
+    trace(model, Settings(), tape)
+    assert not any(isinstance(entry, Block) for entry in tape.root.entries)
 
 
 @pytest.mark.slow
@@ -406,10 +406,10 @@ def test_a_chain_of_roundings_is_one() -> None:
 
 @given(st.integers(1, 8), st.integers(1, 8), st.booleans())
 def test_visible_pairs_are_those_a_mask_leaves(t: int, window: int, causal: bool) -> None:
-    run = Run(training=True, device="gpu")
+    tape = Tape(training=True, device="gpu")
     model = Transformer(vocab=5, context=8, layers=1, width=4, heads=2, window=window, causal=causal)
     seen = sum((j <= i if causal else True) and abs(i - j) < window for i in range(t) for j in range(t))
-    assert Mixer(model, Tables(model, run, t, AttentionSetting())).pairs == seen
+    assert Mixer(model, Tables(model, tape, t, AttentionSetting())).pairs == seen
 
 
 def test_layers_of_an_mlp_in_a_run_share_a_letter() -> None:

@@ -12,7 +12,7 @@ import costmodel as cm
 from costmodel.architectures.trace import trace
 from costmodel.cost.prediction import Prediction
 from costmodel.graph.recomputation import Recomputation, is_named, paths_to
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor
 from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Cast
@@ -26,7 +26,7 @@ DEEP += "gpt-oss-20b", "deepseek-v2-lite", "t5-v1.1-small", "mlp-mnist"
 """A model of each family, and of blocks that differ in attention, in MLPs and in positions."""
 
 
-class Unrolled(Run):
+class Unrolled(Tape):
     """Records every round of a repeated part by itself, and numbers it."""
 
     def repeat(self, times: int, body: Any, x: Tensor, name: str, **how: Any) -> Tensor:
@@ -85,8 +85,8 @@ def test_a_name_freezes_the_same_folded_and_unrolled(model: Any, data: st.DataOb
 def test_a_name_recomputes_the_same_folded_and_unrolled(model: Any, data: st.DataObject) -> None:
     seen = Recomputation(names=frozenset({"none"}))
     chosen = Settings()
-    run = Run(training=True, device=chosen.device, precision=chosen.policy, cast=Cast, recomputation=seen)
-    assert "unknown part" in error_of(lambda: trace(model, chosen, run))
+    tape = Tape(training=True, device=chosen.device, precision=chosen.policy, cast=Cast, recomputation=seen)
+    assert "unknown part" in error_of(lambda: trace(model, chosen, tape))
     assume(seen.seen and not getattr(model, "shared_kv_layers", None))  # keys and values lent are not recomputed
     folded, unrolled = both(model, checkpoint=[names_of(data, seen.seen)])
     assert folded.flops == unrolled.flops

@@ -133,10 +133,10 @@ def _call(call: Callable[[], Any], said: str) -> None:
 
 def _prepended() -> None:
     """Tokens before those of an image, each a weight of its own."""
-    from costmodel.graph.run import Run
+    from costmodel.graph.tape import Tape
     from costmodel.layers.embedding import Prepend
 
-    run = Run(training=True, device="gpu")
+    run = Tape(training=True, device="gpu")
     Prepend(2**40)(run.input((1, 3, 4)))
 
 

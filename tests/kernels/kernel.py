@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.layers import load_all
 from costmodel.layers.base import Layer
-from costmodel.roofline.kernels import Tape, kernel_of
+from costmodel.roofline.kernels import ArrayTape, kernel_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import Op
 from costmodel.roofline.recorder import LayerArrays, site_of
@@ -112,7 +112,7 @@ class Kernel:
 
     def forward(self, p: Pass) -> Array:
         """The output, with counted arithmetic: by the kernel that ships, unless this is defined anew."""
-        tape, memory = Tape("float64"), Memory()
+        tape, memory = ArrayTape("float64"), Memory()
         site = site_of(p.call, LayerArrays(tape).ref)
         for refs, arrays in ((site.inputs, p.inputs), (site.weights, p.weights), (site.buffers, p.buffers)):
             named = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))

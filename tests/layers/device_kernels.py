@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from costmodel.cost.rows import traffic
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call
 
 PRODUCTS = ("product", "convolution")
 
 
-def check_kernels(run: Run) -> None:
+def check_kernels(tape: Tape) -> None:
     """Kernels do the arithmetic that the layer states, and move no fewer bytes than they must."""
-    for call in run.root.calls():
+    for call in tape.root.calls():
         forward = list(call.layer.forward_kernels(call))
         done = call.layer.forward(call)
         check_work(call, forward, done.contractions, done.pointwise)

@@ -8,7 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.graph.kernel import Kernel
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
 from costmodel.layers.forms import GroupedMatmul
@@ -35,7 +35,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=[f"{n}-{len(s)}-{i}" for i, (n, s) in enumerate(MODELS)])
 def test_kernels_do_the_work_of_the_layer(name: str, settings: dict[str, Any]) -> None:
-    check_kernels(cm.predict(name, batch=3, **settings).run)
+    check_kernels(cm.predict(name, batch=3, **settings).tape)
 
 
 def small(*blocks: Any, **settings: Any) -> cm.Prediction:
@@ -44,14 +44,14 @@ def small(*blocks: Any, **settings: Any) -> cm.Prediction:
 
 def test_views_launch_nothing_and_copies_once() -> None:
     p = cm.predict("gpt2-small", batch=2, seq=64)
-    calls = {call.name: call for call in p.run.root.calls()}
+    calls = {call.name: call for call in p.tape.root.calls()}
     for name, launched in (("block.attention.split_query", 0), ("block.attention.merge_heads", 1)):
         assert sum(k.launches for k in calls[name].layer.forward_kernels(calls[name])) == launched
 
 
 def test_a_linear_layer_is_one_product_forward_and_two_and_a_sum_back() -> None:
     p = cm.predict(cm.MLP(sizes=[6, 10, 4]), batch=5, loss=None)
-    calls = [call for call in p.run.root.calls() if call.layer.kind == "linear"]
+    calls = [call for call in p.tape.root.calls() if call.layer.kind == "linear"]
     (forward,) = calls[1].layer.forward_kernels(calls[1])
     assert (forward.sort, forward.sizes) == ("product", (1, 5, 4, 10))
     assert forward.flops == 2 * 5 * 4 * 10 + 5 * 4
@@ -65,7 +65,7 @@ def test_a_linear_layer_is_one_product_forward_and_two_and_a_sum_back() -> None:
 
 def test_grouped_weight_gradients_are_worked_out_once() -> None:
     p = small({"conv": {"channels": 8, "kernel": 3, "padding": 1, "groups": 8, "bias": False}}, "relu")
-    (call,) = [call for call in p.run.root.calls() if call.layer.kind == "conv"]
+    (call,) = [call for call in p.tape.root.calls() if call.layer.kind == "conv"]
     (forward,) = call.layer.forward_kernels(call)
     (weight,) = call.layer.backward_kernels(call)
     assert forward.sizes == (8, 2 * 16, 1, 9)
@@ -87,7 +87,7 @@ def test_a_transposed_convolution_is_a_convolutions_gradient(groups: int) -> Non
 
 def _products_of_the_last(prediction: cm.Prediction) -> tuple[object, object]:
     """The implicit products of the output and of the input's gradient."""
-    call = list(prediction.run.root.calls())[-1]
+    call = list(prediction.tape.root.calls())[-1]
     (forward,) = call.layer.forward_kernels(call)
     gradient, _ = call.layer.backward_kernels(call)
     return forward.sizes, gradient.sizes
@@ -101,18 +101,18 @@ def test_types_decide_the_bytes() -> None:
 
 
 def _convolution(prediction: cm.Prediction) -> list[Kernel]:
-    call = next(call for call in prediction.run.root.calls() if call.layer.kind == "conv")
+    call = next(call for call in prediction.tape.root.calls() if call.layer.kind == "conv")
     return list(call.layer.forward_kernels(call))
 
 
 def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> None:
     """As QLoRA has it (bitsandbytes.functional): a kernel writes the weight in bf16, a product reads it."""
     p = cm.predict("gpt2-small", batch=2, seq=16, precision="nf4", lora={"rank": 4, "targets": ["qkv"]})
-    (call,) = [call for call in p.run.root.calls() if call.name == "block.mlp.up"]
+    (call,) = [call for call in p.tape.root.calls() if call.name == "block.mlp.up"]
     products = [
         k
         for k in (*call.layer.forward_kernels(call), *call.layer.backward_kernels(call))
-        if k.sizes is not None and call.stored["weight"].dtype == p.run.precision.quantised
+        if k.sizes is not None and call.stored["weight"].dtype == p.tape.precision.quantised
     ]
     assert [k.sizes for k in products] == [(1, 32, 3072, 768), (1, 32, 768, 3072)]
     for k in products:
@@ -122,7 +122,7 @@ def test_products_read_both_sides_and_weights_of_few_bits_once_unpacked() -> Non
 
 def test_only_products_with_weights_unpack_them() -> None:
     p = cm.predict("gpt2-small", seq=8, mode="inference", precision="int8")
-    calls = [call for call in p.run.root.calls() if call.layer.kind in ("linear", "matmul")]
+    calls = [call for call in p.tape.root.calls() if call.layer.kind in ("linear", "matmul")]
     found = {(call.layer.kind, k.stored) for call in calls for k in call.layer.forward_kernels(call) if k.sizes}
     assert ("linear", "int8") in found
     assert ("matmul", "int8") not in found
@@ -133,7 +133,7 @@ def test_dropout_writes_its_mask_and_is_nothing_in_inference() -> None:
     train, infer = (cm.predict(model, batch=2, loss=None, mode=mode) for mode in ("train", "inference"))
     found = {}
     for p in (train, infer):
-        (call,) = [call for call in p.run.root.calls() if call.layer.kind == "dropout"]
+        (call,) = [call for call in p.tape.root.calls() if call.layer.kind == "dropout"]
         found[p.settings.mode] = list(call.layer.forward_kernels(call))
     assert found["inference"] == []
     (kernel,) = found["train"]
@@ -147,7 +147,7 @@ def test_fused_attention_works_on_visible_pairs_alone() -> None:
             k
             for call in cm.predict(
                 "gpt2-small", batch=1, seq=64, attention="flash", attention_pairs=pairs
-            ).run.root.calls()
+            ).tape.root.calls()
             for k in call.layer.forward_kernels(call)
             if k.sort == "attention"
         )
@@ -159,31 +159,31 @@ def test_fused_attention_works_on_visible_pairs_alone() -> None:
 
 def test_a_step_back_through_an_lstm_writes_a_gradient_of_every_gate() -> None:
     """By hand: of four gates of 5 units, for 3 samples and 7 steps, in fp32."""
-    run = Run(training=True, device="gpu")
-    given = [run.tensor(shape, "activation", origin="input") for shape in ((7, 3, 2), (3, 5), (3, 5))]
-    run.record(Lstm(hidden=5), given, None, None)
-    call: Any = run.root.entries[-1]
+    tape = Tape(training=True, device="gpu")
+    given = [tape.tensor(shape, "activation", origin="input") for shape in ((7, 3, 2), (3, 5), (3, 5))]
+    tape.record(Lstm(hidden=5), given, None, None)
+    call: Any = tape.root.entries[-1]
     through = [k for k in call.layer.backward_kernels(call) if k.sort == "pointwise"]
     assert sum(k.written for k in through) == 4 * (7 * 3 * 4 * 5)
 
 
 def test_group_norm_reads_its_input_twice_and_layer_norm_once() -> None:
     """A group is too large to stay on the chip between its moments and its scaling; a row is not."""
-    (group,) = (c for c in small({"groupnorm": {"groups": 2}}).run.root.calls() if c.layer.kind == "groupnorm")
+    (group,) = (c for c in small({"groupnorm": {"groups": 2}}).tape.root.calls() if c.layer.kind == "groupnorm")
     (forward,) = group.layer.forward_kernels(group)
     assert forward.read == 4 * (2 * (2 * 8 * 4 * 4) + 2 * 8)
-    run = Run(training=True, device="gpu")
-    run.record(Layernorm(), [run.tensor((6, 8), "activation", origin="input")], None, None)
-    row: Any = run.root.entries[-1]
+    tape = Tape(training=True, device="gpu")
+    tape.record(Layernorm(), [tape.tensor((6, 8), "activation", origin="input")], None, None)
+    row: Any = tape.root.entries[-1]
     assert sum(k.read for k in row.layer.forward_kernels(row)) == 4 * (6 * 8 + 2 * 8)
 
 
 def test_products_by_groups_read_the_other_side_back() -> None:
     """For rows g and all matrices, for matrices g and all rows: 7 rows of 3, two matrices of 3 × 5."""
-    run = Run(training=True, device="gpu")
-    rows, matrices = (run.tensor(shape, "activation", requires_grad=True) for shape in ((7, 3), (2, 3, 5)))
-    run.record(GroupedMatmul(), [rows, matrices, run.tensor((2,), "index", origin="input")], None, None)
-    call: Any = run.root.entries[-1]
+    tape = Tape(training=True, device="gpu")
+    rows, matrices = (tape.tensor(shape, "activation", requires_grad=True) for shape in ((7, 3), (2, 3, 5)))
+    tape.record(GroupedMatmul(), [rows, matrices, tape.tensor((2,), "index", origin="input")], None, None)
+    call: Any = tape.root.entries[-1]
     back = {k.name.rpartition(" ")[2]: k for k in call.layer.backward_kernels(call)}
     assert {name: (k.read, k.written) for name, k in back.items()} == {
         "rows": (4 * (7 * 5 + 2 * 3 * 5), 4 * 7 * 3),
@@ -194,19 +194,19 @@ def test_products_by_groups_read_the_other_side_back() -> None:
 @pytest.mark.parametrize("tokens", [3, 6])
 def test_a_scan_launches_for_each_token(tokens: int) -> None:
     """A product, a sum and a product with c, however many samples, channels and states there are."""
-    run = Run(training=False, device="gpu")
-    a, u = (run.tensor((2, 5, tokens, 4), "activation", origin="input") for _ in range(2))
-    run.record(SelectiveScan(), [a, u, run.tensor((2, tokens, 4), "activation", origin="input")], None, None)
-    call: Any = run.root.entries[-1]
+    tape = Tape(training=False, device="gpu")
+    a, u = (tape.tensor((2, 5, tokens, 4), "activation", origin="input") for _ in range(2))
+    tape.record(SelectiveScan(), [a, u, tape.tensor((2, tokens, 4), "activation", origin="input")], None, None)
+    call: Any = tape.root.entries[-1]
     assert sum(k.launches for k in call.layer.forward_kernels(call)) == 3 * tokens
 
 
 def test_a_scan_begins_from_a_state_of_its_own_shape() -> None:
-    run = Run(training=False, device="gpu")
+    tape = Tape(training=False, device="gpu")
     shapes = ((2, 5, 3, 4), (2, 5, 3, 4), (2, 3, 4), (2, 4, 5))
-    given = [run.tensor(shape, "activation", origin="input") for shape in shapes]
+    given = [tape.tensor(shape, "activation", origin="input") for shape in shapes]
     with pytest.raises(cm.CostModelError, match=r"first state \(batch, channels, n\)"):
-        run.record(SelectiveScan(keeps=True), given, None, None)
+        tape.record(SelectiveScan(keeps=True), given, None, None)
 
 
 def test_a_kind_that_forgets_its_kernels_is_refused() -> None:
@@ -231,8 +231,8 @@ def test_what_is_added_to_a_product_is_scaled_and_summed_by_a_kernel_of_its_own(
     shape: tuple[int, ...], added_scaled: bool, expected: tuple[str, str, int] | None
 ) -> None:
     """None where the gradient of it is the incoming one; else it reads that and writes the gradient."""
-    run = Run(training=True, device="gpu")
-    a, b, c = (run.tensor(s, requires_grad=True) for s in ((3, 4), (4, 5), shape))
+    tape = Tape(training=True, device="gpu")
+    a, b, c = (tape.tensor(s, requires_grad=True) for s in ((3, 4), (4, 5), shape))
     y = Product(added_scaled=added_scaled)(a, b, c)
     assert y.maker is not None
     kernels = [k for k in y.maker.layer.backward_kernels(y.maker) if k.sizes is None]

@@ -73,7 +73,7 @@ def test_a_kind_answers_or_is_refused(name: str) -> None:
         try:
             model = cm.CNN(input=image, blocks=[*shaped(rank, image), {name: fields}, "relu"])
             one, two, three = (cm.predict(model, batch=n, loss=None) for n in (1, 2, 3))
-            check_kernels(three.run)
+            check_kernels(three.tape)
             for quantity in GROWING:
                 assert three.value(quantity) - two.value(quantity) == two.value(quantity) - one.value(quantity) >= 0
             assert one.params == three.params

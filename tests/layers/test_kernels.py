@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all
 from costmodel.layers.base import LayerFlops
@@ -29,9 +29,9 @@ STEP = 1e-6
 
 def on_paper(case: Case, training: bool, input_needs_gradient: bool = True) -> Call:
     """The case as the library records it."""
-    run = Run(training=training, device="gpu")
+    tape = Tape(training=training, device="gpu")
     inputs = [
-        run.tensor(
+        tape.tensor(
             x.shape,
             x.role,
             origin="input",
@@ -39,8 +39,8 @@ def on_paper(case: Case, training: bool, input_needs_gradient: bool = True) -> C
         )
         for x in case.inputs
     ]
-    run.record(case.kind, inputs, None, None)
-    call = run.root.entries[-1]
+    tape.record(case.kind, inputs, None, None)
+    call = tape.root.entries[-1]
     assert isinstance(call, Call)
     return call
 
@@ -65,7 +65,9 @@ def on_arrays(case: Case, call: Call, seed: int, input_needs_gradient: bool = Tr
         name: Array(1 + random.random(w.shape) if call.layer.fixed else values_of(Operand(w.shape), random), tally)
         for name, w in call.weights.items()
     }
-    return Pass(case.kind, inputs, weights, buffers, call.run.training, tally, case.visible, input_needs_gradient, call)
+    return Pass(
+        case.kind, inputs, weights, buffers, call.tape.training, tally, case.visible, input_needs_gradient, call
+    )
 
 
 def taken(tally: Tally) -> LayerFlops:
@@ -169,10 +171,10 @@ def assert_is_gradient(kernel: Any, p: Pass, g: np.ndarray, gradients: dict[int,
 @pytest.mark.parametrize("piece", [False, True])
 def test_what_is_seen_several_times_is_summed(shape: tuple[int, ...], strides: tuple[int, ...], piece: bool) -> None:
     """Of three rows of four, no more numbers than those are seen: some twice, or each once, as one piece of several."""
-    run = Run(training=True, device="gpu")
-    x = run.tensor((3, 4), "activation", requires_grad=True)
+    tape = Tape(training=True, device="gpu")
+    x = tape.tensor((3, 4), "activation", requires_grad=True)
     load_all()["part"](shape=shape, strides=strides, piece=piece)(x)
-    (call,) = run.root.calls()
+    (call,) = tape.root.calls()
     ((_, work, shared),) = call.gradients()
     seen = np.lib.stride_tricks.as_strided(np.arange(12), shape, [8 * step for step in strides])
     several = len(np.unique(seen)) < seen.size

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from costmodel.cost.rows import rows_of
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Device, Role, contiguous_strides
 from costmodel.layers.base import Layer
 
@@ -32,9 +32,9 @@ class Given(NamedTuple):
         inner = contiguous_strides(tuple(self.shape[axis] for axis in self.order))
         return tuple(inner[self.order.index(axis)] for axis in range(len(self.shape)))
 
-    def on_paper(self, run: Run) -> object:
-        return run.tensor(
-            self.shape, self.role, requires_grad=self.requires_grad and run.training, strides=self.strides()
+    def on_paper(self, tape: Tape) -> object:
+        return tape.tensor(
+            self.shape, self.role, requires_grad=self.requires_grad and tape.training, strides=self.strides()
         )
 
     def in_pytorch(self) -> Tensor:
@@ -63,14 +63,14 @@ class Found(NamedTuple):
 
 def on_paper(case: Case, device: Device, *, training: bool, then: Layer | None = None) -> Found:
     """By the library's rules."""
-    run = Run(training=training, device=device)
-    y = case.kind(*(given.on_paper(run) for given in case.inputs))  # type: ignore[arg-type]
+    tape = Tape(training=training, device=device)
+    y = case.kind(*(given.on_paper(tape) for given in case.inputs))  # type: ignore[arg-type]
     y = then(y) if then else y
-    rows = rows_of(run, "pytorch")
+    rows = rows_of(tape, "pytorch")
     forward, backward = sum(row.forward_flops for row in rows), sum(row.backward_flops for row in rows)
     kept = sum(row.activation_bytes for row in rows)
     cost = Cost(sum(row.params for row in rows), forward, forward + backward, kept, kept)
-    buffers = sum(storage.bytes for storage in run.buffers)
+    buffers = sum(storage.bytes for storage in tape.buffers)
     return Found(cost, y.shape, told(y.shape, y.strides or contiguous_strides(y.shape)), buffers)
 
 

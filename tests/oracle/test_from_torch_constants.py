@@ -58,7 +58,7 @@ class Calling(torch.nn.Module):
 
 def kinds(function: Any, *wanted: type[Layer], **settings: Any) -> list[Layer]:
     model = cm.from_torch(Calling(function).train(), torch.zeros(2, 4, 5, 3))
-    calls = cm.predict(model, batch=2, **settings).run.root.calls()
+    calls = cm.predict(model, batch=2, **settings).tape.root.calls()
     return [call.layer for call in calls if isinstance(call.layer, wanted)]
 
 

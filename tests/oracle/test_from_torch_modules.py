@@ -271,7 +271,7 @@ def test_a_module_costs_what_it_does(name: str) -> None:
     module = make().to("meta").train()
     model = cm.from_torch(module, inputs, dynamic={})
     assert found(model) == measured(module, *inputs)
-    check_kernels(cm.predict(model).run)
+    check_kernels(cm.predict(model).tape)
 
 
 def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:

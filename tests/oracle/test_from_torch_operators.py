@@ -219,4 +219,4 @@ def test_operators_cost_what_they_do(
     module = SideBySide(first(), operators).to("meta").train()
     model = cm.from_torch(module, meta(*shape), dynamic={"x": {0: "batch"}})
     assert found(model, batch=4) == measured(module, meta(4, *shape[1:]))
-    check_kernels(cm.predict(model, batch=4).run)
+    check_kernels(cm.predict(model, batch=4).tape)

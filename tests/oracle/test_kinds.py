@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Device
 from costmodel.layers import load_all
 from costmodel.layers.activation import ParametricRelu, Xielu
@@ -659,12 +659,12 @@ def test_inference(name: str, data: st.DataObject) -> None:
 @differential
 @given(st.data(), st.booleans())
 def test_kernels_do_the_work_of_the_layer(name: str, data: st.DataObject, training: bool) -> None:
-    case, run = draw_case(data, name, "gpu"), Run(training=training, device="gpu")
-    case.kind(*(one.on_paper(run) for one in case.inputs))  # type: ignore[arg-type]
-    check_kernels(run)
+    case, tape = draw_case(data, name, "gpu"), Tape(training=training, device="gpu")
+    case.kind(*(one.on_paper(tape) for one in case.inputs))  # type: ignore[arg-type]
+    check_kernels(tape)
     if name == "expert_linear":
         return  # whose rows in even shares are rounded up
-    for call in run.root.calls():
+    for call in tape.root.calls():
         for k in (*call.layer.forward_kernels(call), *(call.layer.backward_kernels(call) if training else ())):
             if k.sort == "product" and k.sizes is not None:
                 outer, m, n, terms = k.sizes

@@ -213,7 +213,7 @@ def test_unresolved_probes_are_said_and_widen_every_interval() -> None:
 
 
 def programs() -> list[Program]:
-    calls = cm.predict("mlp-lenet-300-100", mode="inference").run.root.calls()
+    calls = cm.predict("mlp-lenet-300-100", mode="inference").tape.root.calls()
     return [forward_program(call) for call in calls]
 
 

@@ -83,7 +83,7 @@ def test_repeats_are_measured_once_and_count_as_often_as_they_run(mlp: Check) ->
     repeated = next(layer for layer in mlp.layers if layer.repeat == 2 and layer.kind == "linear")
     assert repeated.measured_seconds == pytest.approx(2 * repeated.timing.seconds)
     assert repeated.measured_interval[0] == pytest.approx(2 * repeated.timing.interval[0])
-    call = next(c for c in mlp.prediction.run.root.calls() if c.name == repeated.name)
+    call = next(c for c in mlp.prediction.tape.root.calls() if c.name == repeated.name)
     once = predict_seconds(forward_program(call), calibration())
     assert repeated.predicted_seconds == pytest.approx(2 * once.seconds)
     assert repeated.numpy_bytes == 2 * forward_program(call).traffic_bytes
@@ -276,11 +276,11 @@ def test_parts_of_a_model_are_those_a_reader_knows() -> None:
     assert {gain.name for gain in gpt.part_gains} == {"attention", "MLP", "norms", "embedding", "head"}
     assert {layer.part for layer in gpt.layers if layer.name == "block.add_attention"} == {"attention"}
     assert math.fsum(gain.share for gain in gpt.part_gains) == pytest.approx(1)
-    calls = cm.predict("resnet18", mode="inference", image=64).run.root.calls()
+    calls = cm.predict("resnet18", mode="inference", image=64).tape.root.calls()
     parts = parts_of({call.name: call.layer.kind for call in calls})
     assert [*dict.fromkeys(parts.values())] == ["stem", "basic", "stage1", "stage2", "stage3", "head"]
     assert parts["conv"] == parts["max_pool"] == "stem"
-    calls = cm.predict("vgg16", mode="inference", image=64).run.root.calls()
+    calls = cm.predict("vgg16", mode="inference", image=64).tape.root.calls()
     assert parts_of({call.name: call.layer.kind for call in calls})["max_pool2"] == "repeat2"
 
 

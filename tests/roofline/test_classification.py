@@ -20,7 +20,7 @@ from costmodel.roofline.classification import (
     verdict,
 )
 from costmodel.roofline.hosttime import HostTime, Terms
-from costmodel.roofline.kernels import Tape
+from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Op, program_of
@@ -59,7 +59,7 @@ def timed(*terms: tuple[Op, Terms]) -> HostTime:
 
 
 def test_a_prediction_s_terms_say_what_binds_it() -> None:
-    t = Tape()
+    t = ArrayTape()
     x = t.array((1000, 10), "input")
     t.exp(x)
     t.add(x, x)
@@ -81,7 +81,7 @@ def moving_fast() -> dict[str, float]:
 
 
 def test_what_is_copied_instead_of_computed_is_the_largest_operand_as_it_lies() -> None:
-    t = Tape()
+    t = ArrayTape()
     x = t.array((40, 30), "input").swapaxes(0, 1)
     t.add(x, t.array((30, 1), "weight"))
     found = copied(t.ops[0])
@@ -133,7 +133,7 @@ def test_smallest_shapes_and_tiles_are_the_same_call_and_run(op: Op) -> None:
 
 
 def test_a_tile_keeps_the_layout() -> None:
-    t = Tape()
+    t = ArrayTape()
     x = t.array((400, 1000), "input")
     t.add(x, t.array((400, 1), "weight"))
     found, times = tile(t.ops[0])
@@ -160,7 +160,7 @@ def test_no_layer_that_is_predicted_is_a_probe() -> None:
     layers = layers_of()
     assert len(layers) > 100
     assert {layer.name.split()[0] for layer in layers} == {model for model, _ in CASES}
-    t = Tape()
+    t = ArrayTape()
     probe = next(p for p in probes() if p.name.startswith("product "))
     t.ops.append(probe.op)
     with pytest.raises(AssertionError, match="is the probe 'product "):

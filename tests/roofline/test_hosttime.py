@@ -11,7 +11,7 @@ import costmodel as cm
 from costmodel.errors import SettingError
 from costmodel.roofline.calibration import Calibration
 from costmodel.roofline.hosttime import LEVELS, predict_seconds
-from costmodel.roofline.kernels import Tape
+from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import RESIDENT_BYTES
 from costmodel.roofline.probes import AGED, CURVE_BYTES, LARGE_PRODUCTS, STALE, WINDOW_BYTES, placed, probes
 from costmodel.roofline.program import Program, program_of
@@ -21,7 +21,7 @@ from tests.roofline.synthetic import CALL, ELEMENT, FLOP, STEP, calibration
 
 
 def layer(model: str, name: str, **settings) -> Program:
-    calls = cm.predict(model, mode="inference", **settings).run.root.calls()
+    calls = cm.predict(model, mode="inference", **settings).tape.root.calls()
     return forward_program(next(call for call in calls if call.name == name))
 
 
@@ -138,7 +138,7 @@ def test_a_function_not_called_for_long_costs_what_its_probe_says() -> None:
     by = calibration(seconds=calibration().seconds | slow)
 
     def sqrt_overhead(elements: int) -> float:
-        t = Tape()
+        t = ArrayTape()
         x, few = t.array((elements,), "input"), t.array((4,), "input")
         t.sqrt(few)
         t.exp(x, out=x)
@@ -154,7 +154,7 @@ def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
     """Its manner takes code of its own, which the next one finds near, whichever function that is."""
     last = len(LARGE_PRODUCTS) - 1
     by = calibration(seconds=calibration().seconds | {f"stale add.reduce {last}": CALL + 20e-6})
-    t = Tape()
+    t = ArrayTape()
     x, few = t.array((8_000_000,), "input"), t.array((4, 4), "input")
     t.exp(x, out=x)
     t.sum(few, -1)
@@ -167,7 +167,7 @@ def test_a_first_reduction_after_long_costs_more_than_the_next() -> None:
 
 def beside(elements: int) -> Program:
     """A sum of two arrays before and after products of few bytes that take ten milliseconds."""
-    t = Tape()
+    t = ArrayTape()
     x, y, out = (t.array((elements,), "input") for _ in range(3))
     a, b, c = (t.array((150, 150), "input") for _ in range(3))
     t.add(x, y, out=out)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel import architectures
 from costmodel.architectures.spec import MIXERS
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Call
 from costmodel.layers import load_all as load_kinds
 from costmodel.layers.attention import FusedAttention
@@ -80,9 +80,9 @@ def test_no_architecture_has_a_kind_without_a_program() -> None:
     ("kind", "named"), [(Pointwise("exp"), "of exp"), (Pointwise("pow", exponent=4), "of pow with exponent 4")]
 )
 def test_a_function_without_a_program_is_refused_by_name(kind: Pointwise, named: str) -> None:
-    run = Run(training=False, device="gpu")
-    kind(run.tensor((2, 3)))
-    [call] = run.root.calls()
+    tape = Tape(training=False, device="gpu")
+    kind(tape.tensor((2, 3)))
+    [call] = tape.root.calls()
     with pytest.raises(cm.CostModelError, match=f"no NumPy kernel {named}: there is one of square and of pow"):
         layer_programs(call)
 
@@ -100,7 +100,7 @@ def drawn(data: st.DataObject, name: str, training: bool, needed: bool, seed: in
 
 def random_differs(call: Any) -> bool:
     """Whether random numbers are drawn in another order than by the plain kernel."""
-    return call.layer.kind == "fused_attention" and call.run.training and call.layer.dropout > 0
+    return call.layer.kind == "fused_attention" and call.tape.training and call.layer.dropout > 0
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -159,10 +159,10 @@ def assert_same(kernel: Kernel, p: Pass, g: np.ndarray, found: dict[int, np.ndar
 @examples(10)
 def test_fused_attention_with_dropout_is_differentiated_rightly(times: int, t: int, causal: bool, seed: int) -> None:
     """Along a random direction, Σ g·y grows as central differences say, the same numbers being dropped each time."""
-    run, shape = Run(training=True, device="gpu"), (2, 2 * times, t, 3)
-    q, k, v = (run.tensor(s, requires_grad=True) for s in (shape, (2, 2, t, 3), (2, 2, t, 3)))
+    tape, shape = Tape(training=True, device="gpu"), (2, 2 * times, t, 3)
+    q, k, v = (tape.tensor(s, requires_grad=True) for s in (shape, (2, 2, t, 3), (2, 2, t, 3)))
     FusedAttention(dropout=0.5, pairs=t * (t + 1) // 2 if causal else None)(q, k, v)
-    [call] = run.root.calls()
+    [call] = tape.root.calls()
     forward, backward = layer_programs(call, "float64")
     assert backward is not None
     random = np.random.default_rng(seed)
@@ -212,7 +212,7 @@ ASKED: list[tuple[Any, dict[str, Any]]] = [
 def test_what_numpy_does_beside_the_formulas_is_named_and_nothing_else() -> None:
     differing, seen = set(), set()
     for model, asked in ASKED:
-        for call in cm.predict(model, **asked).run.root.calls():
+        for call in cm.predict(model, **asked).tape.root.calls():
             name, works = call.layer.kind, [gradient.work for gradient in call.gradients()]
             stated = {"forward": [call.layer.forward(call)], "backward": works}
             seen.add(name)

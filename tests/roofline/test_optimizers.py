@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.roofline.execution import execute
-from costmodel.roofline.kernels import Tape
+from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.kernels.optimizers import STARTS, STEPS, Update, codebook, states_of
 from costmodel.roofline.memory import Memory
 from costmodel.roofline.program import program_of
@@ -49,7 +49,7 @@ def stepped(
     memory = Memory()
     held: dict[str, np.ndarray] = {"weight": weight}
     for number, gradient in enumerate(gradients, start=first):
-        tape = Tape("float64")
+        tape = ArrayTape("float64")
         w, g = tape.array(weight.shape, "weight"), tape.array(weight.shape, "input")
         states = states_of(tape, OPTIMIZERS[name], w)
         for state, ref in states.items():
@@ -129,7 +129,7 @@ LARGE = st.sampled_from([(4096,), (64, 64), (17, 241), (3, 37, 41), (5000,)])
 
 @given(SHAPES | LARGE)
 def test_states_of_a_byte_take_what_the_cost_model_counts(shape: tuple[int, ...]) -> None:
-    t = Tape("float32")
+    t = ArrayTape("float32")
     states = states_of(t, EIGHT, t.array(shape, "weight"))
     assert sum(ref.buffer.bytes for ref in states.values()) == sum(EIGHT.state_sizes(shape, 4))
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.roofline.kernels import Tape
+from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import LINE, aligned, fill
 from costmodel.roofline.program import program_of
 from costmodel.roofline.recorder import forward_program, network_of
 
 
 def test_freed_memory_is_used_again() -> None:
-    t = Tape()
+    t = ArrayTape()
     x = t.array((1000,), "input")
     for _ in range(20):
         x = t.exp(x)
@@ -44,7 +44,7 @@ def test_a_program_in_an_arena_computes_what_it_computes_elsewhere(model: str) -
 
 
 def test_memory_begins_at_lines_and_holds_numbers_that_stay_normal() -> None:
-    program = forward_program(next(iter(cm.predict("mlp-mnist", mode="inference").run.root.calls())))
+    program = forward_program(next(iter(cm.predict("mlp-mnist", mode="inference").tape.root.calls())))
     assert all(start % LINE == 0 for start in program.layout.starts.values())
     assert aligned(100).ctypes.data % LINE == 0
     array = np.empty(10_000, np.float32)
@@ -56,7 +56,7 @@ def test_memory_begins_at_lines_and_holds_numbers_that_stay_normal() -> None:
 
 
 def test_looked_up_tables_are_touched_only_where_they_are_looked_up() -> None:
-    t = Tape()
+    t = ArrayTape()
     y = t.take(t.array((5000, 8), "weight"), t.array((3,), "input", dtype="int64"))
     (spans,) = program_of(t.ops, [y]).touched
     assert [s.bytes for s in spans] == [3 * 8 * 4, 3 * 8, 3 * 8 * 4]
@@ -64,7 +64,7 @@ def test_looked_up_tables_are_touched_only_where_they_are_looked_up() -> None:
 
 
 def test_a_stride_touches_whole_lines() -> None:
-    t = Tape()
+    t = ArrayTape()
     x = t.array((4, 3, 40, 40), "input")
     windows = x.windows((2, 2), (2, 2), (1, 1), (20, 20))[:, :, 0, 1]
     t.exp(windows)

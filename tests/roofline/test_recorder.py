@@ -140,19 +140,19 @@ def test_whole_programs_are_their_layers_one_after_another() -> None:
     prediction = cm.predict(GPT, batch=2, seq=7, mode="inference")
     program = network_of(prediction).program
     for total in ("contractions", "pointwise", "traffic_bytes"):
-        each = [call.times * getattr(forward_program(call), total) for call in prediction.run.root.calls()]
+        each = [call.times * getattr(forward_program(call), total) for call in prediction.tape.root.calls()]
         assert getattr(program, total) == sum(each)
 
 
 def test_backward_reads_what_forward_keeps() -> None:
     prediction = cm.predict(GPT, batch=2, seq=7)
-    for call in prediction.run.root.calls():
+    for call in prediction.tape.root.calls():
         forward, backward = forward_program(call), backward_program(call)
         assert len(backward.outputs) == len(call.gradients())
         assert {ref.shape for ref in forward.saved} <= {ref.shape for ref in backward.inputs}
     inference = cm.predict(GPT, batch=2, seq=7, mode="inference")
     with pytest.raises(cm.CostModelError, match="embedding has no gradients: predict with mode='train'"):
-        backward_program(next(inference.run.root.calls()))
+        backward_program(next(inference.tape.root.calls()))
 
 
 PASSES = {"softmax": 4.0, "layernorm": 6.0, "gelu_tanh": 10.5, "add": 1.0}

@@ -36,7 +36,7 @@ def test_a_policy_without_scales_has_none(batch: int) -> None:
 
 def test_what_is_raised_to_fp32_has_no_scale() -> None:
     p = cm.predict(MODEL, batch=4, precision="fp8")
-    casts = [call.y.storage for call in p.run.root.calls() if call.layer.kind == "cast"]
+    casts = [call.y.storage for call in p.tape.root.calls() if call.layer.kind == "cast"]
     assert [(s.dtype, s.scales) for s in casts].count(("fp32", 0)) == 1
     assert {s.scales for s in casts if s.dtype == "fp8"} == {1}
     assert PRECISIONS["fp8"].made_in("fp8") == "bf16"

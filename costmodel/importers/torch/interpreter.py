@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.errors import CostModelError, SettingError, SpecError, shown, unknown
 from costmodel.graph.recomputation import is_named, paths_to
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Shape, Storage, Tensor, show_shape
 from costmodel.importers.torch.folding import Item, Loop
 from costmodel.importers.torch.op_call import EXACT, NUMBERS, OpCall, role_of
@@ -20,21 +20,21 @@ from costmodel.symbolic.sizes import peek
 
 
 class Interpreter:
-    """One run of a program at some sizes of the batch."""
+    """One pass of a program at some sizes of the batch."""
 
     def __init__(
         self,
         program: Program,
         items: Sequence[Item],
         left_out: Collection[str],
-        run: Run,
+        tape: Tape,
         sizes: dict[str, int],
         attention: AttentionSetting,
     ) -> None:
         self.program = program
         self.items = items
         self.left_out = left_out
-        self.run = run
+        self.tape = tape
         self.sizes = sizes
         self.attention = attention
         self.rules = load_rules()
@@ -51,7 +51,7 @@ class Interpreter:
         """Run all steps; returns the outputs."""
         for name, given in self.program.inputs.items():
             role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
-            self._made[name] = self.run.input(self.shape(given.shape), role, given.path, dtype)
+            self._made[name] = self.tape.input(self.shape(given.shape), role, given.path, dtype)
         with ExitStack() as stack:
             stack.callback(self._enter, ())
             for item in self.items:
@@ -64,7 +64,7 @@ class Interpreter:
         return [self.tensor(name) for name in self.program.outputs]
 
     def shape(self, trees: tuple[Tree, ...]) -> Shape:
-        """A shape at this run's sizes."""
+        """A shape at this pass's sizes."""
         return shape_of(trees, self.sizes)
 
     def tensor(self, name: str) -> Tensor:
@@ -78,7 +78,7 @@ class Interpreter:
         else:
             given = self.program.buffers[name]
             role, dtype = role_of(given.dtype), EXACT.get(given.dtype)
-            made = self.run.buffer(self.shape(given.shape), role, given.path, dtype)
+            made = self.tape.buffer(self.shape(given.shape), role, given.path, dtype)
         self._made[name] = made
         return made
 
@@ -90,7 +90,7 @@ class Interpreter:
         if name not in self._weights:
             weight = self.program.weights[name]
             path = weight.path if "." in weight.path else f"{weight.path}.{weight.path}"
-            self._weights[name] = self.run.weight(weight.shape, path, frozen=not weight.trained, part=part)
+            self._weights[name] = self.tape.weight(weight.shape, path, frozen=not weight.trained, part=part)
         return self._weights[name]
 
     def taken(self, name: str) -> bool:
@@ -104,16 +104,16 @@ class Interpreter:
         path, here = self.program.weights[name].path, ".".join(self._here.path if self._here else ())
         label = path.removeprefix(f"{here}.") if here else path
         weight = self.weight(name, label)
-        grad, self.run.grad = self.run.grad, True
-        made = self.run.record(Parameter(weight.shape), (), label, {"weight": weight})
-        self.run.grad = grad
+        grad, self.tape.grad = self.tape.grad, True
+        made = self.tape.record(Parameter(weight.shape), (), label, {"weight": weight})
+        self.tape.grad = grad
         return made
 
     def _rest(self) -> None:
         """Weights and buffers that nothing read."""
         self._enter(())
         self._here = None
-        self.run.grad = True
+        self.tape.grad = True
         for name in self.program.weights:
             if name not in self._held:
                 self._parameter(name)
@@ -129,7 +129,7 @@ class Interpreter:
         while len(self._open) > common:
             self._open.pop()[1].__exit__(None, None, None)
         for depth, name in enumerate(path[common:], common + 1):
-            scope = self.run.scope(name, listed=above + path[:depth] in self.program.lists)
+            scope = self.tape.scope(name, listed=above + path[:depth] in self.program.lists)
             scope.__enter__()
             self._open.append((name, scope))
 
@@ -155,7 +155,7 @@ class Interpreter:
 
         x = self.tensor(found.entries[0])
         modules = [block[0].path[found.depth - 1] for block in found.blocks]
-        y = self.run.repeat(len(found.blocks), body, x, found.label, numbers=lambda n: _numbers(modules[n:]))
+        y = self.tape.repeat(len(found.blocks), body, x, found.label, numbers=lambda n: _numbers(modules[n:]))
         self._open = outside
         self._made[found.entries[0]] = x  # which others may read too
         self._made[found.exits[-1]] = y
@@ -166,7 +166,7 @@ class Interpreter:
 
     def _told_apart(self, found: Loop) -> bool:
         """Whether a part that is asked for by name is in some of equal blocks only. Raises SettingError."""
-        if not (names := sorted(self.run.part_names)):
+        if not (names := sorted(self.tape.part_names)):
             return False
         blocks = []
         for steps, own in zip(found.blocks, found.own, strict=True):
@@ -174,7 +174,7 @@ class Interpreter:
             blocks.append([*(".".join((*step.path, step.name)) for step in steps), *weights])
         for name in names:
             if len({sum(is_named(part, name) for path in block for part in paths_to(path)) for block in blocks}) > 1:
-                if self.run.recomputation.every is None:
+                if self.tape.recomputation.every is None:
                     return True
                 raise SettingError(
                     f"{shown(name)} is one of equal blocks, or in one, which checkpoint by blocks takes together: name"
@@ -184,7 +184,7 @@ class Interpreter:
 
     def _step(self, step: Step) -> None:
         self._here = step
-        self.run.grad = step.grad
+        self.tape.grad = step.grad
         op = OpCall(self, step)
         if step.op not in self.rules and step.op not in self.left_out:
             raise unknown("operator", step.op, self.rules)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_serializer
 from costmodel.architectures.attention import AttentionSetting
 from costmodel.architectures.base import Allowed, Architecture, BatchShape, LossName, Size, as_tuple
 from costmodel.errors import CostModelError, SettingError, SpecError
-from costmodel.graph.run import Run
+from costmodel.graph.tape import Tape
 from costmodel.graph.tensor import Tensor, is_contiguous
 from costmodel.importers.torch.folding import Item, fold
 from costmodel.importers.torch.interpreter import Interpreter
@@ -115,7 +115,7 @@ class Imported(Architecture):
             raise SettingError(f"{shown}={int(size)} is beyond what {self.title!r} takes: use {bounds}")
         return size
 
-    def forward(self, run: Run, shape: BatchShape, attention: Any) -> Tensor:
+    def forward(self, tape: Tape, shape: BatchShape, attention: Any) -> Tensor:
         """What the module returns first."""
         height, width = shape.image or (None, None)
         known = {"batch": shape.batch, "seq": shape.seq, "height": height, "width": width}
@@ -124,7 +124,7 @@ class Imported(Architecture):
         if attention.pairs != "full":
             raise SettingError(f"attention_pairs={attention.pairs!r} is not known of {self.title!r}: use 'full'")
         try:
-            outputs = Interpreter(self.program, self.items, self.unknown, run, sizes, attention)()
+            outputs = Interpreter(self.program, self.items, self.unknown, tape, sizes, attention)()
         except CostModelError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ class Imported(Architecture):
             raise SpecError(f"{self.title} returns no tensor")
         y = next((x for x in outputs if x.requires_grad), outputs[0])
         several = {x.maker: x for x in outputs if x.requires_grad}
-        run.outputs = tuple(several.values()) if len(several) > 1 else ()
+        tape.outputs = tuple(several.values()) if len(several) > 1 else ()
         if len(y.shape) == 3 and shape.seq is not None and is_contiguous(y.shape, y.strides):
             return y.view((y.rows, y.shape[-1]), None)  # the loss sees rows of tokens
         return y

@@ -34,7 +34,7 @@ class OpCall:
     def __init__(self, replay: Interpreter, step: Step) -> None:
         self.replay = replay
         self.step = step
-        self.run = replay.run
+        self.tape = replay.tape
 
     def has(self, name: str) -> bool:
         """Whether an argument was given, and is not None."""
@@ -107,7 +107,7 @@ class OpCall:
 
     def layer(self, kind: Layer, *inputs: Tensor, name: str = "", tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Record a layer under the step's name, or under one of its own."""
-        y = self.run.record(kind, inputs, name or self.step.name, tied)
+        y = self.tape.record(kind, inputs, name or self.step.name, tied)
         if isinstance(kind, Made):
             y.requires_grad = False
         return y

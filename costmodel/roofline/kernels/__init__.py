@@ -22,7 +22,7 @@ COMPARISONS = frozenset(
 """Functions whose result is bool."""
 
 
-class Tape:
+class ArrayTape:
     """Records calls. ``t.exp(x)`` makes new memory, ``t.exp(x, out=x)`` writes where it is told.
 
     Every elementwise ufunc, ``matmul`` and ``copyto`` has its NumPy name; ufunc methods are `reduce` and `at`.
@@ -206,9 +206,9 @@ class KernelCall:
 
 
 Gradients = Iterator[tuple[Ref, Ref]]
-Forward = Callable[[Tape, KernelCall], Ref]
-Backward = Callable[[Tape, KernelCall, Ref], Gradients]
-Gradient = Callable[[Tape, KernelCall, Ref], Ref]
+Forward = Callable[[ArrayTape, KernelCall], Ref]
+Backward = Callable[[ArrayTape, KernelCall, Ref], Gradients]
+Gradient = Callable[[ArrayTape, KernelCall, Ref], Ref]
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ KERNELS: dict[str, Kernel] = {}
 def kernel(kind: str, forward: Forward, backward: Backward, beside: dict[str, str] | None = None) -> None:
     """Make two functions the kernel of a layer kind."""
 
-    def kept(t: Tape, s: KernelCall) -> Ref:
+    def kept(t: ArrayTape, s: KernelCall) -> Ref:
         s.y = forward(t, s)
         return s.y
 
@@ -241,7 +241,7 @@ def kernel(kind: str, forward: Forward, backward: Backward, beside: dict[str, st
 def unary(kind: str, forward: Forward, gradient: Gradient, beside: dict[str, str] | None = None) -> None:
     """The kernel of a kind that has only the gradient of its first input, which `gradient` returns."""
 
-    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         yield s.x, gradient(t, s, g)
 
     kernel(kind, forward, backward, beside)
@@ -265,7 +265,7 @@ def kernel_of(kind: str) -> Kernel:
     return known[kind]
 
 
-def rows(t: Tape, x: Ref) -> Ref:
+def rows(t: ArrayTape, x: Ref) -> Ref:
     """x as a matrix of rows."""
     return t.reshape(x, -1, x.shape[-1]) if len(x.shape) != 2 else x
 

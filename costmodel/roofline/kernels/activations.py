@@ -8,7 +8,7 @@ from functools import cache
 from numpy.polynomial import chebyshev
 
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, spread, unary
 from costmodel.roofline.memory import Ref
 
 ROOT = math.sqrt(2 / math.pi)
@@ -31,7 +31,7 @@ def _complement(dtype: str) -> tuple[float, float, list[float]]:
     return middle, half, [float(c) for c in chebyshev.cheb2poly(fitted)[::-1]]
 
 
-def erf(t: Tape, x: Ref) -> Ref:
+def erf(t: ArrayTape, x: Ref) -> Ref:
     """The error function of x, in new memory."""
     middle, half, (first, *rest, last) = _complement(t.dtype)
     z = t.chain(t.absolute(x), ("minimum", 6.0))
@@ -44,13 +44,13 @@ def erf(t: Tape, x: Ref) -> Ref:
     return t.chain(p, ("multiply", z), (1.0, "subtract"), ("copysign", x))
 
 
-def gelu(t: Tape, s: KernelCall) -> Ref:
+def gelu(t: ArrayTape, s: KernelCall) -> Ref:
     """x/2·(1 + erf(x/√2))."""
     y = erf(t, t.multiply(s.x, 1 / math.sqrt(2)))
     return t.chain(y, ("add", 1.0), ("multiply", s.x), ("multiply", 1 / 2))
 
 
-def gelu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def gelu_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·(Φ(x) + x·φ(x))."""
     cumulative = t.chain(erf(t, t.multiply(s.x, 1 / math.sqrt(2))), ("add", 1.0), ("multiply", 1 / 2))
     density = t.chain(t.multiply(s.x, s.x), ("multiply", -1 / 2), "exp", ("multiply", 1 / math.sqrt(2 * math.pi)))
@@ -58,18 +58,18 @@ def gelu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return t.chain(cumulative, ("add", density), (g, "multiply"))
 
 
-def _inner(t: Tape, s: KernelCall, squares: Ref) -> Ref:
+def _inner(t: ArrayTape, s: KernelCall, squares: Ref) -> Ref:
     """tanh(c·(x + a·x³)), in new memory."""
     return t.chain(t.multiply(squares, s.x), ("multiply", CUBE), ("add", s.x), ("multiply", ROOT), "tanh")
 
 
-def gelu_tanh(t: Tape, s: KernelCall) -> Ref:
+def gelu_tanh(t: ArrayTape, s: KernelCall) -> Ref:
     """x/2·(1 + tanh u)."""
     y = _inner(t, s, t.multiply(s.x, s.x))
     return t.chain(y, ("add", 1.0), ("multiply", s.x), ("multiply", 1 / 2))
 
 
-def gelu_tanh_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def gelu_tanh_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²))."""
     slope = t.multiply(s.x, s.x)
     tanh = _inner(t, s, slope)
@@ -80,42 +80,42 @@ def gelu_tanh_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return t.chain(slope, ("add", tanh), (g, "multiply"))
 
 
-def _slopes(t: Tape, s: KernelCall) -> Ref:
+def _slopes(t: ArrayTape, s: KernelCall) -> Ref:
     """1 or `slope`."""
     slopes = t.full(s.x.shape, s.kind.slope)
     return t.copyto(slopes, 1.0, where=t.greater(s.x, 0.0))
 
 
-def elu(t: Tape, s: KernelCall) -> Ref:
+def elu(t: ArrayTape, s: KernelCall) -> Ref:
     """x > 0 ? x : α(eˣ − 1)."""
     y = t.chain(t.exp(s.x), ("subtract", 1.0), ("multiply", s.kind.alpha))
     return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
 
 
-def elu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def elu_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·(x > 0 ? 1 : αeˣ)."""
     dx = t.chain(t.exp(s.x), ("multiply", s.kind.alpha))
     t.copyto(dx, 1.0, where=t.greater(s.x, 0.0))
     return t.multiply(g, dx, out=dx)
 
 
-def _sigmoid(t: Tape, x: Ref) -> Ref:
+def _sigmoid(t: ArrayTape, x: Ref) -> Ref:
     """1/(1 + e⁻ˣ), in new memory."""
     return t.chain(t.negative(x), "exp", ("add", 1.0), "reciprocal")
 
 
-def silu_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def silu_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·s·(1 + x·(1 − s))."""
     y = _sigmoid(t, s.x)
     return t.chain(t.subtract(1.0, y), ("multiply", s.x), ("add", 1.0), ("multiply", y), (g, "multiply"))
 
 
-def _clipped(t: Tape, s: KernelCall) -> Ref:
+def _clipped(t: ArrayTape, s: KernelCall) -> Ref:
     """min(max(x + 3, 0), 6)."""
     return t.chain(t.add(s.x, 3.0), ("maximum", 0.0), ("minimum", 6.0))
 
 
-def hard_swish_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def hard_swish_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
     dx = t.chain(t.divide(s.x, 3.0), ("add", 1 / 2))
     t.copyto(dx, 1.0, where=t.greater_equal(s.x, 3.0))
@@ -123,13 +123,13 @@ def hard_swish_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return t.multiply(g, dx, out=dx)
 
 
-def _within(t: Tape, x: Ref, least: float, most: float) -> Ref:
+def _within(t: ArrayTape, x: Ref, least: float, most: float) -> Ref:
     """Whether least < x < most."""
     above, below = t.greater(x, least), t.less(x, most)
     return t.logical_and(above, below, out=above)
 
 
-def hard_sigmoid_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def hard_sigmoid_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·1/6·[−3 < x < 3]."""
     dx = t.multiply(g, 1 / 6)
     return t.multiply(dx, _within(t, s.x, -3.0, 3.0), out=dx)
@@ -170,13 +170,13 @@ def _spread_slopes(s: KernelCall) -> Ref:
     return slopes if slopes.size == 1 else spread(slopes, s.x.shape)
 
 
-def prelu(t: Tape, s: KernelCall) -> Ref:
+def prelu(t: ArrayTape, s: KernelCall) -> Ref:
     """x where positive, a·x elsewhere."""
     y = t.multiply(s.x, _spread_slopes(s))
     return t.copyto(y, s.x, where=t.greater(s.x, 0.0))
 
 
-def prelu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def prelu_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g·(x > 0 ? 1 : a), and the sum of x > 0 ? 0 : g·x."""
     positive, slopes = t.greater(s.x, 0.0), _spread_slopes(s)
     if s.wants(s.x):
@@ -193,17 +193,17 @@ BETA, EPSILON = 0.5, -1e-6
 """Of xIELU."""
 
 
-def _trained(t: Tape, s: KernelCall, name: str) -> Ref:
+def _trained(t: ArrayTape, s: KernelCall, name: str) -> Ref:
     """log(1 + eᵃ)."""
     return t.chain(t.exp(s.weights[name]), ("add", 1.0), "log")
 
 
-def _bent(t: Tape, s: KernelCall) -> Ref:
+def _bent(t: ArrayTape, s: KernelCall) -> Ref:
     """e^min(x, ε) − 1, in new memory."""
     return t.chain(t.minimum(s.x, EPSILON), "exp", ("subtract", 1.0))
 
 
-def xielu(t: Tape, s: KernelCall) -> Ref:
+def xielu(t: ArrayTape, s: KernelCall) -> Ref:
     """(x > 0 ? α₊·x² : α₋·(e^min(x, ε) − 1 − x)) + β·x."""
     positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
     t.add(negative, BETA, out=negative)
@@ -213,7 +213,7 @@ def xielu(t: Tape, s: KernelCall) -> Ref:
     return t.add(y, t.multiply(s.x, BETA, out=squared), out=y)
 
 
-def xielu_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def xielu_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g·((x > 0 ? 2α₊·x : α₋·(e^min(x, ε) − 1)) + β), and the sums of what the trained numbers multiply."""
     if s.wants(s.x):
         positive, negative = _trained(t, s, "positive"), _trained(t, s, "negative")
@@ -251,13 +251,13 @@ def _is_cube(s: KernelCall) -> bool:
     )
 
 
-def pointwise(t: Tape, s: KernelCall) -> Ref:
+def pointwise(t: ArrayTape, s: KernelCall) -> Ref:
     """x² or x³."""
     cube, y = _is_cube(s), t.multiply(s.x, s.x)
     return t.multiply(y, s.x, out=y) if cube else y
 
 
-def pointwise_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def pointwise_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·2x or g·3x²."""
     dx = t.chain(t.multiply(s.x, s.x), ("multiply", 3.0)) if _is_cube(s) else t.multiply(s.x, 2.0)
     return t.multiply(g, dx, out=dx)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from costmodel.graph.tensor import broadcast
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, rows, unary
 from costmodel.roofline.memory import Ref
 
 
-def _back(t: Tape, terms: Ref, operand: Ref) -> Ref:
+def _back(t: ArrayTape, terms: Ref, operand: Ref) -> Ref:
     """The gradient itself, or its sum over the axes that `operand` was broadcast over."""
     return terms if terms.shape == operand.shape else t.accumulate(terms, operand.shape)
 
 
-def _binary(kind: str, *terms: Callable[[Tape, Ref, Ref, Ref], Ref]) -> None:
+def _binary(kind: str, *terms: Callable[[ArrayTape, Ref, Ref, Ref], Ref]) -> None:
     """The kernel of the function of that name, by the terms of both gradients, which sum over broadcast axes."""
 
-    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         for operand, own in zip(s.inputs, terms, strict=True):
             if s.wants(operand):
                 yield operand, _back(t, own(t, g, *s.inputs), operand)
@@ -25,7 +25,7 @@ def _binary(kind: str, *terms: Callable[[Tape, Ref, Ref, Ref], Ref]) -> None:
     kernel(kind, lambda t, s: getattr(t, kind)(*s.inputs), backward)
 
 
-def divide_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def divide_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g/b and −(g/b)·(a/b), summed over broadcast axes."""
     a, b = s.inputs
     share = t.divide(g, b)
@@ -36,14 +36,14 @@ def divide_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield b, _back(t, t.multiply(terms, t.divide(a, b), out=terms), b)
 
 
-def choose(t: Tape, s: KernelCall) -> Ref:
+def choose(t: ArrayTape, s: KernelCall) -> Ref:
     """a where the condition holds, b elsewhere."""
     condition, a, b = s.inputs
     shape = broadcast(condition.shape, broadcast(a.shape, b.shape, "choose"), "choose")
     return t.copyto(t.copyto(t.empty(*shape), b), a, where=condition.broadcast_to(*shape))
 
 
-def choose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def choose_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g where the number came from, 0 elsewhere, summed over broadcast axes."""
     condition, a, b = s.inputs
     held = condition.broadcast_to(*g.shape)
@@ -53,7 +53,7 @@ def choose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield b, _back(t, t.copyto(t.copy(g), 0.0, where=held), b)
 
 
-def clamp(t: Tape, s: KernelCall) -> Ref:
+def clamp(t: ArrayTape, s: KernelCall) -> Ref:
     """min(max(x, low), high), with one bound of them or both."""
     if s.kind.low is None:
         return t.minimum(s.x, s.kind.high)
@@ -61,7 +61,7 @@ def clamp(t: Tape, s: KernelCall) -> Ref:
     return y if s.kind.high is None else t.minimum(y, s.kind.high, out=y)
 
 
-def clamp_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def clamp_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g where x is within."""
     within = None if s.kind.high is None else t.less_equal(s.x, s.kind.high)
     if s.kind.low is not None:
@@ -70,13 +70,13 @@ def clamp_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return t.multiply(g, within)
 
 
-def identity_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def identity_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """The gradient itself."""
     if s.wants(s.x):
         yield s.x, g
 
 
-def layer_scale_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def layer_scale_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g·γ, and Σ g·x."""
     weight = s.weights["weight"]
     if s.wants(s.x):
@@ -98,7 +98,7 @@ kernel("unread", lambda t, s: s.x[...], identity_gradients)
 kernel("layer_scale", lambda t, s: t.multiply(s.x, s.weights["weight"]), layer_scale_gradients)
 
 
-def dropout(t: Tape, s: KernelCall) -> Ref:
+def dropout(t: ArrayTape, s: KernelCall) -> Ref:
     """x·m/(1 − p), the mask kept as bools."""
     if not (s.training and s.kind.p):
         return s.x[...]
@@ -106,12 +106,12 @@ def dropout(t: Tape, s: KernelCall) -> Ref:
     return t.chain(t.multiply(s.x, mask), ("multiply", 1 / (1 - s.kind.p)))
 
 
-def dropout_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def dropout_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·m/(1 − p)."""
     return t.chain(t.multiply(g, s.saved["mask"]), ("multiply", 1 / (1 - s.kind.p))) if "mask" in s.saved else g
 
 
-def noise(t: Tape, s: KernelCall) -> Ref:
+def noise(t: ArrayTape, s: KernelCall) -> Ref:
     """x·(m/(1 − p)), the noise kept as numbers: one for each sample, or for each of its channels."""
     if not (s.training and s.kind.p):
         return s.x[...]
@@ -121,7 +121,7 @@ def noise(t: Tape, s: KernelCall) -> Ref:
     return t.multiply(s.x, drawn)
 
 
-def noise_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def noise_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g·(m/(1 − p))."""
     return t.multiply(g, s.saved["noise"]) if "noise" in s.saved else g
 
@@ -131,7 +131,7 @@ unary("channel_dropout", noise, noise_gradient)
 unary("stochastic_depth", noise, noise_gradient)
 
 
-def linear(t: Tape, s: KernelCall) -> Ref:
+def linear(t: ArrayTape, s: KernelCall) -> Ref:
     """y = x Wᵀ + b, one product over all rows."""
     y = t.matmul(rows(t, s.x), s.weights["weight"].swapaxes(0, 1))
     if s.kind.bias:
@@ -139,7 +139,7 @@ def linear(t: Tape, s: KernelCall) -> Ref:
     return y.reshape(*s.x.shape[:-1], y.shape[-1])
 
 
-def linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def linear_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dx = g W, dW = gᵀ x, db = Σ g."""
     g = rows(t, g)
     if s.wants(s.x):
@@ -150,14 +150,14 @@ def linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
 
 
-def product(t: Tape, s: KernelCall) -> Ref:
+def product(t: ArrayTape, s: KernelCall) -> Ref:
     """y = a b (+ c), the rows of a as one matrix."""
     a, b, *added = s.inputs
     y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[1])
     return t.chain(y, *(("add", c) for c in added))
 
 
-def product_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def product_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """da = g bᵀ, db = aᵀ g; what was added sums over what it was broadcast along."""
     a, b, *added = s.inputs
     if s.wants(a):
@@ -169,7 +169,7 @@ def product_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
             yield c, _back(t, g, c)
 
 
-def matmul_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def matmul_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """da = g bᵀ, db = aᵀ g."""
     a, b = s.inputs
     if s.wants(a):

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterator
 
 from costmodel.layers.attention import visible_pairs
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, unary
 from costmodel.roofline.memory import Ref
 
 TILE = 64
 """Queries that fused attention takes at a time where every query sees all keys."""
 
 
-def softmax(t: Tape, s: KernelCall) -> Ref:
+def softmax(t: ArrayTape, s: KernelCall) -> Ref:
     """exp(x − max x)/Σ exp(x − max x)."""
     y = t.empty(*s.x.shape)
     t.subtract(s.x, t.reduce("maximum", s.x, -1), out=y)
@@ -21,19 +21,19 @@ def softmax(t: Tape, s: KernelCall) -> Ref:
     return t.divide(y, t.sum(y, -1), out=y)
 
 
-def softmax_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def softmax_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """y·(g − Σ g·y)."""
     terms = t.multiply(g, s.y)
     total = t.sum(terms, -1)
     return t.chain(t.subtract(g, total, out=terms), (s.y, "multiply"))
 
 
-def _masked(t: Tape, s: KernelCall, values: Ref, elsewhere: float) -> Ref:
+def _masked(t: ArrayTape, s: KernelCall, values: Ref, elsewhere: float) -> Ref:
     """The values where allowed."""
     return t.copyto(t.full(s.x.shape, elsewhere), values, where=s.inputs[1].broadcast_to(*s.x.shape))
 
 
-def sink(t: Tape, s: KernelCall) -> Ref:
+def sink(t: ArrayTape, s: KernelCall) -> Ref:
     """The scores of a row, and its head's weight."""
     y, last = t.empty(*s.x.shape[:-1], s.x.shape[-1] + 1), s.x.shape[-1]
     t.copyto(y[..., :last], s.x)
@@ -41,7 +41,7 @@ def sink(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def sink_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def sink_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """A part of g, and the sum of the rest over the rows of each head."""
     last, weight = s.x.shape[-1], s.weights["weight"]
     if s.wants(s.x):
@@ -50,7 +50,7 @@ def sink_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield weight, t.accumulate(g[..., last:], (1, s.x.shape[1], 1, 1)).reshape(s.x.shape[1])
 
 
-def _turn(t: Tape, s: KernelCall, x: Ref, *, back: bool) -> Ref:
+def _turn(t: ArrayTape, s: KernelCall, x: Ref, *, back: bool) -> Ref:
     """x·cos + rotate(x)·sin, or back; features i and i + size/2 are a pair, the tables repeat each angle for both."""
     start, half = int(s.kind.start), int(s.kind.size) // 2
     middle, end = start + half, start + 2 * half
@@ -89,7 +89,7 @@ def _tiles(s: KernelCall) -> Iterator[tuple[slice, slice]]:
             yield slice(row, row + 1), keys
 
 
-def _by_key_head(t: Tape, s: KernelCall, x: Ref) -> Ref:
+def _by_key_head(t: ArrayTape, s: KernelCall, x: Ref) -> Ref:
     """(batch, h, T, d_h) → (batch, h_kv, h/h_kv, T, d_h)."""
     b, _, count, features = x.shape
     return t.reshape(x, b, s.inputs[1].shape[1], -1, count, features)
@@ -99,11 +99,11 @@ def _scale(s: KernelCall) -> float:
     return 1 / math.sqrt(s.x.shape[-1]) if s.kind.scale is None else s.kind.scale
 
 
-def _scores(t: Tape, s: KernelCall, q: Ref, k: Ref) -> Ref:
+def _scores(t: ArrayTape, s: KernelCall, q: Ref, k: Ref) -> Ref:
     return t.chain(t.matmul(q, k.swapaxes(-1, -2)), ("multiply", _scale(s)))
 
 
-def _share(t: Tape, s: KernelCall, scores: Ref, name: str) -> Ref | None:
+def _share(t: ArrayTape, s: KernelCall, scores: Ref, name: str) -> Ref | None:
     """Dropout's mask over 1 − p; backward draws none anew but keeps it, as NumPy cannot seed one call."""
     if not (s.training and s.kind.dropout):
         return None
@@ -113,7 +113,7 @@ def _share(t: Tape, s: KernelCall, scores: Ref, name: str) -> Ref | None:
     return drawn
 
 
-def fused(t: Tape, s: KernelCall) -> Ref:
+def fused(t: ArrayTape, s: KernelCall) -> Ref:
     """softmax(scale·q kᵀ) v, a tile of queries at a time; keeps a row's max + log Σ."""
     q, (k, v) = _by_key_head(t, s, s.x), (x[:, :, None] for x in s.inputs[1:])
     y = t.empty(*q.shape[:-1], v.shape[-1])
@@ -131,7 +131,7 @@ def fused(t: Tape, s: KernelCall) -> Ref:
     return y.reshape(*s.x.shape[:-1], v.shape[-1])
 
 
-def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def fused_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """The scores again, then dv, dweights, dq, dk, tile by tile."""
     q, g, y = (_by_key_head(t, s, x) for x in (s.x, g, s.y))
     k, v = (x[:, :, None] for x in s.inputs[1:])
@@ -154,7 +154,7 @@ def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
             yield operand, t.reshape(gradient, *operand.shape)
 
 
-def _add_heads(t: Tape, target: Ref, rows: Ref, terms: Ref) -> None:
+def _add_heads(t: ArrayTape, target: Ref, rows: Ref, terms: Ref) -> None:
     """target += rowsᵀ terms, over all query heads of a key head."""
     made = t.matmul(rows.swapaxes(-1, -2), terms)
     for head in range(made.shape[2]):
@@ -172,7 +172,7 @@ unary("rotary", lambda t, s: _turn(t, s, s.x, back=False), lambda t, s, g: _turn
 kernel("fused_attention", fused, fused_gradients, beside={"backward": SUMMED})
 
 
-def insert(t: Tape, s: KernelCall) -> Ref:
+def insert(t: ArrayTape, s: KernelCall) -> Ref:
     """The new tokens take the last places of the cache, of which the last ones are seen."""
     cache, x = s.inputs
     last = cache.shape[-2]
@@ -180,14 +180,14 @@ def insert(t: Tape, s: KernelCall) -> Ref:
     return cache[..., last - int(s.kind.tokens) : last, :]
 
 
-def insert_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def insert_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """The slice of the new tokens."""
     x = s.inputs[1]
     if s.wants(x):
         yield x, g[..., g.shape[-2] - x.shape[-2] : g.shape[-2], :]
 
 
-def _rows(t: Tape, x: Ref) -> Ref:
+def _rows(t: ArrayTape, x: Ref) -> Ref:
     """(batch, heads, T, n) → (heads, batch·T, n)."""
     b, heads, count, features = x.shape
     return t.reshape(x.transpose(1, 0, 2, 3), heads, b * count, features)
@@ -197,15 +197,15 @@ def _of_heads(kind: str, wanted: Callable[[KernelCall], slice], *, transposed: b
     """The kernel of a product of each head with a part of its matrix, (d_k + d_v, rank): y = x W, dx = g Wᵀ, and
     dW = xᵀ g within zeros; or with the transpose of that part."""
 
-    def part(t: Tape, s: KernelCall, whole: Ref, turned: bool) -> Ref:
+    def part(t: ArrayTape, s: KernelCall, whole: Ref, turned: bool) -> Ref:
         heads = s.x.shape[1]
         own = t.reshape(whole, heads, whole.shape[0] // heads, whole.shape[1])[:, wanted(s)]
         return own.swapaxes(1, 2) if turned else own
 
-    def forward(t: Tape, s: KernelCall) -> Ref:
+    def forward(t: ArrayTape, s: KernelCall) -> Ref:
         return t.matmul(s.x, part(t, s, s.weights["weight"], transposed))
 
-    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         weight = s.weights["weight"]
         if s.wants(s.x):
             yield s.x, t.matmul(g, part(t, s, weight, not transposed))

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, unary
 from costmodel.roofline.memory import Ref
 
 EPSILON = 1e-20
 """Added to a sum of scores before it divides them."""
 
 
-def top_k(t: Tape, s: KernelCall) -> Ref:
+def top_k(t: ArrayTape, s: KernelCall) -> Ref:
     """The largest, then the largest of the rest, whose places are kept as bools."""
     rest = t.copy(s.x)
     y = t.empty(*s.x.shape[:-1], s.kind.chosen)
@@ -25,7 +25,7 @@ def top_k(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def top_k_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def top_k_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g where it came from."""
     dx = t.full(s.x.shape, 0.0)
     for number in range(s.kind.chosen):
@@ -33,7 +33,7 @@ def top_k_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return dx
 
 
-def pick(t: Tape, s: KernelCall) -> Ref:
+def pick(t: ArrayTape, s: KernelCall) -> Ref:
     """x[i]."""
     rows, times, taken = s.x.shape[0], s.kind.times, s.kind.rows
     if taken is None:
@@ -44,7 +44,7 @@ def pick(t: Tape, s: KernelCall) -> Ref:
     return t.take(s.x, index)
 
 
-def pick_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def pick_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """dx[i] += g."""
     return t.at("add", t.full(s.x.shape, 0.0), s.saved["index"], g)
 
@@ -64,7 +64,7 @@ def _of(stacked: Ref, expert: int) -> Ref:
     return stacked[expert : expert + 1].reshape(*stacked.shape[1:])
 
 
-def expert_linear(t: Tape, s: KernelCall) -> Ref:
+def expert_linear(t: ArrayTape, s: KernelCall) -> Ref:
     """y = x Wₑᵀ + bₑ, a product for each expert."""
     y = t.empty(s.x.shape[0], s.kind.features)
     for expert, rows in _shares(s):
@@ -74,7 +74,7 @@ def expert_linear(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def expert_linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def expert_linear_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dx = g Wₑ, dWₑ = gᵀ x, dbₑ = Σ g over the rows of each expert."""
     if s.wants(s.x):
         dx = t.empty(*s.x.shape)
@@ -93,12 +93,12 @@ def expert_linear_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights["bias"], total
 
 
-def total_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def total_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g, once for each term."""
     return t.copyto(t.empty(*s.x.shape), g.reshape(g.shape[0], 1, g.shape[1]))
 
 
-def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
+def _largest(t: ArrayTape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
     """The largest of each row, one after another, and their places as bools; `x` is used up."""
     found, places = [], []
     for _ in range(count):
@@ -110,7 +110,7 @@ def _largest(t: Tape, x: Ref, count: int) -> tuple[list[Ref], list[Ref]]:
     return found, places
 
 
-def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
+def grouped_top_k(t: ArrayTape, s: KernelCall) -> Ref:
     """The scores of the chosen of the best groups, whose places are kept as bools."""
     kind, (*rows, n) = s.kind, s.x.shape
     constants = s.weights if kind.stored else s.buffers
@@ -131,13 +131,13 @@ def grouped_top_k(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def shares(t: Tape, s: KernelCall) -> Ref:
+def shares(t: ArrayTape, s: KernelCall) -> Ref:
     """x/(Σ x + ε)."""
     s.saved["sum"] = t.chain(t.sum(s.x, -1), ("add", EPSILON))
     return t.divide(s.x, s.saved["sum"])
 
 
-def shares_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def shares_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """g/s − Σ(g·x)/s²."""
     total = s.saved["sum"]
     drawn = t.sum(t.multiply(g, s.x), -1)

@@ -10,7 +10,7 @@ from itertools import product
 import numpy
 
 from costmodel.layers.spatial import slide, slide_beyond
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, spread, unary
 from costmodel.roofline.memory import Ref, Shape
 from costmodel.training.fields import pair
 
@@ -20,19 +20,19 @@ def _cut(wide: Ref, corner: Shape, shape: Shape) -> Ref:
     return wide[:, :, corner[0] : corner[0] + shape[2], corner[1] : corner[1] + shape[3]]
 
 
-def _framed(t: Tape, x: Ref, corner: Shape, size: Shape, outside: float = 0.0) -> Ref:
+def _framed(t: ArrayTape, x: Ref, corner: Shape, size: Shape, outside: float = 0.0) -> Ref:
     """x from a corner on within an image of `size` whose other numbers are `outside`."""
     wide = t.full((*x.shape[:2], *size), outside)
     t.copyto(_cut(wide, corner, x.shape), x)
     return wide
 
 
-def _padded(t: Tape, x: Ref, sides: Shape) -> Ref:
+def _padded(t: ArrayTape, x: Ref, sides: Shape) -> Ref:
     """x with a rim of zeros (height, width)."""
     return _framed(t, x, sides, (x.shape[2] + 2 * sides[0], x.shape[3] + 2 * sides[1])) if any(sides) else x
 
 
-def _columns(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
+def _columns(t: ArrayTape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
     """(batch, groups, channels·k_h·k_w, windows), copied unless the image is that already."""
     size = pair(s.kind.kernel)
     windows = wide.windows(size, pair(s.kind.stride), pair(s.kind.dilation), count)
@@ -42,25 +42,25 @@ def _columns(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
     return t.copy(windows).reshape(b, groups, -1, count[0] * count[1])
 
 
-def _matrix(t: Tape, s: KernelCall) -> Ref:
+def _matrix(t: ArrayTape, s: KernelCall) -> Ref:
     """The weight as (groups, narrow channels of a group, wide channels·k_h·k_w)."""
     weight = s.weights["weight"]
     return weight.reshape(s.kind.groups, weight.shape[0] // s.kind.groups, -1)
 
 
-def _grouped(t: Tape, s: KernelCall, narrow: Ref) -> Ref:
+def _grouped(t: ArrayTape, s: KernelCall, narrow: Ref) -> Ref:
     """(batch, groups, channels of a group, positions)."""
     b, c, h, w = narrow.shape
     return t.reshape(narrow, b, s.kind.groups, c // s.kind.groups, h * w)
 
 
-def _to_narrow(t: Tape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
+def _to_narrow(t: ArrayTape, s: KernelCall, wide: Ref, count: Shape) -> Ref:
     """Every window with the weight."""
     y = t.matmul(_matrix(t, s), _columns(t, s, wide, count))
     return y.reshape(wide.shape[0], -1, *count)
 
 
-def _to_wide(t: Tape, s: KernelCall, narrow: Ref, size: Shape) -> Ref:
+def _to_wide(t: ArrayTape, s: KernelCall, narrow: Ref, size: Shape) -> Ref:
     """A window of the weight for every number of `narrow`, added up where they overlap."""
     columns = t.matmul(_matrix(t, s).swapaxes(-1, -2), _grouped(t, s, narrow))
     kernel_size, step, gaps, count = pair(s.kind.kernel), pair(s.kind.stride), pair(s.kind.dilation), narrow.shape[2:]
@@ -75,7 +75,7 @@ def _to_wide(t: Tape, s: KernelCall, narrow: Ref, size: Shape) -> Ref:
     return wide
 
 
-def _weight_gradient(t: Tape, s: KernelCall, narrow: Ref, wide: Ref) -> Ref:
+def _weight_gradient(t: ArrayTape, s: KernelCall, narrow: Ref, wide: Ref) -> Ref:
     """Every number of `narrow` with its window, for each sample; then their sum."""
     columns = _columns(t, s, wide, narrow.shape[2:])
     each = t.matmul(_grouped(t, s, narrow), columns.swapaxes(-1, -2))
@@ -83,16 +83,16 @@ def _weight_gradient(t: Tape, s: KernelCall, narrow: Ref, wide: Ref) -> Ref:
     return total.reshape(*s.weights["weight"].shape)
 
 
-def _biased(t: Tape, s: KernelCall, y: Ref) -> Ref:
+def _biased(t: ArrayTape, s: KernelCall, y: Ref) -> Ref:
     return t.add(y, spread(s.weights["bias"], y.shape), out=y) if s.kind.bias else y
 
 
-def _bias_gradient(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def _bias_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     if "bias" in s.names:
         yield s.weights["bias"], t.accumulate(g, (g.shape[1], 1, 1)).reshape(-1)
 
 
-def conv(t: Tape, s: KernelCall) -> Ref:
+def conv(t: ArrayTape, s: KernelCall) -> Ref:
     """Windows of the padded image with the weight."""
     sides, gaps, step = pair(s.kind.padding), s.kind.span(), pair(s.kind.stride)
     wide = _padded(t, s.x, sides)
@@ -100,7 +100,7 @@ def conv(t: Tape, s: KernelCall) -> Ref:
     return _biased(t, s, _to_narrow(t, s, wide, tuple((n - span) // stride + 1 for n, span, stride in axes)))
 
 
-def conv_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def conv_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dx by col2im; dW from the windows, copied out again."""
     sides, (_, _, h, w) = pair(s.kind.padding), s.x.shape
     if s.wants(s.x):
@@ -110,7 +110,7 @@ def conv_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
     yield from _bias_gradient(t, s, g)
 
 
-def conv_transpose(t: Tape, s: KernelCall) -> Ref:
+def conv_transpose(t: ArrayTape, s: KernelCall) -> Ref:
     """Windows of the weight added up, the padding cut off."""
     (top, left), more = pair(s.kind.padding), pair(s.kind.output_padding)
     axes = zip(s.x.shape[2:], s.kind.span(), pair(s.kind.stride), more, strict=True)
@@ -119,7 +119,7 @@ def conv_transpose(t: Tape, s: KernelCall) -> Ref:
     return _biased(t, s, wide[:, :, top : size[0] - top, left : size[1] - left])
 
 
-def conv_transpose_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def conv_transpose_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dx is the convolution of g, padded again."""
     wide = _padded(t, g, pair(s.kind.padding))
     if s.wants(s.x):
@@ -150,7 +150,7 @@ def _extent(s: KernelCall) -> tuple[Shape, Shape]:
     return reach, tuple(max(need, side + n) for side, n, need in inside)
 
 
-def _reached(t: Tape, s: KernelCall, outside: float) -> Ref:
+def _reached(t: ArrayTape, s: KernelCall, outside: float) -> Ref:
     """x within as much of `outside` as windows reach."""
     sides, (_, frame) = pair(s.kind.padding), _extent(s)
     return s.x if sides == (0, 0) and frame == s.x.shape[2:] else _framed(t, s.x, sides, frame, outside)
@@ -163,13 +163,13 @@ def _places(s: KernelCall, wide: Ref) -> Iterator[Ref]:
         yield windows[:, :, i, j]
 
 
-def max_pool(t: Tape, s: KernelCall) -> Ref:
+def max_pool(t: ArrayTape, s: KernelCall) -> Ref:
     """The largest of each window."""
     first, *rest = _places(s, _reached(t, s, -math.inf))
     return t.chain(t.copy(first), *(("maximum", place) for place in rest))
 
 
-def max_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def max_pool_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """Each gradient at the first place that has the maximum."""
     wide = _reached(t, s, -math.inf)
     total = t.full(wide.shape, 0.0)
@@ -177,7 +177,7 @@ def max_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return _inner(s, total)
 
 
-def _claim(t: Tape, largest: Ref, g: Ref, places: Iterable[tuple[Ref, Ref]]) -> None:
+def _claim(t: ArrayTape, largest: Ref, g: Ref, places: Iterable[tuple[Ref, Ref]]) -> None:
     """Add g to the target of the first place, of (place, target), that has the maximum."""
     free = t.full(g.shape, True, "bool")
     for place, target in places:
@@ -200,7 +200,7 @@ def _counts(size: Shape, kernel_size: Shape, step: Shape, ends: Shape) -> numpy.
     return down[:, None] * across
 
 
-def _members(t: Tape, s: KernelCall) -> Ref | float:
+def _members(t: ArrayTape, s: KernelCall) -> Ref | float:
     """What a mean divides by: a number, or an array where the last windows stick out."""
     kernel_size, (reach, _) = pair(s.kind.kernel), _extent(s)
     ends = tuple(n + 2 * side for n, side in zip(s.x.shape[2:], pair(s.kind.padding), strict=True))
@@ -209,14 +209,14 @@ def _members(t: Tape, s: KernelCall) -> Ref | float:
     return t.constant(_size(s), partial(_counts, _size(s), kernel_size, s.kind.strides, ends))
 
 
-def avg_pool(t: Tape, s: KernelCall) -> Ref:
+def avg_pool(t: ArrayTape, s: KernelCall) -> Ref:
     """The mean of each window."""
     first, *rest = _places(s, _reached(t, s, 0.0))
     y = t.chain(t.copy(first), *(("add", place) for place in rest))
     return t.divide(y, _members(t, s), out=y)
 
 
-def avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def avg_pool_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """A share of each gradient at every place of its window."""
     share = t.divide(g, _members(t, s))
     total = t.full((*s.x.shape[:2], *_extent(s)[1]), 0.0)
@@ -225,13 +225,13 @@ def avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return _inner(s, total)
 
 
-def global_avg_pool(t: Tape, s: KernelCall) -> Ref:
+def global_avg_pool(t: ArrayTape, s: KernelCall) -> Ref:
     """The mean of each channel."""
     y = t.mean(s.x, (2, 3))
     return y if s.kind.keepdims else y.reshape(*s.x.shape[:2])
 
 
-def whole_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def whole_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """A share of the gradient, seen at every place."""
     share = t.divide(g, float(s.x.shape[2] * s.x.shape[3]))
     return share.reshape(*s.x.shape[:2], 1, 1).broadcast_to(*s.x.shape)
@@ -248,7 +248,7 @@ def _adaptive(s: KernelCall) -> Iterator[tuple[int, int, slice, slice]]:
             yield r, c, down, across
 
 
-def adaptive_avg_pool(t: Tape, s: KernelCall) -> Ref:
+def adaptive_avg_pool(t: ArrayTape, s: KernelCall) -> Ref:
     """The mean of each of `size` windows."""
     y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
     for r, c, down, across in _adaptive(s):
@@ -258,7 +258,7 @@ def adaptive_avg_pool(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def adaptive_avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def adaptive_avg_pool_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """A share of each gradient at every place of its window."""
     if pair(s.kind.size) == (1, 1):
         return whole_gradient(t, s, g)
@@ -270,7 +270,7 @@ def adaptive_avg_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return total
 
 
-def adaptive_max_pool(t: Tape, s: KernelCall) -> Ref:
+def adaptive_max_pool(t: ArrayTape, s: KernelCall) -> Ref:
     """The largest of each of `size` windows."""
     y = t.empty(*s.x.shape[:2], *pair(s.kind.size))
     for r, c, down, across in _adaptive(s):
@@ -278,7 +278,7 @@ def adaptive_max_pool(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def adaptive_max_pool_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def adaptive_max_pool_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """Each gradient at the first place that has the maximum."""
     total = t.full(s.x.shape, 0.0)
     for r, c, down, across in _adaptive(s):
@@ -316,7 +316,7 @@ def _neighbour(size: Shape, scale: Shape, side: Shape, want: str) -> numpy.ndarr
     return (shares[0][:, None] * shares[1]).reshape(-1)
 
 
-def _neighbours(t: Tape, s: KernelCall) -> list[tuple[Ref, Ref]]:
+def _neighbours(t: ArrayTape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     """Places and shares of the four neighbours of each pixel."""
     size, scale = s.x.shape[2:], pair(s.kind.scale)
     count = size[0] * scale[0] * size[1] * scale[1]
@@ -326,7 +326,7 @@ def _neighbours(t: Tape, s: KernelCall) -> list[tuple[Ref, Ref]]:
     ]
 
 
-def upsample(t: Tape, s: KernelCall) -> Ref:
+def upsample(t: ArrayTape, s: KernelCall) -> Ref:
     """Nearest copies; bilinear mixes four neighbours."""
     b, c, h, w = s.x.shape
     up, across = pair(s.kind.scale)
@@ -343,7 +343,7 @@ def upsample(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def upsample_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def upsample_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """Summed over the copies of a pixel, or weighed and added to each pixel's four sources."""
     if s.kind.mode == "nearest":
         apart = _apart(s, g if g.contiguous else t.copy(g))
@@ -355,33 +355,33 @@ def upsample_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
     return total.reshape(b, c, h, w)
 
 
-def pixel_shuffle(t: Tape, s: KernelCall) -> Ref:
+def pixel_shuffle(t: ArrayTape, s: KernelCall) -> Ref:
     """(batch, C·r², H, W) → (batch, C, r·H, r·W)."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
     apart = t.reshape(s.x, b, c // r**2, r, r, h, w)
     return t.reshape(apart.transpose(0, 1, 4, 2, 5, 3), b, c // r**2, r * h, r * w)
 
 
-def pixel_shuffle_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def pixel_shuffle_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The way back."""
     (b, c, h, w), r = s.x.shape, s.kind.factor
     apart = t.reshape(g, b, c // r**2, h, r, w, r)
     return t.reshape(apart.transpose(0, 1, 3, 5, 2, 4), b, c, h, w)
 
 
-def _dealt(t: Tape, x: Ref, first: int) -> Ref:
+def _dealt(t: ArrayTape, x: Ref, first: int) -> Ref:
     """Channels (first, rest), transposed."""
     b, c, h, w = x.shape
     return t.reshape(t.reshape(x, b, first, c // first, h, w).swapaxes(1, 2), b, c, h, w)
 
 
-def pad(t: Tape, s: KernelCall) -> Ref:
+def pad(t: ArrayTape, s: KernelCall) -> Ref:
     """A rim of zeros."""
     left, right, top, bottom = _sides(s)
     return _framed(t, s.x, (top, left), (top + s.x.shape[2] + bottom, left + s.x.shape[3] + right))
 
 
-def pad_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def pad_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """Without the rim."""
     left, _, top, _ = _sides(s)
     return _cut(g, (top, left), s.x.shape)

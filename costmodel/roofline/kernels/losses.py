@@ -7,7 +7,7 @@ from math import prod
 
 import numpy
 
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, rows, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, rows, unary
 from costmodel.roofline.memory import Ref, Shape
 
 
@@ -18,27 +18,27 @@ def _firsts(shape: Shape) -> numpy.ndarray:
     return numpy.arange(b).reshape(-1, *(1 for _ in rest)) * (classes * inner) + numpy.arange(inner).reshape(1, *rest)
 
 
-def _places(t: Tape, shape: Shape, targets: Ref) -> Ref:
+def _places(t: ArrayTape, shape: Shape, targets: Ref) -> Ref:
     """Where in a flat array of scores those of the targets lie."""
     b, _, *rest = shape
     firsts = t.constant((b, *rest), partial(_firsts, shape), "int64")
     return t.chain(t.multiply(targets, prod(rest)), ("add", firsts)).reshape(-1)
 
 
-def _log_softmax(t: Tape, x: Ref) -> Ref:
+def _log_softmax(t: ArrayTape, x: Ref) -> Ref:
     """Over axis 1, in new memory."""
     y = t.empty(*x.shape)
     t.subtract(x, t.reduce("maximum", x, 1), out=y)
     return t.chain(y, ("subtract", t.chain(t.sum(t.exp(y), 1), "log")))
 
 
-def _mean_at(t: Tape, likelihoods: Ref, places: Ref) -> Ref:
+def _mean_at(t: ArrayTape, likelihoods: Ref, places: Ref) -> Ref:
     """−mean of the numbers at `places`."""
     total = t.sum(t.take(likelihoods.reshape(-1), places), 0, keepdims=False)
     return t.chain(total, ("divide", float(-places.size)))
 
 
-def cross_entropy(t: Tape, s: KernelCall) -> Ref:
+def cross_entropy(t: ArrayTape, s: KernelCall) -> Ref:
     """−mean(log softmax(x)[target]), and a share of the mean over all classes."""
     places = s.saved["places"] = _places(t, s.x.shape, s.inputs[1])
     likelihoods = s.saved["log_softmax"] = _log_softmax(t, s.x)
@@ -51,7 +51,7 @@ def cross_entropy(t: Tape, s: KernelCall) -> Ref:
     return t.add(total, every, out=total)
 
 
-def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int, smoothing: float = 0.0) -> Ref:
+def _less_hits(t: ArrayTape, log_softmax: Ref, places: Ref, count: int, smoothing: float = 0.0) -> Ref:
     """(softmax(x) − (1 − ε)[target] − ε/classes)/count."""
     dx = t.exp(log_softmax)
     if smoothing:
@@ -61,13 +61,13 @@ def _less_hits(t: Tape, log_softmax: Ref, places: Ref, count: int, smoothing: fl
     return t.multiply(dx, 1 / count, out=dx)
 
 
-def cross_entropy_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def cross_entropy_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """(softmax(x) − [target])/rows."""
     places = s.saved["places"]
     return _less_hits(t, s.saved["log_softmax"], places, places.size, s.kind.smoothing)
 
 
-def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
+def mean_squared_error(t: ArrayTape, s: KernelCall) -> Ref:
     """mean((x − target)²)."""
     difference = t.subtract(*s.inputs)
     t.multiply(difference, difference, out=difference)
@@ -75,12 +75,12 @@ def mean_squared_error(t: Tape, s: KernelCall) -> Ref:
     return t.chain(total, ("divide", float(s.x.size)))
 
 
-def mean_squared_error_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def mean_squared_error_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """2 (x − target)/n."""
     return t.chain(t.subtract(*s.inputs), ("multiply", 2 / s.x.size))
 
 
-def fused(t: Tape, s: KernelCall) -> Ref:
+def fused(t: ArrayTape, s: KernelCall) -> Ref:
     """Logits, loss and gradients of one chunk of rows after another."""
     x, targets, weight = rows(t, s.x), t.reshape(s.inputs[1], -1), s.weights["weight"]
     count = targets.size
@@ -108,7 +108,7 @@ def fused(t: Tape, s: KernelCall) -> Ref:
     return t.divide(total, float(-count), out=total)
 
 
-def fused_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def fused_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """Each gradient times that of the loss."""
     if s.wants(s.x):
         yield s.x, t.multiply(s.saved["x"].reshape(*s.x.shape), g)

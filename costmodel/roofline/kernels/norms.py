@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, spread
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, spread
 from costmodel.roofline.memory import Ref, Shape
 
 EPSILON = 1e-5
@@ -22,7 +22,7 @@ def _grouping(s: KernelCall) -> tuple[Shape, tuple[int, ...], int]:
     return shape, (len(shape) - 1,), len(shape) - 1
 
 
-def _affine(t: Tape, s: KernelCall, y: Ref, along: int) -> Ref:
+def _affine(t: ArrayTape, s: KernelCall, y: Ref, along: int) -> Ref:
     """y·w + b, in place."""
     steps = (("weight", "multiply"), ("bias", "add"))
     return t.chain(y, *((do, _spread(s.weights[name], y.shape, along)) for name, do in steps if name in s.weights))
@@ -33,12 +33,12 @@ def _spread(weight: Ref, shape: Shape, along: int) -> Ref:
     return weight if len(weight.shape) > 1 else spread(weight, shape, along)
 
 
-def _inverse(t: Tape, variance: Ref, out: Ref) -> Ref:
+def _inverse(t: ArrayTape, variance: Ref, out: Ref) -> Ref:
     """1/√(σ² + ε)."""
     return t.chain(t.add(variance, EPSILON, out=out), "sqrt", "reciprocal")
 
 
-def centred(t: Tape, s: KernelCall) -> Ref:
+def centred(t: ArrayTape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b, with μ and σ over groups."""
     shape, axes, along = _grouping(s)
     x = t.reshape(s.x, *shape)
@@ -52,7 +52,7 @@ def centred(t: Tape, s: KernelCall) -> Ref:
     return _affine(t, s, t.reshape(y, *s.x.shape), along)
 
 
-def _follow(t: Tape, s: KernelCall, mean: Ref, variance: Ref) -> None:
+def _follow(t: ArrayTape, s: KernelCall, mean: Ref, variance: Ref) -> None:
     """Running mean and unbiased variance take a share of this batch's."""
     count = s.x.size // s.x.shape[1]
     unbiased = t.multiply(variance, count / (count - 1)) if count > 1 else variance
@@ -62,19 +62,19 @@ def _follow(t: Tape, s: KernelCall, mean: Ref, variance: Ref) -> None:
         t.add(running, t.multiply(new.reshape(-1), MOMENTUM), out=running)
 
 
-def _running(t: Tape, s: KernelCall) -> tuple[Ref, Ref]:
+def _running(t: ArrayTape, s: KernelCall) -> tuple[Ref, Ref]:
     """Running mean, and the inverse root of the running variance, shaped to broadcast over x."""
     mean, variance = (spread(s.buffers[name], s.x.shape) for name in ("running_mean", "running_var"))
     return mean, _inverse(t, variance, out=t.empty(*variance.shape))
 
 
-def fixed(t: Tape, s: KernelCall) -> Ref:
+def fixed(t: ArrayTape, s: KernelCall) -> Ref:
     """(x − μ)/√(σ² + ε)·w + b by the running statistics."""
     mean, inverse = _running(t, s)
     return _affine(t, s, t.chain(t.subtract(s.x, mean), ("multiply", inverse)), 1)
 
 
-def fixed_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def fixed_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g·w/√(σ² + ε), Σ g·x̂ and Σ g, the root and x̂ made again."""
     mean, inverse = _running(t, s)
     if s.wants(s.x):
@@ -88,7 +88,7 @@ def fixed_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights[name], t.accumulate(terms, shape).reshape(*s.weights[name].shape)
 
 
-def gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dx = (h − mean(h) − x̂·mean(h·x̂))/σ with h = g·w, without mean(h) where x is not centred; dw = Σ g·x̂, db = Σ g."""
     (shape, axes, along), centre = _grouping(s), "mean" in s.saved
     x = t.reshape(s.x, *shape)
@@ -109,7 +109,7 @@ def gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights[name], t.accumulate(terms, wide).reshape(*s.weights[name].shape)
 
 
-def rmsnorm(t: Tape, s: KernelCall) -> Ref:
+def rmsnorm(t: ArrayTape, s: KernelCall) -> Ref:
     """x/√(mean(x²) + ε)·w over the last axis."""
     squares = t.mean(t.multiply(s.x, s.x), -1)
     inverse = s.saved["inverse"] = _inverse(t, squares, out=squares)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from costmodel.errors import CostModelError
-from costmodel.roofline.kernels import Tape
+from costmodel.roofline.kernels import ArrayTape
 from costmodel.roofline.memory import Ref
 from costmodel.training.optimizers import QUANTISED, Optimizer
 
@@ -22,39 +22,39 @@ class Update(NamedTuple):
     step: int
 
 
-def follow(t: Tape, average: Ref, values: Ref, share: float) -> None:
+def follow(t: ArrayTape, average: Ref, values: Ref, share: float) -> None:
     """average ← (1 − share)·average + share·values."""
     t.multiply(average, 1 - share, out=average)
     t.add(average, t.multiply(values, share), out=average)
 
 
-def follow_squares(t: Tape, average: Ref, g: Ref, share: float) -> None:
+def follow_squares(t: ArrayTape, average: Ref, g: Ref, share: float) -> None:
     """The same of g²."""
     squares = t.chain(t.multiply(g, g), ("multiply", share))
     t.chain(average, ("multiply", 1 - share), ("add", squares))
 
 
-def descend(t: Tape, weight: Ref, direction: Ref, rate: float) -> None:
+def descend(t: ArrayTape, weight: Ref, direction: Ref, rate: float) -> None:
     """w ← w − η·direction."""
     t.subtract(weight, t.multiply(direction, rate), out=weight)
 
 
-def root_of(t: Tape, squares: Ref, correction: float, least: float) -> Ref:
+def root_of(t: ArrayTape, squares: Ref, correction: float, least: float) -> Ref:
     """√(v/correction) + ε, in new memory."""
     return t.chain(t.divide(squares, correction) if correction != 1 else t.copy(squares), "sqrt", ("add", least))
 
 
-def momentum(t: Tape, u: Update) -> Ref:
+def momentum(t: ArrayTape, u: Update) -> Ref:
     """v ← 0.9 v + g."""
     return t.chain(u.states["momentum_buffer"], ("multiply", 0.9), ("add", u.gradient))
 
 
-def nesterov(t: Tape, u: Update) -> None:
+def nesterov(t: ArrayTape, u: Update) -> None:
     """v ← 0.9 v + g; w ← w − η(g + 0.9 v)."""
     descend(t, u.weight, t.chain(t.multiply(momentum(t, u), 0.9), ("add", u.gradient)), 1e-3)
 
 
-def adagrad(t: Tape, u: Update) -> None:
+def adagrad(t: ArrayTape, u: Update) -> None:
     """s ← s + g²; w ← w − ηg/(√s + ε)."""
     total = u.states["sum"]
     t.add(total, t.multiply(u.gradient, u.gradient), out=total)
@@ -62,7 +62,7 @@ def adagrad(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(u.gradient, root, out=root), 1e-2)
 
 
-def rmsprop(t: Tape, u: Update) -> None:
+def rmsprop(t: ArrayTape, u: Update) -> None:
     """v ← 0.99 v + 0.01 g²; w ← w − ηg/(√v + ε); v less the square of a mean, and momentum, where there is a state."""
     squares, mean, velocity = (u.states.get(name) for name in ("square_avg", "grad_avg", "momentum_buffer"))
     assert squares is not None
@@ -78,7 +78,7 @@ def rmsprop(t: Tape, u: Update) -> None:
     descend(t, u.weight, direction, 1e-2)
 
 
-def moments(t: Tape, u: Update) -> tuple[Ref, Ref]:
+def moments(t: ArrayTape, u: Update) -> tuple[Ref, Ref]:
     """Running mean of g and of g²."""
     mean, squares = u.states["exp_avg"], u.states["exp_avg_sq"]
     follow(t, mean, u.gradient, 0.1)
@@ -86,7 +86,7 @@ def moments(t: Tape, u: Update) -> tuple[Ref, Ref]:
     return mean, squares
 
 
-def adam(t: Tape, u: Update) -> None:
+def adam(t: ArrayTape, u: Update) -> None:
     """w ← w − η·m̂/(√v̂ + ε), v being the largest so far where there is a state of that."""
     mean, squares = moments(t, u)
     if "max_exp_avg_sq" in u.states:
@@ -95,7 +95,7 @@ def adam(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(mean, root, out=root), 1e-3 / (1 - 0.9**u.step))
 
 
-def adamw(t: Tape, u: Update) -> None:
+def adamw(t: ArrayTape, u: Update) -> None:
     """Adam, the weight decayed first."""
     t.multiply(u.weight, 1 - 1e-3 * 1e-2, out=u.weight)
     adam(t, u)
@@ -126,13 +126,13 @@ class Quantised(NamedTuple):
     book: Ref
     ends: Ref
 
-    def values(self, t: Tape) -> Ref:
+    def values(self, t: ArrayTape) -> Ref:
         """In full precision, in new memory."""
         index = t.copyto(t.empty(*self.codes.shape, dtype="int64"), self.codes)
         values = t.take(self.book, index)
         return t.multiply(values, self.scales, out=values)
 
-    def store(self, t: Tape, values: Ref) -> None:
+    def store(self, t: ArrayTape, values: Ref) -> None:
         """Make the largest of each block its scale, and each number the nearest code."""
         sizes = t.absolute(values)
         t.reduce("maximum", sizes, -1, out=self.scales)
@@ -140,7 +140,7 @@ class Quantised(NamedTuple):
         t.record("searchsorted", [self.ends, t.divide(values, self.scales, out=sizes)], self.codes)
 
 
-def adam_8bit(t: Tape, u: Update) -> None:
+def adam_8bit(t: ArrayTape, u: Update) -> None:
     """Adam on states of a byte an element with a scale a block; in full precision where the weight is small."""
     mean, squares = u.states["exp_avg"], u.states["exp_avg_sq"]
     if "exp_avg_scale" not in u.states:
@@ -163,7 +163,7 @@ def adam_8bit(t: Tape, u: Update) -> None:
             state.store(t, values)
 
 
-def _books(t: Tape, signed: bool) -> tuple[Ref, Ref]:
+def _books(t: ArrayTape, signed: bool) -> tuple[Ref, Ref]:
     """The numbers that codes stand for, and up to where each but the last is the nearest."""
     name, numbers = "signed" if signed else "unsigned", codebook(signed)
     ends = [(low + high) / 2 for low, high in pairwise(numbers)]
@@ -171,7 +171,7 @@ def _books(t: Tape, signed: bool) -> tuple[Ref, Ref]:
     return book, t.shared(f"{name} ends", (len(ends),), lambda: ends)
 
 
-def nadam(t: Tape, u: Update) -> None:
+def nadam(t: ArrayTape, u: Update) -> None:
     """Adam looking ahead: shares μ of gradient and mean that grow with the steps."""
     mean, squares = moments(t, u)
     shares = [0.9 * (1 - 0.5 * 0.96 ** (0.004 * step)) for step in range(1, u.step + 2)]
@@ -181,7 +181,7 @@ def nadam(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(mean, root, out=root), 2e-3 * shares[-1] / (1 - product * shares[-1]))
 
 
-def adamax(t: Tape, u: Update) -> None:
+def adamax(t: ArrayTape, u: Update) -> None:
     """w ← w − η·m̂/u with u ← max(0.999 u, |g| + ε)."""
     mean, largest = u.states["exp_avg"], u.states["exp_inf"]
     follow(t, mean, u.gradient, 0.1)
@@ -191,7 +191,7 @@ def adamax(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(mean, largest, out=size), 2e-3 / (1 - 0.9**u.step))
 
 
-def radam(t: Tape, u: Update) -> None:
+def radam(t: ArrayTape, u: Update) -> None:
     """Adam with its rate rectified by r, once ρ, how many squares its mean stands for, is beyond 5; before that m̂."""
     mean, squares = moments(t, u)
     correction, most = 1 - 0.999**u.step, 2 / (1 - 0.999) - 1
@@ -204,7 +204,7 @@ def radam(t: Tape, u: Update) -> None:
     descend(t, u.weight, t.divide(mean, root, out=root), rate * math.sqrt(share * correction))
 
 
-def adadelta(t: Tape, u: Update) -> None:
+def adadelta(t: ArrayTape, u: Update) -> None:
     """w ← w − Δ, Δ = √(d + ε)/√(v + ε)·g; v and d: running means of g² and of Δ²."""
     squares, moved = u.states["square_avg"], u.states["acc_delta"]
     follow_squares(t, squares, u.gradient, 0.1)
@@ -215,7 +215,7 @@ def adadelta(t: Tape, u: Update) -> None:
     t.subtract(u.weight, step, out=u.weight)
 
 
-def rprop(t: Tape, u: Update) -> None:
+def rprop(t: ArrayTape, u: Update) -> None:
     """w ← w − s·sign g, s growing where g keeps its sign; where that turns, s shrinks and w stays."""
     before, size = u.states["prev"], u.states["step_size"]
     agreed = t.multiply(u.gradient, before)
@@ -230,7 +230,7 @@ def rprop(t: Tape, u: Update) -> None:
     t.subtract(u.weight, direction, out=u.weight)
 
 
-def asgd(t: Tape, u: Update) -> None:
+def asgd(t: ArrayTape, u: Update) -> None:
     """w ← (1 − λη)·w − ηg at a falling rate η; a mean of w, which begins after a million steps and is w until then."""
     rate, average = 1e-2 / (1 + 1e-4 * 1e-2 * (u.step - 1)) ** 0.75, u.states["ax"]
     t.multiply(u.weight, 1 - 1e-4 * rate, out=u.weight)
@@ -242,12 +242,12 @@ def asgd(t: Tape, u: Update) -> None:
         follow(t, average, u.weight, share)
 
 
-def _rms(t: Tape, x: Ref) -> Ref:
+def _rms(t: ArrayTape, x: Ref) -> Ref:
     """√mean(x²) of all, one number."""
     return t.chain(t.mean(t.multiply(x, x), range(len(x.shape))), "sqrt")
 
 
-def adafactor(t: Tape, u: Update) -> None:
+def adafactor(t: ArrayTape, u: Update) -> None:
     """g over the root of a rank-one estimate of its squares, clipped, at a rate that grows with the weight."""
     share, g, least = u.step**-0.8, u.gradient, 2.0**-52 if t.dtype == "float64" else 2.0**-23
     if len(g.shape) > 1:
@@ -269,7 +269,7 @@ def adafactor(t: Tape, u: Update) -> None:
     t.subtract(u.weight, update, out=u.weight)
 
 
-def lion(t: Tape, u: Update) -> None:
+def lion(t: ArrayTape, u: Update) -> None:
     """w ← w − η(sign(0.9 m + 0.1 g) + λw); m ← 0.99 m + 0.01 g."""
     mean = u.states["exp_avg"]
     direction = t.multiply(mean, 0.9)
@@ -279,7 +279,7 @@ def lion(t: Tape, u: Update) -> None:
     follow(t, mean, u.gradient, 0.01)
 
 
-def lamb(t: Tape, u: Update) -> None:
+def lamb(t: ArrayTape, u: Update) -> None:
     """Adam's direction with decay, as long as the weight: w ← w − η·(‖w‖/‖u‖)·u; 1 where the weight is 0."""
     mean, squares = moments(t, u)
     root = root_of(t, squares, 1 - 0.999**u.step, 1e-6)
@@ -292,7 +292,7 @@ def lamb(t: Tape, u: Update) -> None:
     descend(t, u.weight, direction, 1e-3)
 
 
-def muon(t: Tape, u: Update) -> None:
+def muon(t: ArrayTape, u: Update) -> None:
     """A matrix's momentum made orthogonal by five Newton-Schulz steps; AdamW for what is no matrix."""
     if len(u.weight.shape) != 2:
         adamw(t, u)
@@ -307,7 +307,7 @@ def muon(t: Tape, u: Update) -> None:
     descend(t, u.weight, x, 1e-3 * math.sqrt(max(1, rows / columns)))
 
 
-def _orthogonal(t: Tape, x: Ref) -> Ref:
+def _orthogonal(t: ArrayTape, x: Ref) -> Ref:
     """X ← aX + (bA + cA²)X with A = XXᵀ, from X of length 1."""
     x = t.divide(x, t.chain(t.sum(t.multiply(x, x), (0, 1)), "sqrt", ("maximum", 1e-7)))
     for _ in range(5):
@@ -320,7 +320,7 @@ def _orthogonal(t: Tape, x: Ref) -> Ref:
     return x
 
 
-def shampoo(t: Tape, u: Update) -> None:
+def shampoo(t: ArrayTape, u: Update) -> None:
     """L ← L + g gᵀ for each axis; w ← w − η·g between the inverse roots, which are renewed apart, now and then."""
     direction, start = u.gradient, 0
     for axis, n in enumerate(u.weight.shape):
@@ -335,7 +335,7 @@ def shampoo(t: Tape, u: Update) -> None:
     descend(t, u.weight, direction, 1e-1)
 
 
-Step = Callable[[Tape, Update], None]
+Step = Callable[[ArrayTape, Update], None]
 
 STEPS: dict[str, Step] = {
     "sgd": lambda t, u: descend(t, u.weight, u.gradient, 1e-3),
@@ -366,7 +366,7 @@ STARTS = {"inverse_roots": 1.0, "step_size": 1e-2}
 """What every number of a state starts from, where that is not zero."""
 
 
-def states_of(t: Tape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]:
+def states_of(t: ArrayTape, optimizer: Optimizer, weight: Ref) -> dict[str, Ref]:
     """The states of one weight, there before the step; step counters are no arrays here."""
     found: dict[str, Ref] = {}
     for state in optimizer.states_of(weight.shape):

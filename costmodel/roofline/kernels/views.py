@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from costmodel.errors import SettingError
-from costmodel.roofline.kernels import Gradients, KernelCall, Tape, kernel, unary
+from costmodel.roofline.kernels import ArrayTape, Gradients, KernelCall, kernel, unary
 from costmodel.roofline.memory import Ref
 
 NAMES = {"fp32": "float32", "fp16": "float16"}
 """NumPy's names of the types that it has."""
 
 
-def permute_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def permute_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The inverse view."""
     return g.transpose(*sorted(range(len(s.kind.axes)), key=s.kind.axes.__getitem__))
 
@@ -24,40 +24,40 @@ def _part(s: KernelCall, x: Ref) -> Ref:
     return along(x, -1 if s.kind.axis is None else s.kind.axis, s.kind.start, s.kind.length)
 
 
-def part_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def part_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The gradient within zeros."""
     whole = t.full(s.x.shape, 0.0)
     t.copyto(_part(s, whole), g)
     return whole
 
 
-def _split(t: Tape, x: Ref, heads: int) -> Ref:
+def _split(t: ArrayTape, x: Ref, heads: int) -> Ref:
     """(batch, T, heads·d_h) → (batch, heads, T, d_h), a view."""
     b, count, width = x.shape
     return t.reshape(x, b, count, heads, width // heads).swapaxes(1, 2)
 
 
-def _merged(t: Tape, x: Ref) -> Ref:
+def _merged(t: ArrayTape, x: Ref) -> Ref:
     """(batch, heads, T, d_h) → (batch, T, heads·d_h), a copy."""
     b, heads, count, features = x.shape
     return t.reshape(x.swapaxes(1, 2), b, count, heads * features)
 
 
-def repeat_heads(t: Tape, s: KernelCall) -> Ref:
+def repeat_heads(t: ArrayTape, s: KernelCall) -> Ref:
     """Each head `times` times, a copy unless there is one."""
     b, heads, count, features = s.x.shape
     seen = s.x[:, :, None].broadcast_to(b, heads, s.kind.times, count, features)
     return t.reshape(seen, b, heads * s.kind.times, count, features)
 
 
-def repeat_heads_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def repeat_heads_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The sum over the repeats."""
     b, heads, count, features = s.x.shape
     apart = t.reshape(g, b, heads, s.kind.times, count, features)
     return t.reduce("add", apart, 2, keepdims=False, initial=0.0)
 
 
-def cast(t: Tape, s: KernelCall) -> Ref:
+def cast(t: ArrayTape, s: KernelCall) -> Ref:
     """A copy in another type; in float64, "fp32" is that. Raises SettingError for a type that NumPy has not."""
     if s.kind.dtype not in NAMES:
         raise SettingError(f"NumPy has no {s.kind.dtype}: predict with precision='fp32'")
@@ -65,12 +65,12 @@ def cast(t: Tape, s: KernelCall) -> Ref:
     return t.copyto(t.empty(*s.x.shape, dtype=dtype, like=s.x), s.x)
 
 
-def cast_gradient(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def cast_gradient(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """A copy in the type of x."""
     return t.copyto(t.empty(*g.shape, dtype=s.x.dtype, like=g), g)
 
 
-def as_input(t: Tape, s: KernelCall, g: Ref) -> Ref:
+def as_input(t: ArrayTape, s: KernelCall, g: Ref) -> Ref:
     """The shape of the input."""
     return t.reshape(g, *s.x.shape)
 
@@ -89,7 +89,7 @@ unary("cast", cast, cast_gradient)
 def _joining(kind: str, axis: int) -> None:
     """The kernel of a kind that puts its inputs one after another along an axis; gradients are slices."""
 
-    def forward(t: Tape, s: KernelCall) -> Ref:
+    def forward(t: ArrayTape, s: KernelCall) -> Ref:
         shape = list(s.x.shape)
         shape[axis] = sum(x.shape[axis] for x in s.inputs)
         y, start = t.empty(*shape), 0
@@ -98,7 +98,7 @@ def _joining(kind: str, axis: int) -> None:
             start += x.shape[axis]
         return y
 
-    def backward(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+    def backward(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         start = 0
         for x in s.inputs:
             if s.wants(x):
@@ -113,25 +113,25 @@ _joining("join", axis=-1)
 _joining("append", axis=-2)
 
 
-def embedding_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def embedding_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """dW[x] += g."""
     weight = s.weights["weight"]
     yield weight, t.at("add", t.full(weight.shape, 0.0), s.x, g)
 
 
-def learned_positions(t: Tape, s: KernelCall) -> Ref:
+def learned_positions(t: ArrayTape, s: KernelCall) -> Ref:
     """W[0 … T − 1], copied."""
     return t.copy(s.weights["weight"][: s.x.shape[1]])
 
 
-def learned_positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def learned_positions_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """The gradient of the first rows; zeros beyond."""
     total = t.full(s.weights["weight"].shape, 0.0)
     t.chain(total[: s.x.shape[1]], ("add", g))
     yield s.weights["weight"], total
 
 
-def prepend(t: Tape, s: KernelCall) -> Ref:
+def prepend(t: ArrayTape, s: KernelCall) -> Ref:
     """The vectors, then x."""
     b, count, d = s.x.shape
     n = len(s.weights)
@@ -142,7 +142,7 @@ def prepend(t: Tape, s: KernelCall) -> Ref:
     return y
 
 
-def prepend_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def prepend_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """A slice, and sums over the batch."""
     if s.wants(s.x):
         yield s.x, g[:, len(s.weights) :]
@@ -151,12 +151,12 @@ def prepend_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
             yield weight, t.accumulate(g[:, place : place + 1], (1, *weight.shape[1:]))
 
 
-def positions(t: Tape, s: KernelCall) -> Ref:
+def positions(t: ArrayTape, s: KernelCall) -> Ref:
     """x + W."""
     return t.add(s.x, s.weights["weight"])
 
 
-def positions_gradients(t: Tape, s: KernelCall, g: Ref) -> Gradients:
+def positions_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """g, and its sum over the batch."""
     if s.wants(s.x):
         yield s.x, g

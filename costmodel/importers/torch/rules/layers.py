@@ -265,7 +265,7 @@ def reduce(op: OpCall) -> Tensor | list[Tensor]:
 def attention(op: OpCall) -> Tensor:
     """As the question's setting `attention` says; fused where all heads are of one size and there are four axes."""
     query, key, value = (op.tensor(name) for name in ("query", "key", "value"))
-    with op.run.part("core"):
+    with op.tape.part("core"):
         if len(query.shape) != 4 or key.shape != value.shape or not _fuses(op):
             return _composed(op, query, key, value)
         return _fused(op, query, key, value)
@@ -275,9 +275,9 @@ def _fuses(op: OpCall) -> bool:
     """Whether a kernel was asked for that can do it: the CPU's has no dropout, nor masks of three axes or trained."""
     kernel = op.replay.attention.kernel
     if kernel == "eager" or not op.has("attn_mask"):
-        return kernel != "eager" and not (op.run.device == "cpu" and _dropout(op))
+        return kernel != "eager" and not (op.tape.device == "cpu" and _dropout(op))
     mask = op.tensor("attn_mask")
-    if op.run.device == "cpu":
+    if op.tape.device == "cpu":
         return len(mask.shape) in (2, 4) and not mask.requires_grad and not _dropout(op)
     if kernel == "flash":
         where = ".".join((*op.step.path, op.step.name))
@@ -286,7 +286,7 @@ def _fuses(op: OpCall) -> bool:
 
 
 def _dropout(op: OpCall) -> float:
-    return op.value("dropout_p", 0.0) if op.run.training else 0.0
+    return op.value("dropout_p", 0.0) if op.tape.training else 0.0
 
 
 def _fused(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -295,11 +295,11 @@ def _fused(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scale = op.constant("scale") if op.has("scale") else None
     causal = op.has("is_causal") and op.value("is_causal", False) and query.shape[2] == key.shape[2]
     seen = visible_pairs(query.shape[2], causal=True, window=None) if causal else None
-    kind = FusedAttention("cpu" if op.run.device == "cpu" else kernel, _dropout(op), scale=scale, seen=seen)
+    kind = FusedAttention("cpu" if op.tape.device == "cpu" else kernel, _dropout(op), scale=scale, seen=seen)
     mask = _mask(op, query, key) if op.has("attn_mask") else None
     if mask is None:
         return op.layer(kind, query, key, value)
-    return op.layer(kind, query, key, value, mask if op.run.device == "cpu" else _aligned(op, mask))
+    return op.layer(kind, query, key, value, mask if op.tape.device == "cpu" else _aligned(op, mask))
 
 
 def _aligned(op: OpCall, mask: Tensor) -> Tensor:
@@ -356,12 +356,12 @@ def batch_norm(op: OpCall) -> Tensor:
         return op.layer(BatchnormUntracked(op.has("weight")), op.tensor("input"), tied=tied(op))
     again = [op.replay.taken(op.step.args[name]["tensor"]) for name in ("running_mean", "running_var")]
     weights = tied(op)
-    fixed = op.run.training and not op.value("training", True)
+    fixed = op.tape.training and not op.value("training", True)
     kind = BatchnormFixed(bool(weights)) if fixed else Batchnorm(bool(weights))
     y = op.layer(kind, op.tensor("input"), tied=weights)
     if any(again) and y.maker is not None:
         for buffer in y.maker.buffers.values():  # those that its first call has
-            del op.run.buffers[buffer.storage]
+            del op.tape.buffers[buffer.storage]
     return y
 
 
@@ -387,7 +387,7 @@ def _rows(op: OpCall) -> tuple[Tensor, dict[str, Tensor]]:
 def rms_norm(op: OpCall) -> Tensor:
     """Over the last axes, which are seen as one."""
     x, weights = _rows(op)
-    composed = op.run.device == "cpu" and x.has(op.shape)
+    composed = op.tape.device == "cpu" and x.has(op.shape)
     y = op.layer(Rmsnorm("weight" in weights), x, tied=weights)
     return y.view(op.shape, dense_strides(x.shape, x.strides) if composed else None)
 

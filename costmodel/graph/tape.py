@@ -53,8 +53,8 @@ class Adaptation(Protocol):
 class Shared:
     """Weights that every round of a part has: by their names in it, and the block that holds them."""
 
-    def __init__(self, run: Run) -> None:
-        self.block = run.block
+    def __init__(self, tape: Tape) -> None:
+        self.block = tape.block
         self.weights: dict[str, Tensor] = {}
         self.depth = 0
 
@@ -66,7 +66,7 @@ class Cached(NamedTuple):
     token: int
 
 
-class Run:
+class Tape:
     """One forward pass on paper. Layers record themselves here as they are called.
 
     training: whether tensors are kept for backward.
@@ -269,7 +269,7 @@ class Run:
         if key in self._casts:
             return self._casts[key]
         if self.cast is None:
-            raise AssertionError(f"a run under {self.precision.name} must know how to cast")
+            raise AssertionError(f"a tape under {self.precision.name} must know how to cast")
         once = x.storage.origin == "weight" and (x.requires_grad or not self.training)
         shared = self._shared if once else None
         cast = self._cast_once(shared, dtype, x, name) if shared else self.cast(dtype)(x, name=f"{name}.cast")
@@ -425,7 +425,7 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     """The last round's output; `entry` comes to stand for every round's input: `x`, and all outputs but the last."""
     if y.storage is entry.storage:
         entry.storage.parts = (x.storage,)
-        return Tensor(y.run, y.shape, x.storage, y.requires_grad, y.strides, y.maker)
+        return Tensor(y.tape, y.shape, x.storage, y.requires_grad, y.strides, y.maker)
     made = y.storage
     if made.block is not block:  # made outside, the same in every round
         entry.storage.parts = (x.storage, made)
@@ -436,4 +436,4 @@ def _hand_on(block: Block, outer: Block, x: Tensor, entry: Tensor, y: Tensor) ->
     )
     made.parts = (rest, last)
     entry.storage.parts = (x.storage, rest)
-    return Tensor(y.run, y.shape, last, y.requires_grad, y.strides, y.maker)
+    return Tensor(y.tape, y.shape, last, y.requires_grad, y.strides, y.maker)
