@@ -147,7 +147,7 @@ check = cm.roofline.check("mlp-mnist", batch=64, classes=False, budget=4, calibr
 for layer in check.layers:
     timing = layer.timing
     known = f"{len(timing.undisturbed)} of {timing.count} samples undisturbed"
-    ratio = timing.as_it_came / timing.seconds
+    ratio = timing.median / timing.seconds
     state = "resolved" if timing.resolved else "unresolved"
     print(f"{layer.name:12} {1e6 * timing.seconds:7.1f} µs, as it came {ratio:.2f} × that: {known}, {state}")
 

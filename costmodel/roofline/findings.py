@@ -176,7 +176,7 @@ class Check(Answer):
         """The median of all samples: of whole passes if in place, else of each layer, added up [s]."""
         if self.passage is not None:
             return self.passage.as_it_came
-        return sum(layer.repeat * layer.timing.as_it_came for layer in self.layers)
+        return sum(layer.repeat * layer.timing.median for layer in self.layers)
 
     @property
     def disturbance(self) -> float:
@@ -287,7 +287,7 @@ class Check(Answer):
             **{name: getattr(layer, name) for name in ("name", "kind", "phase", *numbers, *times)},
             **dict(zip(("predicted_low", "predicted_high"), layer.predicted_interval, strict=True)),
             **dict(zip(("measured_low", "measured_high"), layer.measured_interval, strict=True)),
-            "as_it_came": layer.repeat * layer.timing.as_it_came,
+            "as_it_came": layer.repeat * layer.timing.median,
             "samples": layer.timing.count,
             "resolved": layer.timing.resolved,
             "noise": layer.timing.noise,
@@ -450,7 +450,7 @@ def _cells(check: Check, layers: Sequence[Finding], names: Cells, half: str, cla
     arithmetic, compulsory, numpy, predicted, measured = (
         sum(getattr(layer, field) for layer in layers) for field in fields
     )
-    came = sum(layer.repeat * layer.timing.as_it_came for layer in layers)
+    came = sum(layer.repeat * layer.timing.median for layer in layers)
     resolved = all(layer.timing.resolved for layer in layers)
     return (
         names[0],

@@ -97,6 +97,11 @@ class Op:
         return self.reads_bytes + self.writes_bytes
 
     @property
+    def returned_bytes(self) -> int:
+        """The array that a search returns, which is copied to the output and freed [bytes]."""
+        return ITEM_BYTES["int64"] * self.output.size if self.name == "searchsorted" else 0
+
+    @property
     def terms(self) -> int:
         """Elements that ``.at`` adds up: of the values, or of the index if the value is one number."""
         return max(x.size for x in self.operands)

@@ -47,7 +47,7 @@ class Loop:
 class Product:
     """`batch` matrix products of (m, k) and (k, n); an operand is `transposed` if its columns are contiguous.
 
-    pitch: elements from one contiguous row (or column) of an operand to the next. plain: BLAS can read both operands.
+    plain: whether BLAS can read both operands as they lie.
     """
 
     batch: int
@@ -56,8 +56,6 @@ class Product:
     k: int
     a_transposed: bool
     b_transposed: bool
-    a_pitch: int
-    b_pitch: int
     plain: bool
     dtype: str
 
@@ -145,8 +143,6 @@ def _product(op: Op) -> Product:
         k=k,
         a_transposed=layouts[0] == "columns",
         b_transposed=layouts[1] == "columns",
-        a_pitch=_pitch(a),
-        b_pitch=_pitch(b),
         plain="strided" not in layouts,
         dtype=op.output.dtype,
     )
@@ -160,10 +156,6 @@ def _layout(x: Ref) -> str:
     if (across == 1 or columns == 1) and (down >= columns or rows == 1):
         return "rows"
     return "columns" if (down == 1 or rows == 1) and (across >= rows or columns == 1) else "strided"
-
-
-def _pitch(x: Ref) -> int:
-    return max(x.steps[-2:]) if len(x.shape) > 1 else x.size
 
 
 def _gather(op: Op) -> Gather:

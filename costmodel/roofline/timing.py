@@ -115,11 +115,6 @@ class Timing:
         return (self.statistic == "minimum" and self.undisturbed) or self.samples
 
     @property
-    def as_it_came(self) -> float:
-        """The median of all samples, whoever disturbed them [s]."""
-        return self.median
-
-    @property
     def count(self) -> int:
         """How many samples."""
         return len(self.samples)
@@ -131,7 +126,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Of all samples [s]."""
+        """Of all samples, whoever disturbed them [s]."""
         return self.percentile(50)
 
     @property
@@ -201,7 +196,7 @@ class Timing:
             "count": self.count,
             "undisturbed": len(self.undisturbed),
             "resolved": self.resolved,
-            "as_it_came": self.as_it_came,
+            "as_it_came": self.median,
             "inner": self.inner,
             "wall_ratio": self.wall_ratio,
             "noise": self.noise,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.roofline import memory
 from costmodel.roofline.execution import filled
-from costmodel.roofline.footprint import buffer_bytes, live_bytes, peak_bytes, standing_bytes
+from costmodel.roofline.footprint import live_bytes, peak_bytes, persistent_bytes
 from costmodel.roofline.kernels import load_all
 from costmodel.roofline.kernels.activations import POINTWISE
 from costmodel.roofline.memory import Memory
@@ -101,8 +101,8 @@ def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) 
     assert found == expected
 
 
-OBJECTS = 2048
-"""What Python's own objects of one call may take [bytes]: headers of arrays, the iterator's bookkeeping."""
+ITERATOR_BYTES = 2048 + 3 * 8192 * 8
+"""What a call may take beside its arrays [bytes]: Python's own objects, and buffers of 8,192 elements of three operands."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 300},
@@ -110,33 +110,30 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"batch": 60, "seq": 9},
     "llama": {"batch": 60, "seq": 8},
 }
-"""Batches whose arrays outgrow the iterator's buffers of 8,192 elements."""
+"""Batches whose arrays are larger than such buffers."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_peak_is_what_is_alive_and_what_a_call_buffers(name: str, dtype: str) -> None:
-    found = peaked(cm.predict(MODELS[name][0], **SIZES[name], optimizer="adafactor"), dtype)
-    assert sum(buffer_bytes(op) > 0 for op in found) > 10
+def test_the_peak_is_what_is_alive_and_at_most_buffers_of_one_call(name: str) -> None:
+    peaked(cm.predict(MODELS[name][0], **SIZES[name], optimizer="adafactor"))
 
 
 def test_the_peak_of_a_step_on_states_of_a_byte_has_the_search_for_codes() -> None:
-    found = peaked(cm.predict(cm.MLP(sizes=[90, 100, 50]), batch=3, optimizer="adam-8bit"), "float32")
-    searched = [op for op in found if op.name == "searchsorted"]
-    assert len(searched) == 2 * 2 * 2, "of two moments of two matrices, whole blocks and what is left"
-    assert all(buffer_bytes(op) == 8 * op.output.size for op in searched)
+    program = peaked(cm.predict(cm.MLP(sizes=[900, 1000, 50]), batch=3, optimizer="adam-8bit"))
+    searches = [op for op in program if op.name == "searchsorted"]
+    assert max(op.returned_bytes for op in searches) > 10 * ITERATOR_BYTES
 
 
-def peaked(prediction: cm.Prediction, dtype: str) -> Program:
-    """A step's program, of which each call allocated what is said beside its output."""
-    network = network_of(prediction, dtype)
+def peaked(prediction: cm.Prediction) -> Program:
+    """A step's program, of which no call allocated more than is said beside its output."""
+    network = network_of(prediction)
     program = network.program
     program.run(filled(network, prediction))  # once before: what NumPy looks up, it keeps
     memory = filled(network, prediction)
     for buffer in program.persistent:
         memory.make(buffer)
-    peaks, alive = [], [standing_bytes(program), *live_bytes(program)]
+    peaks, alive = [], [persistent_bytes(program), *live_bytes(program)]
     for op, made, dropped, before in zip(program.ops, program.made, program.frees, alive, strict=False):
         if made is not None:
             memory.make(made)
@@ -145,9 +142,9 @@ def peaked(prediction: cm.Prediction, dtype: str) -> Program:
             function(*arguments, **options)
             _, peak = tracemalloc.get_traced_memory()
         memory.free(dropped)
-        assert 0 <= peak - buffer_bytes(op) <= OBJECTS, op
+        assert 0 <= peak - op.returned_bytes <= ITERATOR_BYTES, op
         peaks.append(before + (0 if made is None else made.bytes) + peak)
-    assert 0 <= max(peaks) - peak_bytes(program) <= OBJECTS
+    assert 0 <= max(peaks) - peak_bytes(program) <= ITERATOR_BYTES
     return program
 
 
