@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -161,7 +161,7 @@ def measure_probes(
     sentinel: Sentinel | None = None,
 ) -> Calibration:
     """Measure every probe on this machine; nothing is stored. Raises CalibrationError if that gives no times."""
-    began = perf_counter()
+    began = time.perf_counter()
     bench = Workbench(LARGEST_BYTES, GATHERED_ROWS)
     chosen = list(probes(thorough))
     calls = [runner([bench.bind(probe.op)]) for probe in chosen] + [runner([])]
@@ -196,7 +196,7 @@ def measure_probes(
             machine=this_machine(threads),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             thorough=thorough,
-            took_seconds=perf_counter() - began,
+            took_seconds=time.perf_counter() - began,
             unresolved=sum(not timing.resolved for timing in judged) / len(judged),
             doubt=sum(min(timing.interval[1] / timing.seconds - 1, 1) for timing in judged if timing.seconds)
             / len(judged),

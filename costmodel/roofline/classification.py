@@ -15,11 +15,11 @@ The prediction applies the same thresholds to the model's own terms. Near a thre
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import log, prod
-from time import perf_counter
 from typing import Literal, TypeVar
 
 from costmodel.roofline.calibration import Calibration
@@ -279,7 +279,7 @@ def classify(
     None where memory binds and the budget [s] ended before its level was measured.
     """
     sentinel = sentinel or Sentinel()
-    ends = perf_counter() + budget
+    ends = time.perf_counter() + budget
     effects = _effects([op for program in programs for op in program], machine, sentinel, TILES_SHARE * budget)
     levels: dict[Signature, str] = {}
     found: list[Verdict | None] = []
@@ -292,7 +292,7 @@ def classify(
             largest = max(program, key=lambda op: op.traffic_bytes)
             key = signature_of(largest)
             if key not in levels:
-                if perf_counter() >= ends:
+                if time.perf_counter() >= ends:
                     found.append(None)
                     continue
                 levels[key] = _level(largest, took / whole.resident, machine, sentinel)

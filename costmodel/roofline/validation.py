@@ -8,11 +8,11 @@ too few undisturbed moments is unresolved, and not judged.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
-from time import perf_counter
 from typing import Any
 
 from costmodel.architectures.base import Architecture
@@ -382,7 +382,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if not (number and LEAST_BUDGET <= budget <= LONGEST):
         raise SettingError(f"budget {shown(budget)} is not from {LEAST_BUDGET:.0f} to {LONGEST:,.0f} seconds")
-    began, protocol = perf_counter(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
+    began, protocol = time.perf_counter(), replace(PROTOCOL, budget=LAYERS_SHARE * budget)
     tell = progress or (lambda share: None)
     layers = layers_of()
     programs = [layer.program for layer in layers]
@@ -398,10 +398,10 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
     def visited(start: float) -> list[Passage]:
         """Each network; what the short ones leave of their time goes to the long ones."""
         found: dict[int, Passage] = {}
-        ends = perf_counter() + WHOLE_SHARE / 2 * budget
+        ends = time.perf_counter() + WHOLE_SHARE / 2 * budget
         for number in sorted(range(len(networks)), key=lambda number: networks[number].contractions):
             tell(start + 0.15 * len(found) / len(networks))
-            share = max(ends - perf_counter(), 0.0) / (len(networks) - len(found))
+            share = max(ends - time.perf_counter(), 0.0) / (len(networks) - len(found))
             found[number] = measure_in_place(networks[number], budget=share, sentinel=sentinel)
         return [found[number] for number in range(len(networks))]
 
@@ -434,7 +434,7 @@ def validate(progress: Callable[[float], None] | None = None, *, budget: float =
             for program, host, bound in zip(programs, forecasts, bounds, strict=True)
         ),
         tuple(a.resolved and b.resolved for a, b in zip(first, second, strict=True)),
-        perf_counter() - began,
+        time.perf_counter() - began,
     )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ import costmodel as cm
 from costmodel.cli import run
 from costmodel.cli.commands import costmodel as commands
 from costmodel.importers.files import build
-from costmodel.roofline import calibration, validation
+from costmodel.roofline import calibration, checking, profiling, validation
+from tests.roofline import synthetic
 
 SECRET, PLAIN = "a canary sings in the mine", "sizes: [3, 2]"
 
@@ -128,14 +130,21 @@ MODULES = (
 
 
 def warm() -> None:
-    """Import and build what a first question would, so that a case is charged for itself alone; measure nothing."""
+    """Import and build what a first question would, so that a case is charged for itself alone.
+
+    What measures does so by a stand-in clock and a calibration that is there, so that it is not as long as a machine is
+    busy; `validate`, which measures for minutes, is refused.
+    """
     for name in MODULES:
         import_module(name)
 
-    def measured(*_: Any, **__: Any) -> Any:
-        raise cm.CostModelError("nothing is measured here")
+    def refused(*_: Any, **__: Any) -> Any:
+        raise cm.CostModelError("nothing is validated here")
 
-    calibration.measure_probes = validation.measure_probes = measured
+    abacus = synthetic.calibration()
+    synthetic.Clockwork(setattr, lambda _: 0.1)  # so long that few calls settle what a layer takes
+    validation.measure_probes = refused
+    calibration.measure_probes = checking.calibrated = profiling.calibrated = lambda *_, **__: abacus
     context = click.Context(commands)
     for name in commands.list_commands(context):
         commands.get_command(context, name)
@@ -145,5 +154,9 @@ def warm() -> None:
         run(["sweep", "mlp-mnist", "--batch", "1,2", "--optimizer", "sgd,adamw"])
         run(["recommend", "mlp-mnist", "1GiB"])
         run(["models"])
+        for verb in ("check", "profile"):
+            run(["roofline", verb, "mlp-mnist"])
+        with tempfile.TemporaryDirectory() as folder:
+            run(["roofline", "plot", "mlp-mnist", "--out", f"{folder}/a.png"])
         for seed in SEEDS.values():
             cm.predict(build(seed, "seed")).to_json()

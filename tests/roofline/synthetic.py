@@ -1,14 +1,18 @@
-"""A machine that takes exactly as long as it is told: hand-made constants instead of measurements."""
+"""A machine that takes exactly as long as it is told: hand-made constants, and clocks that only these move."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from random import Random
+from typing import Any
 
+from costmodel.roofline import calibration as storage
+from costmodel.roofline import classification, host, passage, timing, validation
 from costmodel.roofline.calibration import EMPTY, Calibration
 from costmodel.roofline.host import Host, Sentinel
-from costmodel.roofline.probes import placed, probes
-from costmodel.roofline.program import Op
+from costmodel.roofline.probes import Workbench, placed, probes
+from costmodel.roofline.program import Op, Program, Thunk
 from costmodel.roofline.signature import Product, signature_of
 
 CALL = 1e-6
@@ -28,9 +32,23 @@ def took(op: Op) -> float:
     return CALL + looped * ELEMENT
 
 
-def calibration(**changes) -> Calibration:
+@cache
+def _seconds() -> dict[str, float]:
     seconds = {probe.name: took(probe.op) for probe in probes()}
-    seconds |= {op.layer: took(op) for op in placed()}
+    return seconds | {op.layer: took(op) for op in placed()} | {EMPTY: STEP}
+
+
+@cache
+def _plain() -> Calibration:
+    return _with()
+
+
+def calibration(**changes: Any) -> Calibration:
+    """Of the abacus; without changes the same one again, with the rates that were fitted to it."""
+    return _with(**changes) if changes else _plain()
+
+
+def _with(**changes: Any) -> Calibration:
     fields = {
         "machine": MACHINE,
         "created": "2026-01-02T03:04:05+00:00",
@@ -40,9 +58,45 @@ def calibration(**changes) -> Calibration:
         "doubt": 0.0,
         "load": 0.0,
         "steal": 0.0,
-        "seconds": seconds | {EMPTY: STEP},
+        "seconds": _seconds(),
     }
     return Calibration(**(fields | changes))
+
+
+class Clockwork:
+    """A stand-in for the clock and for NumPy: calls take as long as they are told, and nothing else takes any time.
+
+    It is the `time` of every module that measures. put: how an attribute is replaced, `setattr` or a monkeypatch's.
+    seconds: that a call takes; slower: by what all takes longer now.
+    """
+
+    def __init__(self, put: Callable[[Any, str, Any], None], seconds: Callable[[Op], float] = took) -> None:
+        self.now, self.slower = 0.0, 1.0
+        self.seconds = seconds
+        for module in (storage, classification, host, passage, timing, validation):
+            put(module, "time", self)
+        put(Program, "bind", lambda program, arena=None: [*map(self.bound, program)])
+        put(Workbench, "__init__", lambda *_: None)
+        put(Workbench, "bind", lambda _, op: self.bound(op))
+        put(timing, "aligned", bytes)
+        put(host, "_exponentials", lambda: self.sentinel)
+
+    def perf_counter_ns(self) -> int:
+        return round(self.now)
+
+    thread_time_ns = perf_counter_ns
+
+    def perf_counter(self) -> float:
+        return self.now * 1e-9
+
+    def bound(self, op: Op) -> Thunk:
+        return self.take, (1e9 * self.seconds(op),), {}
+
+    def take(self, nanoseconds: float) -> None:
+        self.now += nanoseconds * self.slower
+
+    def sentinel(self) -> None:
+        self.take(12_000)
 
 
 class Neighbour:

@@ -31,7 +31,7 @@ from costmodel.roofline.probes import probes
 from costmodel.roofline.program import Program
 from costmodel.roofline.recorder import forward_program
 from costmodel.roofline.timing import Timing
-from tests.roofline.synthetic import MACHINE, calibration
+from tests.roofline.synthetic import MACHINE, Clockwork, calibration
 
 
 @pytest.fixture(autouse=True)
@@ -272,10 +272,10 @@ def test_a_budget_is_a_time(budget: object) -> None:
         calibrate(budget=budget)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_times_that_are_none_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a machine so busy that its clock stood still."""
     monkeypatch.undo()
+    Clockwork(monkeypatch.setattr)
     nothing = Timing((0.0,) * 3)
     monkeypatch.setattr(storage, "time_calls", lambda calls, *_, **__: [nothing] * len(calls))
     with pytest.raises(CalibrationError, match=r"measuring came to nothing .* which is no time.*machine is at rest"):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -18,15 +17,13 @@ from costmodel.roofline.classification import BOUNDS, Verdict
 from costmodel.roofline.findings import Check, Gain, parts_of
 from costmodel.roofline.host import Sentinel
 from costmodel.roofline.hosttime import predict_seconds
-from costmodel.roofline.memory import Buffer
 from costmodel.roofline.passage import measure_in_place
-from costmodel.roofline.program import Layout, Op, Program, lay_out
 from costmodel.roofline.recorder import forward_program, network_of
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
-from tests.roofline.synthetic import MACHINE, calibration, took
+from tests.roofline.synthetic import MACHINE, Clockwork, calibration, took
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
 
 MLP = cm.MLP(sizes=[7, 24, 24, 24, 5], activation="relu")
 CNN = cm.CNN(
@@ -56,7 +53,7 @@ def alone(reuse: int | str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def mlp() -> Check:
+def mlp(clockwork: Clockwork) -> Check:
     return check(MLP, batch=3, rounds=1, calibration=calibration(), reuse="warm")
 
 
@@ -97,43 +94,9 @@ def test_identical_programs_are_measured_once() -> None:
     assert len({layer.program for layer in found.layers}) == len(found.layers)
 
 
-@pytest.mark.parametrize("reuse", ["warm", 0, "64 KiB"])
-def test_the_memory_of_a_program_is_laid_out_once(reuse: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_out: list[int] = []
-
-    def counting(persistent: tuple[Buffer, ...], *calls: Any) -> Layout:
-        laid_out.append(id(persistent))
-        return lay_out(persistent, *calls)
-
-    monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
-    found = check(MLP, batch=3, **alone(reuse))
-    assert len(laid_out) == len({layer.program for layer in found.layers})
-
-
-class Clockwork:
-    """Calls that take as long as they are told, on clocks that agree; nothing else takes any time.
-
-    slower: by what all takes longer now.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Op], float]) -> None:
-        self.now, self.slower = 0.0, 1.0
-        self.seconds = seconds
-        for name in ("perf_counter_ns", "thread_time_ns"):
-            monkeypatch.setattr(f"costmodel.roofline.passage.time.{name}", lambda: round(self.now))
-        monkeypatch.setattr(Program, "bind", lambda program: [(self.call, (op,), {}) for op in program])
-        monkeypatch.setattr("costmodel.roofline.checking.Sentinel", lambda: Sentinel(self.sentinel))
-
-    def call(self, op: Op) -> None:
-        self.now += 1e9 * self.seconds(op) * self.slower
-
-    def sentinel(self) -> None:
-        self.now += 12_000 * self.slower
-
-
 def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as long as predicted; no call is forgotten or counted twice."""
-    Clockwork(monkeypatch, lambda op: 2 * took(op))
+    Clockwork(monkeypatch.setattr, lambda op: 2 * took(op))
     cases: list[tuple[Any, dict]] = [(GPT, {"seq": 5}), (MLP, {"batch": 3, "mode": "train"}), (CNN, {"batch": 2})]
     for model, settings in cases:
         found = check(model, **settings, **in_place(5))
@@ -148,7 +111,7 @@ def test_in_place_a_layer_takes_what_its_calls_take_where_they_stand(monkeypatch
 
 
 def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clockwork(monkeypatch, took)
+    Clockwork(monkeypatch.setattr)
     said: list[str] = []
     found = check(GPT, seq=5, **in_place(None), say=said.append)
     assert found.passage is not None
@@ -161,7 +124,7 @@ def test_one_run_serves_all_layers_and_says_before_how_long_it_takes(monkeypatch
 @pytest.mark.parametrize("slower", [1.0, 5.0])
 def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
     """However busy the machine is: each call was made once, and what it takes is known."""
-    clockwork = Clockwork(monkeypatch, lambda op: 20 * took(op))
+    clockwork = Clockwork(monkeypatch.setattr, lambda op: 20 * took(op))
     clockwork.slower = slower
     program = network_of(cm.predict(GPT, seq=5, mode="inference")).program
     each = [20e9 * slower * took(op) for op in program]
@@ -176,7 +139,7 @@ def test_a_budget_ends_between_two_calls(monkeypatch: pytest.MonkeyPatch, slower
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam-8bit"])
 def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Clockwork(monkeypatch, took)
+    Clockwork(monkeypatch.setattr)
     wide = cm.MLP(sizes=[70, 90, 5], activation="relu")
     found = check(wide, batch=3, mode="train", optimizer=optimizer, **in_place(3))
     (step,) = [layer for layer in found.layers if layer.phase == "optimizer"]
@@ -190,7 +153,7 @@ def test_the_optimizer_s_step_has_a_row(optimizer: str, monkeypatch: pytest.Monk
 
 def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven readings of ten find that all takes 1.7 times as long."""
-    clockwork, turns = Clockwork(monkeypatch, took), count()
+    clockwork, turns = Clockwork(monkeypatch.setattr), count()
     steady = clockwork.sentinel
 
     def sentinel() -> None:
@@ -208,7 +171,7 @@ def test_in_place_what_a_neighbour_disturbed_is_no_layer_s_time(monkeypatch: pyt
 
 
 def test_layers_without_an_undisturbed_moment_are_shown_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    clockwork = Clockwork(monkeypatch, took)
+    clockwork = Clockwork(monkeypatch.setattr)
     monkeypatch.setattr("costmodel.roofline.host.Sentinel.rests", lambda *_: False)
     found = check(GPT, seq=5, **in_place(4))
     assert clockwork.now > 0

@@ -16,9 +16,9 @@ from costmodel.roofline.host import Host
 from costmodel.roofline.profiling import Profile, profile
 from costmodel.roofline.timing import Timing
 from tests.command import error_of
-from tests.roofline.synthetic import calibration
+from tests.roofline.synthetic import Clockwork, calibration
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
 
 MLP = cm.MLP(sizes=[7, 24, 5], activation="relu")
 GPT = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
@@ -28,12 +28,12 @@ WIDE = Timing(tuple(1e-3 * (1 + (i % 5)) for i in range(20)), statistic="median"
 
 
 @pytest.fixture(scope="module")
-def profiled() -> Profile:
+def profiled(clockwork: Clockwork) -> Profile:
     return profile(GPT, batch=2, seq=5, rounds=2, calibration=calibration())
 
 
 @pytest.fixture(scope="module")
-def checked() -> Check:
+def checked(clockwork: Clockwork) -> Check:
     return check(MLP, batch=3, rounds=1, classes=False, calibration=calibration())
 
 

@@ -102,7 +102,7 @@ def test_live_bytes_of_every_kernel_are_numpy_s(name: str, data: st.DataObject) 
 
 
 ITERATOR_BYTES = 2048 + 3 * 8192 * 8
-"""What a call may take beside its arrays [bytes]: Python's own objects, and buffers of 8,192 elements of three operands."""
+"""What a call may take beside its arrays [bytes]: Python's objects, and buffers of 8,192 elements of three operands."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 300},

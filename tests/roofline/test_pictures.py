@@ -14,15 +14,15 @@ from costmodel.roofline.checking import check
 from costmodel.roofline.findings import Check
 from costmodel.roofline.pictures import chart_of, plot
 from tests.command import error_of
-from tests.roofline.synthetic import calibration
+from tests.roofline.synthetic import Clockwork, calibration
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
 
 KINDS = ("roofline", "scatter", "bars")
 
 
 @pytest.fixture(scope="module")
-def found() -> Check:
+def found(clockwork: Clockwork) -> Check:
     gpt = cm.Transformer(vocab=31, context=8, layers=2, width=16, heads=2)
     return check(gpt, seq=5, rounds=1, classes=False, reuse="warm", calibration=calibration())
 

@@ -12,21 +12,20 @@ import pytest
 from costmodel.roofline import calibration as storage
 from costmodel.roofline.recorder import IDLE, PLAIN
 from tests.command import here, refused
-from tests.roofline.synthetic import MACHINE, calibration
+from tests.roofline.synthetic import MACHINE, Clockwork, calibration
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clockwork")]
 
-QUICK = ("--rounds", "1", "--batch", "2")
+QUICK = ("--rounds", "6", "--batch", "2")
 COMMANDS = ("check", "plot", "profile", "compare")
 
 
 @pytest.fixture(autouse=True)
-def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clockwork: Clockwork) -> None:
+    clockwork.slower = 1.5
     monkeypatch.setenv(storage.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "this_machine", lambda threads=1: replace(MACHINE, threads=threads))
     monkeypatch.setattr(storage, "measure_probes", lambda *_: calibration())
-    monkeypatch.setattr("costmodel.roofline.timing._settled", lambda *_: True)
-    monkeypatch.setattr("costmodel.roofline.passage.Group.settled", True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text("architecture: mlp\nsizes: [7, 24, 5]\n")
 

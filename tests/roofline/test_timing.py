@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+import costmodel as cm
 from costmodel.roofline import timing
 from costmodel.roofline.host import Sentinel
-from costmodel.roofline.timing import Protocol, Timing, at_rest, time_calls
+from costmodel.roofline.passage import measure_in_place
+from costmodel.roofline.program import Layout, lay_out
+from costmodel.roofline.recorder import forward_program
+from costmodel.roofline.timing import Protocol, Timing, at_rest, measure, time_calls
 from tests.roofline.synthetic import Neighbour
 
 
@@ -61,6 +66,24 @@ def test_a_sample_is_long_enough_and_an_item_not_too_long(clock: Clock) -> None:
     assert (short.inner, short.count) == (100, 20)
     assert (long.inner, long.count) == (1, 11), "two passes of 5 ms a turn, until 100 ms are over"
     assert (longest.inner, longest.count) == (1, 3)
+
+
+@pytest.mark.parametrize("reuse_bytes", [0, 65_536])
+def test_programs_are_run_and_their_memory_is_laid_out_once(reuse_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts: list[Layout] = []
+
+    def counting(*arguments: Any) -> Layout:
+        layouts.append(lay_out(*arguments))
+        return layouts[-1]
+
+    monkeypatch.setattr("costmodel.roofline.program.lay_out", counting)
+    model = cm.predict(cm.MLP(sizes=[7, 24, 5], activation="relu"), mode="inference")
+    programs = [forward_program(call) for call in model.run.root.calls()]
+    once = Protocol(rounds=1, least_rounds=1, enough=1)
+    timings = measure(programs, reuse_bytes=reuse_bytes, protocol=once)
+    in_place = [measure_in_place(program, passes=1) for program in programs]
+    assert len(layouts) == len(programs) == 3
+    assert all(each.seconds > 0 for each in (*timings, *in_place))
 
 
 def test_turns_are_interleaved(clock: Clock) -> None:
