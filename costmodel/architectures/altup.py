@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from costmodel.architectures.activations import activation
 from costmodel.architectures.feedforward import normed
 from costmodel.architectures.spec import TransformerSpec
-from costmodel.graph.tensor import Call, Tensor, contiguous_strides, is_contiguous
+from costmodel.graph.tensor import Tensor, contiguous_strides, is_contiguous, strides_of
 from costmodel.layers.activation import Relu, Tanh
 from costmodel.layers.arithmetic import Add, Clamp, Divide, LayerScale, Multiply, Scale, Shift, Subtract, Unread
 from costmodel.layers.embedding import Embedding
@@ -52,9 +52,9 @@ class Streams:
         table = Scale(math.sqrt(peek(d)))(Embedding(vocab, wide)(rows, name="layer_embedding"), name="scale_layers")
         made = Linear(wide, bias=False)(x, name="to_layers")
         made = Scale(1 / math.sqrt(peek(model.width)))(made, name="scale_to_layers")
-        made = normed(model, made.view((b, t, layers, d), None), "layer_norm")
-        made = Add()(made, table.view((b, t, layers, d), None), name="add_layers")
-        self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide), None)
+        made = normed(model, made.view((b, t, layers, d)), "layer_norm")
+        made = Add()(made, table.view((b, t, layers, d)), name="add_layers")
+        self.given = Scale(1 / math.sqrt(2))(made, name="for_layers").view((b, t, wide))
 
     def spread(self, x: Tensor) -> Tensor:
         """(batch, T, width) → (streams, batch, T, width): x and projections of it.
@@ -64,7 +64,7 @@ class Streams:
         n, shape = self.streams, x.shape
         size = _size(x)
         others = [_as_large(Linear(shape[-1], bias=False)(x, name=f"stream{i}"), size) for i in range(1, n)]
-        parts = [y.view((1, *shape), None) for y in (x, *others)]
+        parts = [y.view((1, *shape)) for y in (x, *others)]
         return Joined((n, *shape))(*parts, name="streams")
 
     def merged(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Streams:
             _as_large(Linear(features, bias=False)(_stream(x, i), name=f"from_stream{i}"), size)
             for i in range(1, self.streams)
         ]
-        parts = [y.view((1, *y.shape), None) for y in (first, *made)]
+        parts = [y.view((1, *y.shape)) for y in (first, *made)]
         return Reduce("mean", first.shape)(Joined(x.shape)(*parts, name="joined_streams"), name="mean_of_streams")
 
     def block(self, x: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
@@ -109,9 +109,8 @@ class Streams:
         n, b, t, _ = x.shape
         with x.tape.scope("predict"):
             said = self._modalities(_stream(x, 0), {})
-            calls = {call.name.rpartition(".")[2]: call for call in x.tape.block.entries if isinstance(call, Call)}
-            router = {name: calls[name].stored for name in ("router_norm", "router")}
-            of = Linear(n * n, bias=False)(said, name="coefficients").view((b, t, n, n), None)
+            router = {name: x.tape.weights_of(name) for name in ("router_norm", "router")}
+            of = Linear(n * n, bias=False)(said, name="coefficients").view((b, t, n, n))
             of = Permute((0, 1, 3, 2))(of, name="turned_coefficients")
             turned = Permute((1, 2, 3, 0))(x, name="by_token")
             y = Permute((3, 0, 1, 2))(Matmul()(turned, of, name="predictions"), name="by_stream")
@@ -134,7 +133,7 @@ class Streams:
         with x.tape.scope("correct"):
             said = self._modalities(made, router)
             missed = Subtract()(made, _stream(x, 0), name="innovation")
-            missed = Copied((n, b, t, d))(missed.view((1, b, t, d), None), name="repeat_innovation")
+            missed = Copied((n, b, t, d))(missed.view((1, b, t, d)), name="repeat_innovation")
             weight = None
             if self.altup.clipped and x.tape.training:
                 bounded = Parameter((n, n))
@@ -143,7 +142,7 @@ class Streams:
                 }
             of = Shift(1.0)(Linear(n, bias=False)(said, name="coefficients", tied=weight), name="shares")
             of = Permute((2, 0, 1))(of, name="shares_by_stream")
-            of = of.view((n, b, t, 1), (*(of.strides or contiguous_strides(of.shape)), 1))
+            of = of.view((n, b, t, 1), (*strides_of(of), 1))
             return Add()(Multiply()(missed, of, name="corrections"), x, name="add_predictions")
 
     def _with_token(self, x: Tensor) -> Tensor:
@@ -152,10 +151,10 @@ class Streams:
         p = self.altup.layer_width
         with x.tape.scope("token"):
             head, rest = (Part((m, b, t, d), contiguous_strides(x.shape))(x) for m in (1, n - 1))
-            gate = Copied((b, t, d))(head.view((b, t, d), None), name="copy")
+            gate = Copied((b, t, d))(head.view((b, t, d)), name="copy")
             if self.altup.output_scale:
-                rows = gate.view((b * t, d), None)
-                gate = LayerScale()(rows, name="scale").view((b, t, d), None)
+                rows = gate.view((b * t, d))
+                gate = LayerScale()(rows, name="scale").view((b, t, d))
             else:
                 gate = Unread(d)(gate, name="scale")
             gate = activation(self.model.activation)(Linear(p, bias=False)(gate, name="gate"))

@@ -12,7 +12,7 @@ from costmodel.architectures.spec import TransformerSpec
 from costmodel.architectures.variants import Variant
 from costmodel.errors import SettingError
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Call, Tensor, contiguous_strides
+from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.layers.activation import Sigmoid
 from costmodel.layers.arithmetic import Add, Dropout, Multiply, Scale
 from costmodel.layers.attention import FusedAttention, Mask, Rotary, Sink, Softmax, visible_pairs
@@ -93,7 +93,7 @@ class Tables:
     def seen(self, biases: Tensor, window: int | None) -> Tensor:
         """Of biases (h, queries or 1, keys) those of the keys that a window leaves, the last ones: a view."""
         keys = self.keys(window)
-        strides = contiguous_strides(biases.shape) if biases.strides is None else biases.strides
+        strides = strides_of(biases)
         return biases if window is None else biases.view((*biases.shape[:2], keys), strides)
 
     @property
@@ -215,8 +215,7 @@ class Mixer:
                 for name, n in widths.items()
             }
             if model.disentangled is not None and self.memory is None:
-                calls = {call.name.rpartition(".")[2]: call for call in x.tape.block.entries if isinstance(call, Call)}
-                self.stored = {name: calls[name].stored for name in ("query", "key")}
+                self.stored = {name: x.tape.weights_of(name) for name in ("query", "key")}
             gate = [self._gate(parts)] if model.attention_gate else []
             parts = {name: clipped(part, model.qkv_clip, f"clip_{name}") for name, part in parts.items()}
             return [self._split(parts[name], name, n) for name, n in heads.items()] + gate
@@ -233,7 +232,7 @@ class Mixer:
         """(batch, T, heads·d_h), of the second half of what is made for each head beside the query, which is left."""
         query, n = parts["query"], self.model.head_features
         b, t, wide = query.shape
-        joint = query.view((b, t, self.model.heads, 2 * n), None)
+        joint = query.view((b, t, self.model.heads, 2 * n))
         parts["query"] = Slice(n)(joint, name="query_of_joint")
         return Reshape((t, exact_div(wide, 2)))(Slice(n, n)(joint, name="gate"), name="join_gate")
 

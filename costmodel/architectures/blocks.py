@@ -144,8 +144,8 @@ def _output(model: TransformerSpec, x: Tensor, sublayer: str) -> Tensor:
     x = scaled(dropped(x, dropout, f"{sublayer}_dropout"), model.residual_scale, f"{sublayer}_scale")
     if not model.layer_scale:
         return x
-    rows = x.view((x.rows, x.shape[-1]), None)
-    return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape, None)
+    rows = x.view((x.rows, x.shape[-1]))
+    return LayerScale()(rows, name=f"{sublayer}_layer_scale").view(x.shape)
 
 
 WORDS = {

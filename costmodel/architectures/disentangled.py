@@ -35,7 +35,7 @@ def biases(model: TransformerSpec, distances: Distances, query: Tensor, key: Ten
     part = model.disentangled
     assert part is not None
     table = dropped(distances.table, model.residual_dropout, "distances_dropout")
-    table = table.view((1, *table.shape), None)
+    table = table.view((1, *table.shape))
     made = None
     if part.to_position:
         made = _given(model, distances, query, _projected(model, table, query, "key", stored), "to_position")

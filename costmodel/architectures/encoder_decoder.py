@@ -256,7 +256,7 @@ class EncoderDecoder(Architecture):
             if self.sound is None:
                 source = tape.input((shape.batch, shape.seq), "index", "source")
                 x = Embedding(self.vocab, self.width)(source, name="embedding")
-                table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+                table = tape.weights_of("embedding")["weight"]
                 x = embedded(encoder, x, source)
             else:
                 x = dropped(self._heard(tape, shape.batch), self.embedding_dropout, "embedding_dropout")
@@ -264,10 +264,10 @@ class EncoderDecoder(Architecture):
         with tape.scope("decoder"):
             tied = None if table is None else {"weight": table}
             x = Embedding(self.vocab, self.width)(tokens, name="embedding", tied=tied)
-            table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+            table = tape.weights_of("embedding")["weight"]
             x = body(decoder, tape, embedded(decoder, x, tokens), attention, memory)
         y = logits(decoder, x, table)
-        return y.view((shape.batch * shape.target, self.vocab), None)
+        return y.view((shape.batch * shape.target, self.vocab))
 
     def _heard(self, tape: Tape, batch: int) -> Tensor:
         """(batch, T, width): two convolutions over time, the second of which halves it; the height of 1 is no axis."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import GatedDelta
-from costmodel.architectures.state_space import STATE, causal, column, parameter, permuted, reshaped, typed, upper
-from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, is_contiguous
+from costmodel.architectures.state_space import STATE, causal, column, parameter, reshaped, typed, upper
+from costmodel.graph.tensor import Shape, Tensor, is_contiguous, strides_of
 from costmodel.layers.activation import Sigmoid, Silu
 from costmodel.layers.arithmetic import Add, Multiply, Scale, Subtract
 from costmodel.layers.attention import Mask
@@ -32,11 +32,11 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
     with x.tape.scope("gated_delta"):
         each = exact_div(heads, keys)
         joint = Linear(2 * keys * k + 2 * heads * v, bias=False)(x, name="in")
-        joint = joint.view((b, t, keys, 2 * k + 2 * each * v), None)
+        joint = joint.view((b, t, keys, 2 * k + 2 * each * v))
         sizes = {"query": (k, 0), "key": (k, k), "value": (each * v, 2 * k), "gate": (each * v, 2 * k + each * v)}
         query, key, value, gate = (Slice(n, start)(joint, name=name) for name, (n, start) in sizes.items())
         value, gate = (reshaped(y, (b, t, heads, v)) for y in (value, gate))
-        rates = Linear(2 * heads, bias=False)(x, name="rates").view((b, t, keys, 2 * each), None)
+        rates = Linear(2 * heads, bias=False)(x, name="rates").view((b, t, keys, 2 * each))
         learning, decay = (
             reshaped(Slice(each, start)(rates, name=name), (b, t, heads))
             for name, start in (("learning", 0), ("decay", each))
@@ -60,7 +60,7 @@ def gated_delta(spec: GatedDelta, states: States, x: Tensor) -> Tensor:
             y = (_step if states.steps(t) else _rule)(spec, states, query, key, value, decay, learning)
         y = Rmsnorm()(reshaped(y, (b * t * heads, v)), name="norm")
         y = Multiply()(y, Silu()(reshaped(gate, (b * t * heads, v)), name="gate_silu"), name="gated")
-        return Linear(d, bias=False)(y.view((b, t, heads * v), None), name="out")
+        return Linear(d, bias=False)(y.view((b, t, heads * v)), name="out")
 
 
 def _by_head(
@@ -70,8 +70,8 @@ def _by_head(
     (b, t, h, _), k = value.shape, spec.key_size
     if query.shape[2] != h:
         query, key = (Copied((b, t, h, k))(y, name=f"repeat_{name}") for name, y in (("query", query), ("key", key)))
-    query, key, value = (permuted(y, (0, 2, 1, 3)) for y in (query, key, value))
-    decay, learning = (permuted(y, (0, 2, 1)) for y in (decay, learning))
+    query, key, value = (y.permute((0, 2, 1, 3)) for y in (query, key, value))
+    decay, learning = (y.permute((0, 2, 1)) for y in (decay, learning))
     return Scale(0.1)(_unit(query, "query"), name="scale_query"), _unit(key, "key"), value, decay, learning
 
 
@@ -81,7 +81,7 @@ def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     (b, h, _, v), k = value.shape, spec.key_size
     state = states.earlier(value.tape, (b, h, k, v), "state", STATE)
     assert state is not None
-    query, key = (column(y.view((b, h, k), None)) for y in (query, key))
+    query, key = (column(y.view((b, h, k))) for y in (query, key))
     decay = column(Pointwise("exp")(decay, name="exp_decay"))
     moved = Multiply()(state, decay, name="kept_state")
     held = Reduce("sum", (b, h, 1, v))(Multiply()(moved, key, name="read_keys"), name="held")
@@ -89,7 +89,7 @@ def _step(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
     moved = Add()(moved, Multiply()(key, error, name="written"), name="moved_state")
     states.keep(moved, state, "state", STATE)
     y = Reduce("sum", (b, h, 1, v))(Multiply()(moved, query, name="read"), name="mixed")
-    return permuted(typed(y, value.dtype, "read_type"), (0, 2, 1, 3))
+    return typed(y, value.dtype, "read_type").permute((0, 2, 1, 3))
 
 
 def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def _rule(spec: GatedDelta, states: States, *parts: Tensor) -> Tensor:
         begins = () if first is None else (typed(first, values.dtype, "first_state"),)
         y = DeltaScan(keeps=True)(values, faded, query, scores, key, passed, *begins)
         states.keep(Slice(k, c * n, axis=2)(y, name="last_state"), first, "state", STATE)
-    y = permuted(Slice(t, axis=2)(y, name="crop"), (0, 2, 1, 3))
+    y = Slice(t, axis=2)(y, name="crop").permute((0, 2, 1, 3))
     # Of one chunk columns still come first, which ``Tensor.to`` takes for channels last, and copies.
     if c == 1 and h > 1 and not is_contiguous(y.shape, y.strides):
         return Copied(y.shape)(y, name="in_order")
@@ -158,5 +158,5 @@ def _chunks(x: Tensor, chunks: int, size: int) -> Tensor:
 
 def _row(x: Tensor) -> Tensor:
     """A view with an axis of one before the last."""
-    strides: Shape = contiguous_strides(x.shape) if x.strides is None else x.strides
+    strides: Shape = strides_of(x)
     return x.view((*x.shape[:-1], 1, x.shape[-1]), (*strides[:-1], 1, strides[-1]))

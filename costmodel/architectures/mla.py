@@ -45,7 +45,7 @@ def absorbed(model: TransformerSpec, x: Tensor, angles: Sequence[Tensor], kept: 
     query, latent, shared = _narrow(model, model.latent, x, angles)
     absorb = AbsorbKey(size, model.value_features)
     inner = absorb(Slice(plain)(query, name="plain_query"), name="key_value_up")
-    matrix = x.tape.block.entries[-1].stored["weight"]  # type: ignore[union-attr]
+    matrix = x.tape.weights_of("key_value_up")["weight"]
     query = Join()(inner, Slice(turned, plain)(query, name="turned_query"), name="join_query")
     key = kept(Join()(SplitHeads(1)(latent, name="split_latent"), shared, name="join_key"), "latent")
     return [query, key, Slice(size)(key, name="value"), matrix]

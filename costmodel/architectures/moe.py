@@ -37,12 +37,12 @@ def _experts(model: TransformerSpec, experts: Experts, x: Tensor) -> Tensor:
     weights = _weights(experts, Linear(experts.count, bias=experts.router_bias)(x, name="router"))
     with x.tape.scope("experts"):
         sent = Pick(rows=experts.count * capacity(experts, b * t)) if capped else Pick(k)
-        picked = sent(x.view((b * t, d), None), name="dispatch")
+        picked = sent(x.view((b * t, d)), name="dispatch")
         back = Pick(rows=b * t * k) if capped else Pick()
         out = back(outer(activated(model, picked, inner), name="down"), name="collect")
-        shares = weights.view((b * t, k, 1), None)
-        weighed = Multiply()(out.view((b * t, k, d), None), shares, name="weigh")
-        return Total()(weighed, name="total").view((b, t, d), None)
+        shares = weights.view((b * t, k, 1))
+        weighed = Multiply()(out.view((b * t, k, d)), shares, name="weigh")
+        return Total()(weighed, name="total").view((b, t, d))
 
 
 def capacity(experts: Experts, tokens: int) -> int:

@@ -23,7 +23,7 @@ def summarised(model: TransformerSpec, x: Tensor) -> Tensor | tuple[Tensor, ...]
         x = pooled(model, model.pooler, x)
     if model.classes is not None:
         x = sorted_by(x, model.classes.count, dropout=model.classes.dropout, bias=model.classes.bias)
-    return x.view((x.shape[0], x.shape[-1]), None)
+    return x.view((x.shape[0], x.shape[-1]))
 
 
 def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -35,7 +35,7 @@ def _scored(model: TransformerSpec, classes: Classes, x: Tensor) -> Tensor | tup
             x = normed(model, x, "norm") if classes.transform_norm else x
     scores = Linear(c, bias=classes.bias)(dropped(x, classes.dropout, "classes_dropout"), name="classes")
     if classes.told_by == "each":
-        return scores.view((b * t, c), None)
+        return scores.view((b * t, c))
     if classes.told_by == "last":
         return Slice(1, t - 1, axis=1)(scores, name="last_token").view((b, c), (t * c, 1))
     parts = (Slice(1, n)(scores, name=f"places{n + 1}") for n in range(peek(c)))

@@ -20,7 +20,7 @@ from costmodel.architectures.activations import activation
 from costmodel.architectures.kv_cache import States
 from costmodel.architectures.mixers import StateSpace
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Shape, Tensor, contiguous_strides, viewed_strides
+from costmodel.graph.tensor import Shape, Tensor, strides_of, viewed_strides
 from costmodel.layers.activation import Silu
 from costmodel.layers.arithmetic import Add, Cast, Clamp, Multiply, Subtract
 from costmodel.layers.attention import Mask
@@ -111,7 +111,7 @@ def _mamba(spec: StateSpace, states: States, x: Tensor) -> Tensor:
     rates = parameter(x.tape, "decay_log", inner, n)
     rates = Pointwise("neg")(Pointwise("exp")(rates, name="decay"), name="rates")
     steps = Linear(inner, bias=False)(steps, name="step")
-    steps = Copied((b, inner, t))(permuted(steps, (0, 2, 1)), name="steps_by_feature")
+    steps = Copied((b, inner, t))(steps.permute((0, 2, 1)), name="steps_by_feature")
     with x.tape.part("core"):
         asked = Selected(y, gate, rates, steps, writes, reads)
         y = (_select if states.steps(t) else _scan_selected)(spec, states, asked)
@@ -165,18 +165,18 @@ def _select(spec: StateSpace, states: States, asked: Selected) -> Tensor:
     steps = Add()(steps, parameter(tape, "step_bias", inner), name="add_step_bias")
     steps = column(Pointwise("softplus")(steps, name="softplus"))
     decay = Pointwise("exp")(Multiply()(steps, rates, name="decays"), name="decayed")
-    written = Multiply()(steps, writes.view((b, 1, n), None), name="stepped_writes")
+    written = Multiply()(steps, writes.view((b, 1, n)), name="stepped_writes")
     written = Multiply()(written, column(y), name="written")
     moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
     states.keep(moved, state, "state", STATE)
-    read = Matmul()(typed(moved, reads.dtype, "read_state"), column(reads), name="read").view((b, inner), None)
+    read = Matmul()(typed(moved, reads.dtype, "read_state"), column(reads), name="read").view((b, inner))
     y = Add()(read, Multiply()(y, parameter(tape, "skip", inner), name="skipped"), name="add_skipped")
-    return Multiply()(y, Silu()(gate), name="gated").view((b, 1, inner), None)
+    return Multiply()(y, Silu()(gate), name="gated").view((b, 1, inner))
 
 
 def _without(x: Tensor, axis: int) -> Shape:
     """Strides without those of an axis of one."""
-    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    strides = strides_of(x)
     return (*strides[:axis], *strides[axis + 1 :])
 
 
@@ -189,7 +189,7 @@ def inner_norm(spec: StateSpace, x: Tensor, name: str) -> Tensor:
 
 def _with_axis(x: Tensor) -> Shape:
     """Strides of (b, T, n) with an axis of one after the first."""
-    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    strides = strides_of(x)
     return (strides[0], 1, *strides[1:])
 
 
@@ -203,8 +203,8 @@ def _gated(spec: StateSpace, y: Tensor, gate: Tensor) -> Tensor:
 
 def _normed(spec: StateSpace, y: Tensor) -> Tensor:
     b, t, inner = y.shape
-    y = Rmsnorm(affine=False)(y.view((b, t, spec.grouped, exact_div(inner, spec.grouped)), None), name="norm")
-    return Multiply()(y.view((b, t, inner), None), parameter(y.tape, "norm_weight", inner), name="norm_scale")
+    y = Rmsnorm(affine=False)(y.view((b, t, spec.grouped, exact_div(inner, spec.grouped))), name="norm")
+    return Multiply()(y.view((b, t, inner)), parameter(y.tape, "norm_weight", inner), name="norm_scale")
 
 
 def parameter(tape: Tape, name: str, *shape: int) -> Tensor:
@@ -225,14 +225,14 @@ def _step(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     decay = Multiply()(column(steps), column(column(rates)), name="decays")
     decay = Pointwise("exp")(decay, name="decayed")
     writes, reads = (_each_head(y, h, name) for name, y in (("writes", writes), ("reads", reads)))
-    written = Multiply()(column(steps), writes.view((b, h, 1, n), None), name="stepped_writes")
+    written = Multiply()(column(steps), writes.view((b, h, 1, n)), name="stepped_writes")
     written = Multiply()(written, column(x), name="written")
     moved = Add()(Multiply()(state, decay, name="kept_state"), written, name="moved_state")
     states.keep(moved, state, "state", STATE)
-    read = typed(moved, reads.dtype, "read_state").view((b * h, p, n), None)
-    y = Matmul()(read, reads.view((b * h, n, 1), None), name="read").view((b, h, p), None)
+    read = typed(moved, reads.dtype, "read_state").view((b * h, p, n))
+    y = Matmul()(read, reads.view((b * h, n, 1)), name="read").view((b, h, p))
     y = Add()(y, Multiply()(x, skip, name="skipped"), name="add_skipped")
-    return y.view((b, 1, h, p), None)
+    return y.view((b, 1, h, p))
 
 
 def _each_head(x: Tensor, heads: int, name: str) -> Tensor:
@@ -261,25 +261,25 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
         for name, y in (("values", x), ("decays", decay), ("writes", writes), ("reads", reads))
     )
     x, decay, writes, reads = (reshaped(y, (b, c, q, *y.shape[2:])) for y in (x, decay, writes, reads))
-    decay = permuted(decay, (0, 3, 1, 2))  # (b, h, c, Q)
+    decay = decay.permute((0, 3, 1, 2))  # (b, h, c, Q)
     total = Cumulate()(decay, name="decayed")
     within = Pointwise("exp")(_sums(decay, "within"), name="decay_within")  # (b, h, c, Q, Q)
     scores = contracted("bclhn,bcshn->bclsh", reads, writes, "scores")
-    weights = Multiply()(scores, permuted(within, (0, 2, 3, 4, 1)), name="weigh")
+    weights = Multiply()(scores, within.permute((0, 2, 3, 4, 1)), name="weigh")
     near = contracted("bclsh,bcshp->bclhp", weights, x, "near")
     last = Slice(1, q - 1)(total, name="last")
     left = Pointwise("exp")(Subtract()(last, total, name="left"), name="decay_left")
-    left = Multiply()(writes, column(permuted(left, (0, 2, 3, 1))), name="left_writes")
+    left = Multiply()(writes, column(left.permute((0, 2, 3, 1))), name="left_writes")
     passed = contracted("bclhp,bclhn->bchpn", x, left, "states")
     earlier = states.earlier(tape, (b, h, p, n), "state", STATE)
     if earlier is None:
         first = tape.record(Made((b, 1, h, p, n)), (), "first_state", None)
     else:
-        first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n), None)
+        first = typed(earlier, passed.dtype, "first_state").view((b, 1, h, p, n))
     passed = Joined((b, c + 1, h, p, n), 1)(first, passed, name="join_states")
-    last = last.view((b, h, c), (last.strides or contiguous_strides(last.shape))[:3])
+    last = last.view((b, h, c), strides_of(last)[:3])
     between = Pointwise("exp")(_sums(Padded((b, h, c + 1))(last, name="pad_last"), "between"), name="decay_between")
-    between = permuted(between, (0, 3, 2, 1))  # (b, before, after, h)
+    between = between.permute((0, 3, 2, 1))  # (b, before, after, h)
     passed = contracted("bzch,bzhpn->bchpn", between, passed, "pass_on")
     if states.cache is None:
         states.note(tape, (b, h, p, n), "state", STATE)
@@ -289,7 +289,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
     passed = Slice(c, axis=1)(passed, name="before")
     reached = Pointwise("exp")(total, name="decay_reached")
     far = contracted("bclhn,bchpn->bclhp", reads, passed, "far")
-    far = Multiply()(far, column(permuted(reached, (0, 2, 3, 1))), name="decayed_far")
+    far = Multiply()(far, column(reached.permute((0, 2, 3, 1))), name="decayed_far")
     y = Copied((b, c, q, h, p))(Add()(near, far, name="add_far"), name="in_order")
     y = Add()(reshaped(y, (b, c * q, h, p)), skipped, name="add_skipped")
     return Slice(t, axis=1)(y, name="crop")
@@ -297,7 +297,7 @@ def _scan(spec: StateSpace, states: States, x: Tensor, steps: Tensor, writes: Te
 
 def _sums(x: Tensor, name: str) -> Tensor:
     """Of (..., n) the sums from each place to each later one, (..., n, n); −∞ to earlier ones."""
-    n, strides = x.shape[-1], contiguous_strides(x.shape) if x.strides is None else x.strides
+    n, strides = x.shape[-1], strides_of(x)
     x = Part((*x.shape, n), (*strides, 0))(x, name=f"{name}_spread")
     for number in (1, 2):
         x = Mask()(x, upper(x.tape, n, f"{name}_mask_{number}"), name=f"{name}_masked_{number}")
@@ -313,15 +313,9 @@ def upper(tape: Tape, n: int, name: str, made: int = 3) -> Tensor:
     return mask
 
 
-def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """A view with axes in another order."""
-    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
-
-
 def column(x: Tensor) -> Tensor:
     """A view with an axis of one at the end."""
-    strides = contiguous_strides(x.shape) if x.strides is None else x.strides
+    strides = strides_of(x)
     return x.view((*x.shape, 1), (*strides, 1))
 
 
@@ -345,9 +339,9 @@ def contracted(equation: str, a: Tensor, b: Tensor, name: str) -> Tensor:
     summed = "".join(i for i in first if i in second and i not in result)
 
     def matrices(x: Tensor, letters: str, *groups: str) -> Tensor:
-        x = permuted(x, tuple(letters.index(i) for group in groups for i in group))
+        x = x.permute(tuple(letters.index(i) for group in groups for i in group))
         return reshaped(x, tuple(product(sizes[i] for i in group) for group in groups))
 
     y = Matmul()(matrices(a, first, batch, rows, summed), matrices(b, second, batch, summed, columns), name=name)
     order = batch + rows + columns
-    return permuted(y.view(tuple(sizes[i] for i in order), None), tuple(order.index(i) for i in result))
+    return y.view(tuple(sizes[i] for i in order)).permute([order.index(i) for i in result])

@@ -11,7 +11,7 @@ from costmodel.architectures.kv_cache import Cache
 from costmodel.errors import SettingError, shown
 from costmodel.graph.recomputation import Recomputation
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Call, Tensor
+from costmodel.graph.tensor import Tensor
 from costmodel.layers.adaptation import Adaptation
 from costmodel.layers.arithmetic import Add, Cast
 from costmodel.layers.attention import SoftmaxAlong
@@ -164,13 +164,13 @@ def _take_chunked(tape: Tape, loss: str, output: Tensor, chunks: int) -> Tensor:
     """Take the head back, so that it makes no logits, and run it with the loss."""
     if loss != "cross_entropy":
         raise SettingError(f"loss_chunks={chunks} is for loss 'cross_entropy', not {loss!r}: leave it out")
-    head = tape.root.entries[-1] if tape.root.entries else None
-    if not isinstance(head, Call) or not isinstance(head.layer, Linear) or len(output.shape) != 2:
+    head = output.maker
+    if head is None or head is not tape.last_call() or not isinstance(head.layer, Linear) or len(output.shape) != 2:
         raise SettingError(f"loss_chunks={chunks} needs a model that ends in one linear layer over rows: leave it out")
     rows = output.shape[0]
     if chunks > rows:
         raise SettingError(f"loss_chunks={chunks} is more than the {int(rows)} rows of logits: use at most {int(rows)}")
-    tape.root.entries.pop()
+    tape.take_back(head)
     targets = tape.input(head.x.shape[:-1], "index", "targets")
     fused = FusedLinearCrossEntropy(head.layer.features, head.layer.bias, chunks)
     return fused(head.x, targets, name="loss", tied=head.stored)

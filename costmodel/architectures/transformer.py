@@ -86,7 +86,7 @@ class Transformer(TransformerSpec, defer_build=False):
         assert shape.seq is not None
         tokens = tape.input((shape.batch, shape.seq), "index", "tokens")
         x = Embedding(self.vocab, self.embedding_width or self.width)(tokens, name="embedding")
-        table = tape.block.entries[-1].weights["weight"]  # type: ignore[union-attr]
+        table = tape.weights_of("embedding")["weight"]
         x = body(self, tape, embedded(self, x, tokens), attention, tokens=tokens)
         if self.embedding_width is not None and not self.embedding_factored:
             x = Linear(self.embedding_width, bias=False)(x, name="project_out")
@@ -94,7 +94,7 @@ class Transformer(TransformerSpec, defer_build=False):
             x = Slice(1, shape.seq - 1, axis=1)(x, name="last_token")
         y = x if self.head is None else logits(self, x, table)
         # The loss sees rows of tokens: a view, which costs nothing.
-        rows = y.view((shape.batch * x.shape[1], y.shape[-1]), None)
+        rows = y.view((shape.batch * x.shape[1], y.shape[-1]))
         if self.pooler is None and self.classes is None:
             return rows
         told = summarised(self, x)

@@ -174,14 +174,14 @@ class VisionTransformer(Architecture):
         elif self.pooler is not None:
             x = pooled(encoder, self.pooler, x)
         elif self.classes is None:
-            return x.view((x.shape[0] * x.shape[1], x.shape[2]), None)
+            return x.view((x.shape[0] * x.shape[1], x.shape[2]))
         if self.classes is None:
-            return x.view((x.shape[0], x.shape[2]), None)
+            return x.view((x.shape[0], x.shape[2]))
         y = sorted_by(x, self.classes, bias=self.class_bias)
         if self.distilled:
             other = sorted_by(x, self.classes, 1, "distillation", bias=self.class_bias)
             y = Scale(0.5)(Add()(y, other, name="add_logits"), name="halve_logits")
-        return y.view((y.shape[0], y.shape[2]), None)
+        return y.view((y.shape[0], y.shape[2]))
 
     def _attended(self, encoder: Transformer, x: Tensor, attention: AttentionSetting) -> Tensor:
         """(batch, T, width) → (batch, 1, width): a trained token attends to x (Zhai et al. 2022, §3.4)."""

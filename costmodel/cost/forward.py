@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from costmodel.cost.liveness import ACTIVATIONS, CACHE, CASTS, Allocation, Lifetimes, Parts, Phase
 from costmodel.errors import SpecError, shown
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import Alias, Block, Call, Origin, Storage, Tensor
 from costmodel.layers.arithmetic import Cast
 from costmodel.layers.attention import Append, Insert
 from costmodel.layers.shape import Joined
@@ -184,6 +184,8 @@ class Forward:
                 if self._casts:
                     self._cast(*(x.storage for x in entry.operands()))
                 self._call(entry)
+            elif isinstance(entry, Alias):
+                self._slots[entry.y] = self._slot(entry.x)
             elif entry.recomputed:
                 self._once(entry)
             else:
@@ -384,6 +386,8 @@ def _visits(block: Block) -> int:
     for entry in block.entries:
         if isinstance(entry, Call):
             count += 1
+        elif isinstance(entry, Alias):
+            continue
         elif entry.recomputed:
             count += 2 * _visits(entry)
         else:

@@ -8,7 +8,7 @@ from operator import add
 from typing import Literal, NamedTuple
 
 from costmodel.cost.allocator import exactly
-from costmodel.graph.tensor import Block, Call
+from costmodel.graph.tensor import Alias, Block, Call
 from costmodel.layers.arithmetic import Cast
 
 Phase = Literal["forward", "loss", "backward", "recompute", "optimizer"]
@@ -201,7 +201,8 @@ class Parts:
 
     def note(self, block: Block) -> None:
         """See whether a repeated block is a part or a list of bare layers."""
-        layers = [entry for entry in block.entries if not (isinstance(entry, Call) and type(entry.layer) is Cast)]
+        layers = [entry for entry in block.entries if not isinstance(entry, Alias)]
+        layers = [entry for entry in layers if not (isinstance(entry, Call) and type(entry.layer) is Cast)]
         paths = {entry.part if isinstance(entry, Call) else "" for entry in layers}
         if len(paths) == 1 and (path := paths.pop()).endswith(f"{block.name}/"):
             self._lists.add(path)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import AbstractLayer, Block, Call, Origin, Storage, Tensor
+from costmodel.graph.tensor import AbstractLayer, Alias, Block, Call, Origin, Storage, Tensor
 from costmodel.layers.attention import Insert
 from costmodel.layers.base import LayerFlops
 from costmodel.layers.embedding import Table
@@ -95,6 +95,8 @@ def _rows(block: Block, charged: set[Storage], flop_rule: str) -> Iterator[Row]:
     for entry in block.entries:
         if isinstance(entry, Call):
             yield _row(entry, charged, flop_rule)
+            continue
+        if isinstance(entry, Alias):
             continue
         if entry.recomputed:
             saved = _newly_kept(entry.saved, charged, "computed")

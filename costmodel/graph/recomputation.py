@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from costmodel.errors import SettingError, UnknownNameError, unknown
-from costmodel.graph.tensor import Block, Call, Storage
+from costmodel.graph.tensor import Alias, Block, Call, Storage
 from costmodel.symbolic.sizes import branch_value, ceil_root
 from costmodel.training.settings import Settings
 
@@ -78,7 +78,7 @@ class Recomputation:
             yield
         finally:
             self.open = False
-        if block.entries[start:]:
+        if any(not isinstance(entry, Alias) for entry in block.entries[start:]):
             block.entries[start:] = [_recomputed(block, block.entries[start:])]
 
     def check(self) -> None:
@@ -156,7 +156,7 @@ def unknown_part(what: str, name: str, paths: Iterable[str], others: Iterable[st
     return unknown(what, name, {*others, *(one for one in every if any(is_named(path, one) for path in paths))}, last)
 
 
-def _recomputed(outer: Block, entries: list[Call | Block]) -> Block:
+def _recomputed(outer: Block, entries: list[Call | Alias | Block]) -> Block:
     """A block of these entries that keeps only what they read from outside."""
     block = Block(outer.name, 1, outer)
     block.entries, block.recomputed = entries, True

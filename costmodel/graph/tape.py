@@ -10,6 +10,7 @@ from costmodel.errors import ShapeError, SpecError
 from costmodel.graph.recomputation import GROUP, Recomputation
 from costmodel.graph.tensor import (
     AbstractLayer,
+    Alias,
     Block,
     Call,
     Device,
@@ -76,7 +77,8 @@ class Tape:
     trained: weights that ask for a gradient. updated: those that get one.
     outputs: what the user is handed, if it is several results. phase: that of what is recorded from here on.
     grad: whether gradients are recorded of it, as ``torch.no_grad`` has it.
-    caches: what decoding has kept of earlier tokens, or has room for. cached: what it keeps after this pass.
+    inputs, buffers, caches: tensors that are there before the pass, by their memory; caches are what decoding has kept
+    of earlier tokens, or has room for. cached: what it keeps after this pass.
     """
 
     def __init__(
@@ -99,12 +101,12 @@ class Tape:
         self.weights: dict[Storage, Shape] = {}
         self.trained: dict[Storage, Shape] = {}
         self.updated = self.trained
-        self.buffers: dict[Storage, None] = {}
-        self.inputs: dict[Storage, None] = {}
+        self.buffers: dict[Storage, Tensor] = {}
+        self.inputs: dict[Storage, Tensor] = {}
         self.outputs: tuple[Tensor, ...] = ()
         self.phase: Recorded = "forward"
         self.grad = True
-        self.caches: dict[Storage, None] = {}
+        self.caches: dict[Storage, Tensor] = {}
         self.cached: list[Cached] = []
         self._calls = 0
         self._path: list[str] = []
@@ -138,7 +140,7 @@ class Tape:
         """A tensor that the user feeds in: on the line `memory.inputs`, never an activation."""
         dtype = dtype or self.precision.dtype_of(role, self.precision.weight)
         tensor = self.tensor(shape, role, origin="input", name=name, dtype=dtype)
-        self.inputs[tensor.storage] = None
+        self.inputs[tensor.storage] = tensor
         return tensor
 
     def weight(
@@ -162,7 +164,7 @@ class Tape:
         """A constant that lives beside the weights, such as a mask or a running mean."""
         dtype = dtype or self.precision.dtype_of(role, self.precision.weight)
         tensor = self.tensor(shape, role, origin="buffer", name=name, dtype=dtype)
-        self.buffers[tensor.storage] = None
+        self.buffers[tensor.storage] = tensor
         return tensor
 
     def cache(self, shape: Shape, dtype: Dtype, name: str, scales: int = 0) -> Tensor:
@@ -172,7 +174,7 @@ class Tape:
         """
         tensor = self.tensor(shape, origin="cache", name=name, dtype=dtype)
         tensor.storage.scales = scales
-        self.caches[tensor.storage] = None
+        self.caches[tensor.storage] = tensor
         return tensor
 
     def keep(self, storage: Storage, token: int) -> None:
@@ -206,6 +208,23 @@ class Tape:
         if self.adaptation is None or not inputs:
             return call.y
         return self.adaptation.adapt(call, inputs[0], [*self._path, name])
+
+    def weights_of(self, name: str) -> Mapping[str, Tensor]:
+        """Weights, as they are stored, of the layer of this name in the part that is open."""
+        path = self.within(name)
+        for call in reversed(self.block.entries):
+            if isinstance(call, Call) and call.name == path:
+                return call.stored
+        raise AssertionError(f"no layer {path} has been recorded in this block")
+
+    def last_call(self) -> Call | None:
+        """The call that the root ends in; None where that is a block."""
+        last = next((entry for entry in reversed(self.root.entries) if not isinstance(entry, Alias)), None)
+        return last if isinstance(last, Call) else None
+
+    def take_back(self, call: Call) -> None:
+        """Take the last call off the tape again, and the views of what it made."""
+        del self.root.entries[self.root.entries.index(call) :]
 
     def settle(self, ends: Iterable[Tensor]) -> None:
         """Once all is recorded: a gradient comes back only to calls that one of `ends` depends on.
@@ -288,8 +307,8 @@ class Tape:
         cast = self.cast(dtype)(x, name=f"{name}.cast")
         self.block = inner
         if inner is not shared.block:
-            made = shared.block.entries.pop()
-            shared.block.entries.insert(shared.block.entries.index(child), made)
+            entries = shared.block.entries
+            entries.insert(entries.index(child), entries.pop())
         return cast
 
     @contextmanager
@@ -391,7 +410,7 @@ class Tape:
     ) -> Tensor:
         left = times
         while left > 0:
-            entry = x.view(x.shape, x.strides)
+            entry = x.as_strided(x.shape, x.strides)
             entry.storage = Storage(0, x.storage.role, x.storage.origin, self.block, dtype=x.dtype)
             done = times - left
             label = name if left is times else f"{name}.{numbers(done) if numbers else done + 1}"
@@ -405,8 +424,8 @@ class Tape:
             if not stable:
                 block.count = 1
             left = left - block.count
-            block.entry, block.exit = entry, y
-            x = _hand_on(block, outer, x, entry, y)
+            block.source, block.entry, block.exit = x, entry, y
+            x = block.result = _hand_on(block, outer, x, entry, y)
         return x
 
 

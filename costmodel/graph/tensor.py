@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from costmodel.errors import ShapeError
@@ -120,9 +120,25 @@ class Tensor:
         """All that a repeated block can see of its input."""
         return Layout(self.shape, self.strides, self.storage.role, self.dtype, self.storage.origin, self.requires_grad)
 
-    def view(self, shape: Shape, strides: Shape | None) -> Tensor:
-        """The same storage, seen with another shape."""
+    def as_strided(self, shape: Shape, strides: Shape | None) -> Tensor:
+        """The same storage seen with another shape: for the output of a layer, whose call is on the tape."""
         return Tensor(self.tape, shape, self.storage, self.requires_grad, strides, self.maker)
+
+    def view(self, shape: Shape, strides: Shape | None = None) -> Tensor:
+        """The same storage seen with another shape, on the tape as an `Alias`: free, and no layer."""
+        view = self.as_strided(shape, strides)
+        self.tape.block.entries.append(Alias(view, self))
+        return view
+
+    def permute(self, axes: Sequence[int]) -> Tensor:
+        """A view with the axes in another order."""
+        view = permuted(self, axes)
+        return self.view(view.shape, view.strides)
+
+    def transpose(self, first: int, second: int) -> Tensor:
+        """A view with two axes exchanged."""
+        view = transposed(self, first, second)
+        return self.view(view.shape, view.strides)
 
     def __repr__(self) -> str:
         return f"Tensor({show_shape(self.shape)}, {self.storage.role})"
@@ -141,6 +157,11 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step = step * size
     return tuple(reversed(strides))
+
+
+def strides_of(x: Tensor) -> Shape:
+    """Strides, written out [elements]."""
+    return contiguous_strides(x.shape) if x.strides is None else x.strides
 
 
 def is_contiguous(shape: Shape, strides: Shape | None) -> bool:
@@ -218,21 +239,33 @@ Recorded = Literal["forward", "loss"]
 """Phases of a training step whose calls are recorded; those of backward follow from them."""
 
 
+class Alias(NamedTuple):
+    """A tensor `y` that is `x` seen with another shape or other strides: free, no layer, and on no report."""
+
+    y: Tensor
+    x: Tensor
+
+
 class Block:
     """A stretch of the graph that happens `count` times for each time that its parent does.
 
+    What repeats reads `entry`, which is `source` in the first round and in each later one the `exit` of the round
+    before; `result` is the exit of the last round, as those after the block read it. A stretch that is only recomputed
+    has none of the four.
     recomputed: nothing in it is kept but what it reads from outside, `saved`; backward runs it forward again.
     """
 
-    __slots__ = ("count", "entries", "entry", "exit", "name", "parent", "recomputed", "saved")
+    __slots__ = ("count", "entries", "entry", "exit", "name", "parent", "recomputed", "result", "saved", "source")
 
     def __init__(self, name: str, count: int, parent: Block | None) -> None:
         self.name = name
         self.count = count
         self.parent = parent
-        self.entries: list[Call | Block] = []
+        self.entries: list[Call | Alias | Block] = []
+        self.source: Tensor | None = None
         self.entry: Tensor | None = None
         self.exit: Tensor | None = None
+        self.result: Tensor | None = None
         self.recomputed = False
         self.saved: tuple[Storage, ...] = ()
 
@@ -246,7 +279,7 @@ class Block:
         for entry in self.entries:
             if isinstance(entry, Block):
                 yield from entry.calls()
-            else:
+            elif isinstance(entry, Call):
                 yield entry
 
     def blocks(self) -> Iterator[Block]:
@@ -443,10 +476,14 @@ class Call:
         return ShapeError(f"{self.name}: {message} (input {shapes})")
 
 
+def permuted(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """`x` with its axes in another order, for the output of a layer."""
+    strides = strides_of(x)
+    return x.as_strided(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+
+
 def transposed(x: Tensor, first: int, second: int) -> Tensor:
-    """View with two axes exchanged."""
-    strides = list(contiguous_strides(x.shape) if x.strides is None else x.strides)
-    shape = list(x.shape)
-    shape[first], shape[second] = shape[second], shape[first]
-    strides[first], strides[second] = strides[second], strides[first]
-    return x.view(tuple(shape), tuple(strides))
+    """`x` with two axes exchanged, for the output of a layer."""
+    axes = list(range(len(x.shape)))
+    axes[first], axes[second] = axes[second], axes[first]
+    return permuted(x, axes)

@@ -19,6 +19,7 @@ from costmodel.graph.tensor import (
     Workspace,
     broadcast,
     show_shape,
+    strides_of,
 )
 from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer, takes, takes_rank
 from costmodel.layers.kernels import (
@@ -30,7 +31,7 @@ from costmodel.layers.kernels import (
     read_of,
     stream,
 )
-from costmodel.layers.shape import Joining, strides_of
+from costmodel.layers.shape import Joining
 from costmodel.layers.spatial import channels_last, last_strides
 from costmodel.symbolic.sizes import ceil_div, exact_div, maximum, minimum
 from costmodel.training.dtypes import Dtype, size_bytes
@@ -414,7 +415,7 @@ class Insert(Caching):
 
     def output(self, call: Call) -> Tensor:
         *rest, _, features = call.x.shape
-        return call.x.view((*rest, self.tokens, features), strides_of(call.x))
+        return call.x.as_strided((*rest, self.tokens, features), strides_of(call.x))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
         x = call.inputs[1]

@@ -14,11 +14,11 @@ from costmodel.graph.tensor import (
     Tensor,
     Workspace,
     contiguous_strides,
+    strides_of,
     viewed_strides,
 )
 from costmodel.layers.base import Weightless, layer, takes
 from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
-from costmodel.layers.shape import strides_of
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import (
@@ -12,8 +12,9 @@ from costmodel.graph.tensor import (
     Role,
     Shape,
     Tensor,
-    contiguous_strides,
+    permuted,
     show_shape,
+    strides_of,
     transposed,
     viewed_strides,
 )
@@ -26,18 +27,7 @@ from costmodel.symbolic.sizes import exact_div, product
 def reshaped(call: Call, x: Tensor, shape: Shape) -> Tensor:
     """`x` in another shape: a view where memory order allows it, else a copy (``torch.reshape``)."""
     strides = viewed_strides(x.shape, x.strides, shape)
-    return call.tape.tensor(shape, x.storage.role) if strides is False else x.view(shape, strides)
-
-
-def strides_of(x: Tensor) -> Shape:
-    """Strides, written out [elements]."""
-    return contiguous_strides(x.shape) if x.strides is None else x.strides
-
-
-def permuted(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """`x` with its axes in another order."""
-    strides = strides_of(x)
-    return x.view(tuple(x.shape[a] for a in axes), tuple(strides[a] for a in axes))
+    return call.tape.tensor(shape, x.storage.role) if strides is False else x.as_strided(shape, strides)
 
 
 @layer
@@ -107,7 +97,7 @@ class Slice(View):
 
     def output(self, call: Call) -> Tensor:
         x, axis = call.x, self._axis(call)
-        return x.view((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides_of(x))
+        return x.as_strided((*x.shape[:axis], self.length, *x.shape[axis + 1 :]), strides_of(x))
 
 
 @layer
@@ -168,7 +158,7 @@ class RepeatHeads(View):
     def output(self, call: Call) -> Tensor:
         b, h, t, d = call.x.shape
         strides = strides_of(call.x)
-        expanded = call.x.view((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
+        expanded = call.x.as_strided((b, h, self.times, t, d), (*strides[:2], 0, *strides[2:]))
         return reshaped(call, expanded, (b, h * self.times, t, d))
 
     def backward(self, call: Call) -> Iterable[Gradient]:
@@ -246,7 +236,7 @@ class Part(View):
     piece: bool = False
 
     def output(self, call: Call) -> Tensor:
-        return call.x.view(self.shape, self.strides)
+        return call.x.as_strided(self.shape, self.strides)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """A place in the whole's gradient; what is seen several times is summed."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tape import Tape
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Alias, Block, Call, Storage, Tensor
 from costmodel.layers.kernels import is_view, kept_bytes, moved
 from costmodel.layers.pool import Adaptive, Sliding
 from costmodel.symbolic.sizes import branch_value
@@ -174,6 +174,8 @@ def _fuse(block: Block, groups: dict[Call, Group], makers: dict[Storage, Maker])
     for entry in block.entries:
         if isinstance(entry, Block):
             _fuse(entry, groups, makers)
+            continue
+        if isinstance(entry, Alias):
             continue
         if is_view(entry):
             if (group := made.get(entry.y.storage)) is not None:

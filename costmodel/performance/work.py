@@ -74,9 +74,9 @@ class _Walk:
         for entry in block.entries:
             if isinstance(entry, Block):
                 self._forward(entry, phase, again=again)
-                continue
-            for kernel in self._forward_kernels(entry):
-                self._add(entry, phase, kernel, again=again)
+            elif isinstance(entry, Call):
+                for kernel in self._forward_kernels(entry):
+                    self._add(entry, phase, kernel, again=again)
 
     def _forward_kernels(self, call: Call) -> Iterator[Kernel]:
         group = self.groups.get(call)
@@ -94,7 +94,7 @@ class _Walk:
                 if entry.recomputed:
                     self._forward(entry, "backward", again=True)
                 self._backward(entry)
-            elif entry.differentiated:
+            elif isinstance(entry, Call) and entry.differentiated:
                 for kernel in self._backward_kernels(entry):
                     self._add(entry, "backward", kernel)
 

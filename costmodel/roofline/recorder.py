@@ -14,7 +14,7 @@ from costmodel.cost.rows import traffic
 from costmodel.display.table import Table
 from costmodel.display.units import show_bytes
 from costmodel.errors import CostModelError, SettingError, shown
-from costmodel.graph.tensor import Block, Call, Storage, Tensor
+from costmodel.graph.tensor import Alias, Block, Call, Storage, Tensor
 from costmodel.layers.base import View
 from costmodel.layers.loss import Loss
 from costmodel.roofline.footprint import peak_bytes
@@ -127,6 +127,8 @@ class Recorder:
         for entry in block.entries:
             if isinstance(entry, Call):
                 self.record(entry)
+            elif isinstance(entry, Alias):
+                self.arrays[entry.y] = self.viewed(self.ref(entry.x), entry.y.shape)
             else:
                 self.repeat(entry)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import costmodel as cm
+from tests.graph.walking import check_tape
 from tests.layers.device_kernels import check_kernels
 
 from .imports import found, measured
@@ -271,7 +272,8 @@ def test_a_module_costs_what_it_does(name: str) -> None:
     module = make().to("meta").train()
     model = cm.from_torch(module, inputs, dynamic={})
     assert found(model) == measured(module, *inputs)
-    check_kernels(cm.predict(model).tape)
+    check_kernels(tape := cm.predict(model).tape)
+    check_tape(tape)
 
 
 def test_whole_numbers_of_any_size_are_as_large_as_they_are() -> None:

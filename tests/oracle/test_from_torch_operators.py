@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations  # noqa: F401
 
 import costmodel as cm
+from tests.graph.walking import check_tape
 from tests.layers.device_kernels import check_kernels
 
 from .imports import found, measured
@@ -219,4 +220,5 @@ def test_operators_cost_what_they_do(
     module = SideBySide(first(), operators).to("meta").train()
     model = cm.from_torch(module, meta(*shape), dynamic={"x": {0: "batch"}})
     assert found(model, batch=4) == measured(module, meta(4, *shape[1:]))
-    check_kernels(cm.predict(model, batch=4).tape)
+    check_kernels(tape := cm.predict(model, batch=4).tape)
+    check_tape(tape)

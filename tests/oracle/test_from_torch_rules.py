@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import costmodel as cm
 from costmodel.importers.torch.rules import load_rules
+from tests.graph.walking import check_tape
 from tests.layers.device_kernels import check_kernels
 from tests.profiles import examples
 
@@ -56,7 +57,8 @@ def test_an_operator_costs_what_it_does(name: str, data: st.DataObject, then: st
     model = cm.from_torch(module, module.inputs, dynamic={})
     assert {name, MADE_OF.get(name)} & {step.op for step in model.program.steps}
     assert found(model) == measured(module, *module.inputs)
-    check_kernels(cm.predict(model).tape)
+    check_kernels(tape := cm.predict(model).tape)
+    check_tape(tape)
     if then == "kept" and len(module.weights) == 1:
         beyond = beyond_the_tracker(model, module, "cpu" if name in ONE_KERNEL_WITH_DATA else "meta")
         assert beyond["forward"] <= 0  # Python has names for more than what is used again

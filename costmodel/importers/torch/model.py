@@ -135,5 +135,5 @@ class Imported(Architecture):
         several = {x.maker: x for x in outputs if x.requires_grad}
         tape.outputs = tuple(several.values()) if len(several) > 1 else ()
         if len(y.shape) == 3 and shape.seq is not None and is_contiguous(y.shape, y.strides):
-            return y.view((y.rows, y.shape[-1]), None)  # the loss sees rows of tokens
+            return y.view((y.rows, y.shape[-1]))  # the loss sees rows of tokens
         return y

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError, shown
-from costmodel.graph.tensor import Role, Shape, Tensor, transposed, viewed_strides
+from costmodel.graph.tensor import Role, Shape, Tensor, viewed_strides
 from costmodel.importers.torch.program import SIZE, TENSOR, Step, evaluate
 from costmodel.importers.torch.program import Made as MadeTensor
 from costmodel.layers.base import Layer
@@ -130,7 +130,7 @@ class OpCall:
 
 def last(x: Tensor, axis: int) -> Tensor:
     """`x` with an axis exchanged for the last."""
-    return x if axis == len(x.shape) - 1 else transposed(x, axis, len(x.shape) - 1)
+    return x if axis == len(x.shape) - 1 else x.transpose(axis, len(x.shape) - 1)
 
 
 FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})

@@ -98,7 +98,7 @@ def function(op: OpCall) -> Tensor:
     if x.storage.role in ("index", "mask"):
         return made(op, x)
     y = op.layer(kind, x)
-    return y.view(y.shape, None) if name in ("tril", "triu") else y
+    return y.view(y.shape) if name in ("tril", "triu") else y
 
 
 @rule("add")
@@ -275,7 +275,7 @@ def range_(op: OpCall) -> Tensor:
     x = op.tensor("self")
     if x.requires_grad and op.step.op in TAKEN_OVER:
         y = op.layer(Pointwise("zero"), x)
-        return y.view(y.shape, None) if op.step.op == "bernoulli" else y
+        return y.view(y.shape) if op.step.op == "bernoulli" else y
     y = op.layer(Made(op.shape, op.role), x)
     alike = not op.step.op.startswith(("new_", "bernoulli")) and x.has(op.shape)
     return y.view(y.shape, dense_strides(x.shape, x.strides)) if alike else y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.graph.tensor import Tensor, transposed
+from costmodel.graph.tensor import Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule
 from costmodel.layers.embedding import EmbeddingBag
 from costmodel.layers.forms import AffineGrid, Bilinear, Distances, GroupedMatmul
@@ -14,7 +14,7 @@ from costmodel.layers.norm import WeightNorm
 from costmodel.layers.pool import WindowMean
 from costmodel.layers.reduction import LogCumsumExp, Trace
 from costmodel.layers.resize import GridSample, Padded
-from costmodel.layers.shape import Copied, strides_of
+from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import peek, product
 
 
@@ -63,7 +63,7 @@ def rot90(op: OpCall) -> Tensor:
     x = op.tensor("self")
     y = op.layer(Copied(x.shape, ordered=True, moved=True), x)
     first, second = (axis % len(x.shape) for axis in op.value("dims"))
-    return transposed(y, first, second) if op.value("k", 1) % 2 else y
+    return y.transpose(first, second) if op.value("k", 1) % 2 else y
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool3d")

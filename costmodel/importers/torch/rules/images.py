@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Shape, Tensor
+from costmodel.graph.tensor import Shape, Tensor, strides_of
 from costmodel.importers.torch.op_call import OpCall, layer_rules, rule, tied
 from costmodel.layers.activation import Gated
 from costmodel.layers.conv import Conv, Convolve, ConvTranspose
 from costmodel.layers.pool import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool
 from costmodel.layers.resize import Columns, Padded, Resized
-from costmodel.layers.shape import strides_of
 
 
 @rule("conv2d")
@@ -130,4 +129,4 @@ def pool_sequence(op: OpCall) -> Tensor:
         window = (kernel, across(stride, 1) if stride else None, across(op.value("padding", 0), 0))
         kind = MaxPool if op.step.op == "max_pool1d" else AvgPool
         y = op.layer(kind(*window, op.value("ceil_mode", False)), x)
-    return y.view(op.shape, None)
+    return y.view(op.shape)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from costmodel.errors import SettingError
-from costmodel.graph.tensor import Shape, Tensor, dense_strides, transposed
+from costmodel.graph.tensor import Shape, Tensor, dense_strides, strides_of
 from costmodel.importers.torch.op_call import OpCall, rule, tied
 from costmodel.importers.torch.rules.elementwise import extreme, made
 from costmodel.importers.torch.rules.shapes import expanded
@@ -21,7 +21,7 @@ from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredErr
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
 from costmodel.layers.resize import Padded
-from costmodel.layers.shape import Copied, permuted, strides_of
+from costmodel.layers.shape import Copied
 from costmodel.symbolic.sizes import ceil_div, exact_div, peek, product
 
 
@@ -37,7 +37,7 @@ def matmul(op: OpCall) -> Tensor:
         return op.layer(Product(scaled=scaled, added_scaled=added_scaled), a, b, op.tensor("self"))
     if op.step.op == "baddbmm":
         y = op.layer(Add(), op.tensor("self"), op.layer(Matmul(), a, b, name=f"{op.step.name}.product"))
-        return y.view(y.shape, None)
+        return y.view(y.shape)
     return multiplied(op, a, b)
 
 
@@ -47,31 +47,31 @@ def inner(op: OpCall) -> Tensor:
     a, b = op.tensor("self"), op.tensor("other")
     if len(a.shape) == len(b.shape) == 1:
         return multiplied(op, a, b)
-    b = permuted(b, (len(b.shape) - 1, *range(len(b.shape) - 1)))
+    b = b.permute((len(b.shape) - 1, *range(len(b.shape) - 1)))
     b = op.reshaped(b, (b.shape[0], product(b.shape[1:])))
     a = a if len(a.shape) > 1 else a.view((1, *a.shape), (0, *strides_of(a)))
     alone = product(op.shape) == 1  # a dot product, which FlopCounterMode does not count
-    return op.layer(Product(alone), a, b).view(op.shape, None)
+    return op.layer(Product(alone), a, b).view(op.shape)
 
 
 def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
     """``torch.matmul``: vectors are matrices of one row or column, batches broadcast."""
     vector = len(b.shape) == 1
     if len(b.shape) > max(len(a.shape), 2) and _folds(a, b):
-        turned = transposed(b, len(b.shape) - 2, len(b.shape) - 1)
+        turned = b.transpose(len(b.shape) - 2, len(b.shape) - 1)
         if len(a.shape) == 1:
-            return op.layer(Product(vector=True), turned, _column(a)).view(op.shape, None)
-        y = op.layer(Product(), turned, transposed(a, 0, 1), name=f"{op.step.name}.product")
-        return op.layer(Copied(op.shape), transposed(y, len(y.shape) - 2, len(y.shape) - 1))
+            return op.layer(Product(vector=True), turned, _column(a)).view(op.shape)
+        y = op.layer(Product(), turned, a.transpose(0, 1), name=f"{op.step.name}.product")
+        return op.layer(Copied(op.shape), y.transpose(len(y.shape) - 2, len(y.shape) - 1))
     folds = len(b.shape) <= 2 and (len(a.shape) <= 2 or _folds(a, b))
     if len(a.shape) == 1:
         a = a.view((1, a.shape[0]), (a.shape[0] * strides_of(a)[0], strides_of(a)[0]))
     b = _column(b) if vector else b
     if folds:
-        return op.layer(Product(vector), a, b).view(op.shape, None)
+        return op.layer(Product(vector), a, b).view(op.shape)
     batch = op.shape[: max(len(a.shape), len(b.shape)) - 2]
     a, b = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (a, b))
-    return op.layer(Matmul(), a, b).view(op.shape, None)
+    return op.layer(Matmul(), a, b).view(op.shape)
 
 
 def _column(x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def _column(x: Tensor) -> Tensor:
 
 def _folds(a: Tensor, b: Tensor) -> bool:
     """Whether a batch of matrices is multiplied by one matrix or vector as rows (``at::native::should_fold``)."""
-    large, small = (a, b) if len(a.shape) >= len(b.shape) else (transposed(b, len(b.shape) - 2, len(b.shape) - 1), a)
+    large, small = (a, b) if len(a.shape) >= len(b.shape) else (b.transpose(len(b.shape) - 2, len(b.shape) - 1), a)
     if len(large.shape) < 3 or len(small.shape) > 2:
         return False
     if small.requires_grad or len(a.shape) == 2:
@@ -138,7 +138,7 @@ class _Term(NamedTuple):
         """With its axes, called by `letters`, in an order that may name others too."""
         letters, x = self.letters if letters is None else letters, self.tensor
         wanted = "".join(n for n in order if n in letters)
-        return _Term(wanted, x if wanted == letters else permuted(x, [letters.index(n) for n in wanted]))
+        return _Term(wanted, x if wanted == letters else x.permute([letters.index(n) for n in wanted]))
 
 
 class _Sums:
@@ -202,7 +202,7 @@ class _Sums:
 
         x = matrices(self._only(a, batch + rows + both), batch, rows, both)
         y = matrices(self._only(b, batch + both + columns), batch, both, columns)
-        made = self.op.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)), None)
+        made = self.op.layer(Matmul(), x, y).view(shape(*(batch + rows + columns)))
         return _Term(batch + rows + columns, made).ordered(None, self.order)
 
     def _only(self, term: _Term, letters: str) -> _Term:
@@ -321,7 +321,7 @@ def _composed(op: OpCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scale = op.constant("scale", 1 / math.sqrt(peek(query.shape[-1])))
     root = math.sqrt(abs(scale))
     query = op.layer(Scale(math.copysign(root, scale)), query, name=f"{name}.scale_query")
-    key = op.layer(Scale(root), transposed(key, len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
+    key = op.layer(Scale(root), key.transpose(len(key.shape) - 2, len(key.shape) - 1), name=f"{name}.scale_key")
     batch = op.shape[:-2]
     query, key, value = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (query, key, value))
     scores = op.layer(Matmul(), query, key, name=f"{name}.scores")
@@ -369,7 +369,7 @@ def batch_norm(op: OpCall) -> Tensor:
 def layer_norm(op: OpCall) -> Tensor:
     """Over the last axes, which are seen as one."""
     x, weights = _rows(op)
-    return op.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(op.shape, None)
+    return op.layer(Layernorm("weight" in weights, "bias" in weights), x, tied=weights).view(op.shape)
 
 
 def _rows(op: OpCall) -> tuple[Tensor, dict[str, Tensor]]:
@@ -380,7 +380,7 @@ def _rows(op: OpCall) -> tuple[Tensor, dict[str, Tensor]]:
         return x, weights
     size = product(x.shape[len(x.shape) - axes :])
     x = op.reshaped(x, (*x.shape[: len(x.shape) - axes], size))
-    return x, {name: weight.view((size,), None) for name, weight in weights.items()}
+    return x, {name: weight.view((size,)) for name, weight in weights.items()}
 
 
 @rule("rms_norm")
@@ -414,7 +414,7 @@ def instance_norm(op: OpCall) -> Tensor:
         if op.has(part)
     }
     y = op.layer(BatchnormUntracked(bool(weights)), x, tied=weights)
-    return y.view((b, c, *rest), None)
+    return y.view((b, c, *rest))
 
 
 REDUCED = ("none", "mean", "sum")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Tensor, dense_strides, transposed
+from costmodel.graph.tensor import Tensor, dense_strides, strides_of
 from costmodel.importers.torch.op_call import OpCall, rule
 from costmodel.importers.torch.program import TENSOR
 from costmodel.layers.activation import Relu, Sigmoid, Tanh
 from costmodel.layers.arithmetic import Add, Dropout, Multiply
 from costmodel.layers.linear import Linear
 from costmodel.layers.recurrent import Elman, Gru, Lstm, Recurrent
-from costmodel.layers.shape import Joined, strides_of
+from costmodel.layers.shape import Joined
 
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -21,7 +21,7 @@ def recurrent(op: OpCall) -> Tensor | list[Tensor]:
         raise op.fail("of packed sequences, whose lengths are data, has no rule")
     x = op.tensor("input")
     first = bool(op.value("batch_first"))
-    x = transposed(x, 0, 1) if first else x
+    x = x.transpose(0, 1) if first else x
     before = [op.tensor("hx")] if op.is_tensor("hx") else op.tensors("hx")
     weights = [op.replay.weight(item[TENSOR]) for item in op.step.args["params"]]
     layers, directions = op.value("num_layers"), 2 if op.value("bidirectional") else 1
@@ -40,7 +40,7 @@ def recurrent(op: OpCall) -> Tensor | list[Tensor]:
         x = made[0] if directions == 1 else joined(op, made, 2, f"directions{number}")
         if number < layers - 1 and op.value("train") and op.value("dropout") > 0:
             x = op.layer(Dropout(op.value("dropout")), x, name=f"{op.step.name}.dropout{number}")
-    y = transposed(x, 0, 1) if first else x
+    y = x.transpose(0, 1) if first else x
     if not any(told.name in op.replay.read for told in op.step.makes[1:]):
         return y
     shapes = [op.replay.shape(told.shape) for told in op.step.makes[1:]]

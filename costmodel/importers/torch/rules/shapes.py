@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, transposed
+from costmodel.graph.tensor import Shape, Tensor, dense_strides, is_contiguous, strides_of
 from costmodel.importers.torch.op_call import EXACT, OpCall, layer_rules, rule
 from costmodel.layers.indexing import Accumulated, Chosen, Combined, Made, Placed
 from costmodel.layers.reduction import Reduce
-from costmodel.layers.shape import Copied, Joined, permuted, strides_of
+from costmodel.layers.shape import Copied, Joined
 from costmodel.layers.spatial import channels_last as is_channels_last
 from costmodel.symbolic.sizes import ceil_div, product
 
@@ -21,7 +21,7 @@ def reshape(op: OpCall) -> Tensor:
 def permute(op: OpCall) -> Tensor:
     """Axes in another order."""
     x = op.tensor("self")
-    return permuted(x, op.axes(x, "dims"))
+    return x.permute(op.axes(x, "dims"))
 
 
 @rule("transpose", "swapaxes", "swapdims")
@@ -29,14 +29,14 @@ def transpose(op: OpCall) -> Tensor:
     """Two axes exchanged."""
     x = op.tensor("self")
     first, second = ("dim0", "dim1") if op.has("dim0") else ("axis0", "axis1")
-    return transposed(x, op.axis(x, first), op.axis(x, second)) if x.shape else x
+    return x.transpose(op.axis(x, first), op.axis(x, second)) if x.shape else x
 
 
 @rule("t", "numpy_T", "mT", "adjoint", "matrix_H")
 def turn(op: OpCall) -> Tensor:
     """The last two axes exchanged."""
     x = op.tensor("self")
-    return x if len(x.shape) < 2 else transposed(x, len(x.shape) - 2, len(x.shape) - 1)
+    return x if len(x.shape) < 2 else x.transpose(len(x.shape) - 2, len(x.shape) - 1)
 
 
 @rule("movedim")
@@ -46,7 +46,7 @@ def movedim(op: OpCall) -> Tensor:
     source, target = op.axes(x, "source"), op.axes(x, "destination")
     rest = iter([axis for axis in range(len(x.shape)) if axis not in source])
     axes = [source[target.index(n)] if n in target else next(rest) for n in range(len(x.shape))]
-    return permuted(x, axes)
+    return x.permute(axes)
 
 
 @rule("unsqueeze")
@@ -248,7 +248,7 @@ def placed(op: OpCall) -> Tensor:
     places = [op.tensor(names)] if op.is_tensor(names) else op.tensors(names)
     kind = Placed(values is not None, op.step.op == "index_copy")
     y = op.layer(kind, op.tensor("self"), *([op.tensor(values)] if values else []), *places)
-    return y.view(y.shape, None) if op.step.op in ("scatter", "index_copy") else y
+    return y.view(y.shape) if op.step.op in ("scatter", "index_copy") else y
 
 
 @rule("copy")

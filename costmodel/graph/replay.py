@@ -1,0 +1,47 @@
+"""The one walk over a tape, for all that interpret it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from costmodel.graph.tensor import Alias, Block, Call, Tensor
+
+
+class Interpreter(Protocol):
+    """What a replay hands the entries of a tape to, in order."""
+
+    def call(self, call: Call) -> object:
+        """A layer is called: its operands are inputs of the model, weights, buffers, caches, or were met before."""
+
+    def bind(self, target: Tensor, source: Tensor) -> object:
+        """A tensor stands for another: for one that it is a view of, or one that a round of a block hands on."""
+
+    def rounds(self, block: Block) -> Iterable[object]:
+        """The rounds of a block, or of a stretch that is recomputed, that are walked: one for each item.
+
+        What a generator does before an item is done as that round begins, what it does after the item as it ends.
+        """
+        ...
+
+
+def replay(block: Block, interpreter: Interpreter) -> None:
+    """Walk a block: each call, each view, and the rounds of each block within that the interpreter asks for.
+
+    The first round is handed the block's source, each later one the exit of the round before; what reads the block's
+    result reads the exit of the last.
+    """
+    for entry in block.entries:
+        if isinstance(entry, Call):
+            interpreter.call(entry)
+        elif isinstance(entry, Alias):
+            interpreter.bind(entry.y, entry.x)
+        else:
+            source = entry.source
+            for _ in interpreter.rounds(entry):
+                if source is not None and entry.entry is not None:
+                    interpreter.bind(entry.entry, source)
+                replay(entry, interpreter)
+                source = entry.exit
+            if source is not None and entry.result is not None and entry.result is not source:
+                interpreter.bind(entry.result, source)
