@@ -1,7 +1,7 @@
 """Closed forms of a model's quantities in sizes left open, each with exactly where it holds.
 
 A question with letters for some of its sizes is traced at one point, and what was decided on the way is written down.
-Wherever the same decisions come out alike, the trace would be the same: there the formulas found hold. Elsewhere the
+Wherever the same decisions come out alike, the trace would be the same: there its formulas hold. Elsewhere the
 question is traced once more. So a tree of decisions grows whose leaves are formulas, or refusals.
 """
 
@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Architecture
-from costmodel.architectures.trace import check_applies
+from costmodel.architectures.trace import check_applies, trace
 from costmodel.cost.prediction import Prediction, predict
 from costmodel.cost.quantities import ALL, QUANTITIES, TIMED
+from costmodel.cost.recipes import SIDES, SIZES, settings_at
 from costmodel.errors import CostModelError, unknown
 from costmodel.importers.files import settings_of
-from costmodel.symbolic.guards import Condition, Decisions, expression
+from costmodel.symbolic.guards import Branch, Regimes, formula_of
 from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import SymInt, peek
 
 if TYPE_CHECKING:
     from costmodel.performance.grids import LetteredTime
-
-SIZES = ("batch", "seq", "target_seq", "accumulate", "loss_chunks", "past", "page_size")
-"""Settings that formulas can have a letter for, beside the sides of the image."""
-SIDES = ("image.height", "image.width")
 
 
 @dataclass(frozen=True)
@@ -48,14 +44,6 @@ class Refusal:
 
 
 Leaf = Forms | Refusal
-
-
-@dataclass
-class Branch:
-    """A decision, and what comes after each outcome, as far as there have been traces."""
-
-    condition: Condition
-    after: dict[int, Branch | Leaf] = field(default_factory=dict)
 
 
 class ClosedForms:
@@ -85,26 +73,20 @@ class ClosedForms:
         for letter in self.letters:
             if letter not in (known := open_sizes(model)):
                 raise unknown("size", letter, known)
-        self.tree: Branch | Leaf | None = None
-        self._lock = Lock()
+        self.regimes = Regimes[Leaf]()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=Lock())
+    @property
+    def tree(self) -> Branch[Leaf] | Leaf | None:
+        """The regimes that there have been traces in."""
+        return self.regimes.tree
 
     def at(self, point: Mapping[str, int]) -> Leaf:
         """The regime of a point, which gives each letter its size."""
-        leaf = _follow(self.tree, point)
-        if leaf is None:
-            with self._lock:
-                leaf = _follow(self.tree, point) or self._explore(point)
-        return leaf
+        return self.regimes.at(point, self._trace)
 
     def known(self, point: Mapping[str, int]) -> Leaf | None:
         """The regime of a point, if there has been a trace in it."""
-        return _follow(self.tree, point)
+        return self.regimes.known(point)
 
     def predict(self, point: Mapping[str, int]) -> Prediction:
         """What `costmodel.predict` answers at a point. Raises CostModelError."""
@@ -126,45 +108,22 @@ class ClosedForms:
         """What gets formulas; times are worked out from others."""
         return {quantity: prediction.value(quantity) for quantity in self.quantities if quantity not in TIMED}
 
-    def _explore(self, point: Mapping[str, int]) -> Leaf:
-        """Trace at a point, and graft the path of its decisions onto the tree."""
-        decisions = Decisions()
-        leaf = self._trace(point, decisions)
-        grafted: Branch | Leaf | None = self.tree
-        open_end: tuple[Branch, int] | None = None
-        for condition, outcome in decisions.outcomes.items():
-            if grafted is None:
-                grafted = Branch(condition)
-                self._put(open_end, grafted)
-            if not isinstance(grafted, Branch) or grafted.condition != condition:
-                raise AssertionError(f"two traces decide differently: {condition}")
-            open_end = grafted, outcome
-            grafted = grafted.after.get(outcome)
-        self._put(open_end, leaf)
-        return leaf
-
-    def _put(self, end: tuple[Branch, int] | None, what: Branch | Leaf) -> None:
-        if end is None:
-            self.tree = what
-        else:
-            branch, outcome = end
-            branch.after[outcome] = what
-
-    def _trace(self, point: Mapping[str, int], decisions: Decisions) -> Leaf:
-        letters = {name: decisions.letter(name, value) for name, value in point.items()}
-        fields, settings = _sorted(letters)
+    def _trace(self, letters: Mapping[str, SymInt]) -> Leaf:
+        point = {name: peek(letter) for name, letter in letters.items()}
+        sizes, _ = _sorted(point)
+        _, extents = _sorted(letters)
         try:
-            model = self._lettered(_sorted(point)[0], {name: letters[name] for name in fields})
-            asked = settings_of(self.settings | settings)
-            check_applies(model, asked)
-            prediction = Prediction(model, asked)
+            model = self._lettered(sizes, {name: letters[name] for name in sizes})
+            settings = settings_of(self.settings | extents)
+            check_applies(model, settings)
+            prediction = Prediction(model, settings, trace(model, settings))
             values = self._values(prediction)
             time = self._timed(prediction) if self.timed else None
         except CostModelError:
             if reason := self.reason(point):
-                return Refusal(reason, dict(point))
+                return Refusal(reason, point)
             raise
-        return Forms({quantity: _checked(value, point) for quantity, value in values.items()}, time)
+        return Forms({quantity: formula_of(value, point) for quantity, value in values.items()}, time)
 
     def _timed(self, prediction: Prediction) -> LetteredTime:
         """What times are worked out from. Raises SettingError for one that there is not."""
@@ -216,23 +175,5 @@ def varied(model: Architecture, fields: Mapping[str, Any]) -> Architecture:
 
 def _sorted(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
     """Fields of the model, and settings."""
-    fields = {name: size for name, size in sizes.items() if name not in (*SIZES, *SIDES)}
-    settings: dict[str, Any] = {name: size for name, size in sizes.items() if name in SIZES}
-    if SIDES[0] in sizes:
-        settings["image"] = tuple(sizes[side] for side in SIDES)
-    return fields, settings
-
-
-def _follow(tree: Branch | Leaf | None, point: Mapping[str, int]) -> Leaf | None:
-    """The leaf that a point's decisions lead to; None if there has been no trace there."""
-    while isinstance(tree, Branch):
-        tree = tree.after.get(tree.condition.outcome(tree.condition.of.value(point)))
-    return tree
-
-
-def _checked(value: int, point: Mapping[str, int]) -> Polynomial:
-    """The formula of a quantity; it gives what was traced."""
-    formula = expression(value)
-    if formula.value(point) != peek(value):
-        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {peek(value)}")
-    return formula
+    extents = {name: size for name, size in sizes.items() if name in (*SIZES, *SIDES)}
+    return {name: size for name, size in sizes.items() if name not in extents}, settings_at(extents)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import costmodel  # the names of the whole package, each loaded when it is used: time stands above this floor
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.trace import batch_shape, check_applies, trace
 from costmodel.cost.allocator import ALLOTTED, exactly
-from costmodel.cost.quantities import ALL, FLOP_PARTS, QUANTITIES, TIMED, Flops, Memory, Traffic
+from costmodel.cost.quantities import (
+    ALL,
+    FLOP_PARTS,
+    QUANTITIES,
+    ROW_COLUMNS,
+    SUMMED,
+    TIMED,
+    Flops,
+    Lines,
+    Memory,
+    Traffic,
+)
+from costmodel.cost.recipes import Forms, Recipe, recipe_of, settings_at
 from costmodel.cost.rows import Row, idle_params, rows_of
 from costmodel.cost.timeline import (
     Standing,
@@ -40,7 +52,9 @@ if TYPE_CHECKING:
     from costmodel.cost.budget import Fit
     from costmodel.cost.explanation import Explanation
     from costmodel.hardware.machine import Machine
+    from costmodel.symbolic.sizes import SymInt
 
+C = TypeVar("C", bound=Lines)
 
 LEAST_BYTES = 1024
 """Fewer bytes than this are a budget of `Prediction.fits` only as text: whoever writes 24 means 24 GiB."""
@@ -53,7 +67,7 @@ MOST_STANDING = 400_000
 class Prediction(Data):
     """What `model` costs under `settings`. Made by `predict`; every number is computed when first asked for.
 
-    tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters.
+    tape: what was recorded of it, if it has been traced already; the sizes of model and settings may be letters then.
 
     Example:
         >>> import costmodel as cm
@@ -65,10 +79,24 @@ class Prediction(Data):
 
     """
 
+    _recipe: Recipe | None = None
+    _forms: Forms | None = None
+
     def __init__(self, model: Architecture, settings: Settings, tape: Tape | None = None) -> None:
         self.model = model
         self.settings = settings
-        self.tape = trace(model, settings) if tape is None else tape
+        if tape is not None:
+            self.tape = tape
+            return
+        self._recipe, self._point = recipe_of(model, settings)
+        self._forms = self._recipe.known(self._point)
+        if self._forms is None:
+            _ = self.tape  # what cannot be is refused here
+
+    @cached_property
+    def tape(self) -> Tape:
+        """What is recorded of a step."""
+        return trace(self.model, self.settings)
 
     @cached_property
     def batch_shape(self) -> BatchShape:
@@ -83,30 +111,40 @@ class Prediction(Data):
     @cached_property
     def params(self) -> int:
         """Trained weights, each counted once (tied ones too)."""
-        return self._total("params")
+        return self._number("params")
 
     @cached_property
     def trainable_params(self) -> int:
         """Weights that are trained: all but the frozen ones, each counted once; none in inference."""
-        return sum(s.elements * s.times for s in self.tape.trained)
+        return self._number("trainable_params")
 
     @cached_property
     def active_params(self) -> int:
         """Weights that one token meets: of experts only those that it chooses, of all else everything."""
-        return self.params - idle_params(self.tape)
+        return self._number("active_params")
 
     @cached_property
     def flops(self) -> Flops:
         """Contraction FLOPs, a multiply-add being two."""
-        return Flops(*[self._total(f"{part}_flops") for part in Flops.__dataclass_fields__])
+        return self._lines(Flops, "flops")
 
     @cached_property
     def pointwise_flops(self) -> Flops:
         """All other arithmetic."""
-        return Flops(*(self._total(f"{part}_pointwise_flops") for part in Flops.__dataclass_fields__))
+        return self._lines(Flops, "pointwise_flops")
 
-    def _total(self, column: str) -> int:
-        return sum([getattr(row, column) for row in self.layers])
+    def _lines(self, kind: type[C], group: str) -> C:
+        return kind(*[self._number(f"{group}.{line}") for line in kind.__dataclass_fields__])
+
+    def _number(self, quantity: str) -> int:
+        """A quantity by the form that is known to hold here, else from the tape."""
+        if self._forms is not None:
+            return self._forms[quantity].value(self._point)
+        if quantity in SUMMED:
+            return sum([getattr(row, column) for column in ROW_COLUMNS[quantity] for row in self.layers])
+        if quantity in _FROM_TAPE:
+            return _FROM_TAPE[quantity](self)
+        return getattr(self._standing, quantity.removeprefix("memory."))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -141,37 +179,30 @@ class Prediction(Data):
     @cached_property
     def memory(self) -> Memory:
         """Memory by purpose [bytes]."""
-        tape = self.tape
-        weights, masters, optimizer, counters, buffers, inputs, _ = self._standing
-        return Memory(
-            weights=weights,
-            masters=masters,
-            gradients=gradient_bytes(tape, exactly),
-            optimizer=optimizer,
-            counters=counters,
-            buffers=buffers,
-            inputs=inputs,
-            activations=self._total("activation_bytes"),
-            casts=self._total("cast_bytes"),
-            temporaries=self.timeline.temporaries,
-            peak=self.timeline.peak,
-            cache=sum(s.bytes * s.times for s, _ in tape.cached),
-        )
+        if self._forms is None and self._recipe is not None and "timeline" not in vars(self):
+            self._forms = self._recipe.learn(self._point, self._in_letters)
+        return self._lines(Memory, "memory")
+
+    def _in_letters(self, letters: Mapping[str, SymInt]) -> dict[str, int]:
+        """Every quantity, with letters for sizes."""
+        settings = replace(self.settings, **settings_at(letters))
+        prediction = Prediction(self.model, settings, trace(self.model, settings))
+        return {quantity: prediction.value(quantity) for quantity in QUANTITIES}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: formulas are found again when they are asked for."""
-        return {name: value for name, value in vars(self).items() if name not in ("lettered", "typical")}
+        left_out = ("lettered", "typical", "_recipe", "_point", "_forms")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     @cached_property
     def traffic(self) -> Traffic:
         """What a forward pass moves to and from memory at least [bytes]."""
-        columns = ("forward_bytes", "weight_bytes", "kv_read_bytes", "kv_written_bytes")
-        return Traffic(*(self._total(column) for column in columns))
+        return self._lines(Traffic, "traffic")
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
         """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
-        return sum(size_bytes(token, storage.dtype) * storage.times for storage, token in self.tape.cached)
+        return self._number("kv_bytes_per_token")
 
     @cached_property
     def lettered(self) -> Prediction:
@@ -209,6 +240,8 @@ class Prediction(Data):
             return self.time.value(quantity)
         if quantity not in QUANTITIES:
             raise unknown("quantity", quantity, ALL)
+        if self._forms is not None:
+            return self._number(quantity)
         value: Any = self
         for part in quantity.split("."):
             value = getattr(value, part)
@@ -409,6 +442,18 @@ class Prediction(Data):
         from costmodel.cost.report import html
 
         return html(self)
+
+
+_FROM_TAPE: dict[str, Callable[[Prediction], int]] = {
+    "trainable_params": lambda p: sum(s.elements * s.times for s in p.tape.trained),
+    "active_params": lambda p: p.params - idle_params(p.tape),
+    "memory.gradients": lambda p: gradient_bytes(p.tape, exactly),
+    "memory.temporaries": lambda p: p.timeline.temporaries,
+    "memory.peak": lambda p: p.timeline.peak,
+    "memory.cache": lambda p: sum(s.bytes * s.times for s, _ in p.tape.cached),
+    "kv_bytes_per_token": lambda p: sum(size_bytes(token, s.dtype) * s.times for s, token in p.tape.cached),
+}
+"""Quantities that are no sums of rows' columns; other lines of memory are those of what is there throughout."""
 
 
 def _with_machine(settings: dict[str, Any]) -> dict[str, Any]:

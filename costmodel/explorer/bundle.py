@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from costmodel.analysis.closed_forms import Branch, Forms, Leaf, Refusal
+from costmodel.analysis.closed_forms import Forms, Leaf, Refusal
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.timeline import Alive
 from costmodel.explorer.javascript import Formulas
 from costmodel.explorer.laws import ARGUMENTS
 from costmodel.explorer.regimes import COLUMNS, LINES, Key, PageForms
 from costmodel.graph.kernel import Kernel
+from costmodel.symbolic.guards import Branch
 
 STANDING = tuple(line for line in Alive._fields if line not in LINES)
 """What is in memory throughout a step."""

@@ -7,15 +7,17 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
-from costmodel.analysis.closed_forms import SIDES, Branch, ClosedForms, open_sizes, varied
+from costmodel.analysis.closed_forms import ClosedForms, open_sizes, varied
 from costmodel.analysis.sweep.axes import Axis, label_of, read_axes
 from costmodel.architectures.base import Architecture, BatchShape
 from costmodel.architectures.cnn import CNN
 from costmodel.architectures.trace import applicable, batch_shape
 from costmodel.cost.prediction import predict
+from costmodel.cost.recipes import SIDES
 from costmodel.errors import CostModelError, SettingError, SpecError
 from costmodel.explorer.regimes import Size
 from costmodel.importers.files import settings_of
+from costmodel.symbolic.guards import Branch
 from costmodel.training.settings import MEANINGS, SETTING_NAMES
 
 CHOICES: dict[str, tuple[Any, ...]] = {

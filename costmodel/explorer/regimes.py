@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from costmodel.analysis.closed_forms import Branch, ClosedForms, Leaf, Refusal
+from costmodel.analysis.closed_forms import ClosedForms, Leaf, Refusal
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
@@ -19,7 +19,7 @@ from costmodel.explorer.laws import key_of, numbers_of, without_numbers
 from costmodel.graph.kernel import Kernel
 from costmodel.performance.stacks import Stack
 from costmodel.performance.work import work_of
-from costmodel.symbolic.guards import Condition
+from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial, Range
 
 COLUMNS = tuple(column for column in Row._fields if column not in ("name", "kind"))

@@ -2,7 +2,8 @@
 
 A trace is right for all sizes at which every comparison comes out as it did. So each comparison of a letter is written
 down as a condition on a polynomial; whatever else looks at its value is noted as "is exactly this". Who only wants the
-formula that holds here, to explain a number, has nothing written down.
+formula that holds here, to explain a number, has nothing written down. Traces at several points make a tree of
+decisions, whose leaves hold wherever the same decisions come out alike.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from costmodel.symbolic.polynomial import (
     Polynomial,
@@ -24,6 +28,7 @@ from costmodel.symbolic.polynomial import (
 from costmodel.symbolic.sizes import SymInt, peek
 
 Relation = Literal["zero", "positive", "value"]
+Leaf = TypeVar("Leaf")
 
 
 class Condition(NamedTuple):
@@ -211,6 +216,67 @@ class _SymInt(SymInt if TYPE_CHECKING else object):
         return sorted(kept)
 
 
+@dataclass
+class Branch(Generic[Leaf]):
+    """A decision, and what comes after each outcome, as far as there have been traces."""
+
+    condition: Condition
+    after: dict[int, Branch[Leaf] | Leaf] = field(default_factory=dict)
+
+
+class Regimes(Generic[Leaf]):
+    """What traces at points with a size for each letter have come to, as a tree of their decisions.
+
+    Threads may share one. Pickles as plain data.
+    """
+
+    def __init__(self) -> None:
+        self.tree: Branch[Leaf] | Leaf | None = None
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tree": self.tree}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()
+        self.tree = state["tree"]
+
+    def known(self, point: Mapping[str, int]) -> Leaf | None:
+        """The leaf of the regime that a point is in; None if there has been no trace in it."""
+        node = self.tree
+        while isinstance(node, Branch):
+            node = node.after.get(node.condition.outcome(node.condition.of.value(point)))
+        return node
+
+    def at(self, point: Mapping[str, int], trace: Callable[[Mapping[str, SymInt]], Leaf]) -> Leaf:
+        """The leaf of the regime that a point is in, which a trace with letters of its sizes gives if none has yet."""
+        leaf = self.known(point)
+        if leaf is None:
+            with self._lock:
+                leaf = self.known(point)
+                if leaf is None:
+                    decisions = Decisions()
+                    leaf = trace({name: decisions.letter(name, size) for name, size in point.items()})
+                    self._graft(decisions, leaf)
+        return leaf
+
+    def _graft(self, decisions: Decisions, leaf: Leaf) -> None:
+        """Add a path of decisions, and its end, to the tree."""
+        node, put = self.tree, self._plant
+        for condition, outcome in decisions.outcomes.items():
+            if node is None:
+                node = Branch(condition)
+                put(node)
+            if not isinstance(node, Branch) or node.condition != condition:
+                raise AssertionError(f"two traces decide differently: {condition}")
+            put = partial(node.after.__setitem__, outcome)
+            node = node.after.get(outcome)
+        put(leaf)
+
+    def _plant(self, tree: Branch[Leaf] | Leaf) -> None:
+        self.tree = tree
+
+
 def _settled(relation: str, of: Polynomial) -> bool:
     """Whether a condition comes out alike wherever all letters are at least 1, as far as the signs of terms tell."""
     signs = {coefficient > 0 for monomial, coefficient in of.terms.items() if monomial}
@@ -235,6 +301,14 @@ def symint(name: str, value: int) -> SymInt:
 def expression(size: int) -> Polynomial:
     """The formula of a size; a plain int is its own."""
     return size.expression if isinstance(size, SymInt) else Polynomial.of(int(size))
+
+
+def formula_of(value: int, point: Mapping[str, int]) -> Polynomial:
+    """The formula of what was traced at a point; it gives that value there. Raises ArithmeticError if it does not."""
+    formula = expression(value)
+    if formula.value(point) != peek(value):
+        raise ArithmeticError(f"a formula gives {formula.value(point)}, not {peek(value)}")
+    return formula
 
 
 def _arithmetic(op: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:

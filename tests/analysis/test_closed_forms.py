@@ -21,6 +21,8 @@ from costmodel.symbolic.polynomial import Polynomial
 from tests.profiles import examples
 from tests.strategies import questions
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 values = st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True)
 
 

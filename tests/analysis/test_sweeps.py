@@ -24,6 +24,8 @@ from tests.oracle.drawn_networks import networks
 from tests.profiles import examples
 from tests.strategies import questions
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 SMALL = cm.Transformer(vocab=50, context=16, layers=3, width=24, heads=4, name="small")
 GRID: dict[str, Any] = {"batch": range(1, 9), "seq": [1, 2, 8, 16, 32], "heads": [1, 3, 4, 5]}
 

@@ -15,6 +15,8 @@ from tests.command import here
 from tests.explorer.engine import Engine, check_equal, drawn, parts_of, predicted
 from tests.profiles import how_many
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 MODELS = ("gpt2-small", "resnet50", "mlp-mnist", "llama-3.1-8b", "mixtral-8x7b")
 FEW: dict[str, Any] = {"precision": ["fp32", "bf16-autocast"], "checkpoint": ["none", "block"], "mode": "train"}
 """Choices of a page that is made soon."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from costmodel.analysis.closed_forms import SIDES, SIZES, open_sizes, varied
+from costmodel.analysis.closed_forms import open_sizes, varied
 from costmodel.architectures.base import Architecture
 from costmodel.architectures.trace import applicable
+from costmodel.cost.recipes import SIDES, SIZES
 from costmodel.documents.description import Description, unknown_field
 from costmodel.errors import CostModelError, SettingError, UnknownNameError, shown
 from costmodel.importers.files import settings_of

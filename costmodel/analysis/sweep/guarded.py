@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.analysis.closed_forms import Branch, ClosedForms, Forms, Leaf, Refusal
+from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
 from costmodel.cost.quantities import TIMED
 from costmodel.errors import CostModelError
 from costmodel.symbolic.evaluation import INT64, Array, Evaluator, Grid, Window
-from costmodel.symbolic.guards import Condition
+from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial
 
 MOST_MASKED = 2**24
