@@ -24,7 +24,7 @@ from costmodel.symbolic.polynomial import Polynomial
 from costmodel.symbolic.sizes import SymInt, peek
 
 if TYPE_CHECKING:
-    from costmodel.performance.grids import LetteredTime
+    from costmodel.performance.accounting import SymbolicTime
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Forms:
     """Formulas of one regime, by quantity; of quantities of time what they are worked out from."""
 
     formulas: Mapping[Hashable, Polynomial]
-    time: LetteredTime | None = None
+    time: SymbolicTime | None = None
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,12 @@ class ClosedForms:
             raise
         return Forms({quantity: formula_of(value, point) for quantity, value in values.items()}, time)
 
-    def _timed(self, prediction: Prediction) -> LetteredTime:
+    def _timed(self, prediction: Prediction) -> SymbolicTime:
         """What times are worked out from. Raises SettingError for one that there is not."""
-        from costmodel.performance.grids import LetteredTime
-
         for quantity in self.quantities:
             if quantity in ("tokens_per_second", "energy", "money"):
                 prediction.value(quantity)  # where there is none it says why
-        return LetteredTime(prediction.time)
+        return prediction.time.symbolic()
 
     def _lettered(self, sizes: dict[str, int], letters: Mapping[str, SymInt]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""

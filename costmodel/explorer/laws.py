@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from costmodel.graph.kernel import Kernel, Product
+from costmodel.graph.kernel import Kernel
 from costmodel.hardware.machine import Machine
-from costmodel.performance.constants import typical
-from costmodel.performance.laws import Device, law_of
+from costmodel.performance.laws import KernelModel, law_of, with_numbers
 from costmodel.performance.stacks import Stack
 
 ARGUMENTS = ("flops", "read", "written", "launches", "batch", "m", "n", "k")
 """What a law is a function of, in doubles: each is exact below 2^53."""
 
 
-class Name:
+class Name(NDArrayOperatorsMixin):
     """A number that is known by name alone. Arithmetic on it is written down on a tape, a line for each result.
 
-    NumPy hands its functions of such numbers to them, as it does with arrays of other libraries.
+    NumPy hands all functions and operators of such numbers to them, as it does with arrays of other libraries.
     """
 
     __slots__ = ("tape", "text")
@@ -28,17 +28,13 @@ class Name:
     def __init__(self, text: str, tape: list[str]) -> None:
         self.text, self.tape = text, tape
 
-    def _made(self, text: str) -> Name:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
+        if method != "__call__" or ufunc.__name__ not in _OPERATIONS:
+            return NotImplemented
+        text = _OPERATIONS[ufunc.__name__].format(*map(_text, inputs))
         if text not in self.tape:
             self.tape.append(text)
         return Name(f"t{self.tape.index(text)}", self.tape)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
-        """The smaller or the larger of two, or a number rounded up; no law asks for more."""
-        functions = {"minimum": "Math.min", "maximum": "Math.max", "ceil": "Math.ceil"}
-        if method != "__call__" or ufunc.__name__ not in functions:
-            return NotImplemented
-        return self._made(f"{functions[ufunc.__name__]}({','.join(map(_text, inputs))})")
 
 
 def _text(number: Any) -> str:
@@ -47,29 +43,17 @@ def _text(number: Any) -> str:
 
 _OPERATIONS = {
     "add": "{}+{}",
-    "sub": "{}-{}",
-    "mul": "{}*{}",
-    "truediv": "{}/{}",
-    "pow": "({})**({})",
-    "gt": "({}>{}?1:0)",
-    "or": "({}|{})",
+    "subtract": "{}-{}",
+    "multiply": "{}*{}",
+    "divide": "{}/{}",
+    "power": "({})**({})",
+    "greater": "({}>{}?1:0)",
+    "bitwise_or": "({}|{})",
+    "minimum": "Math.min({},{})",
+    "maximum": "Math.max({},{})",
+    "ceil": "Math.ceil({})",
 }
-
-
-def _operation(form: str) -> tuple[Any, Any]:
-    def forward(self: Name, other: Any) -> Name:
-        return self._made(form.format(self.text, _text(other)))
-
-    def reflected(self: Name, other: Any) -> Name:
-        return self._made(form.format(_text(other), self.text))
-
-    return forward, reflected
-
-
-for _name, _form in _OPERATIONS.items():
-    _forward, _reflected = _operation(_form)
-    setattr(Name, f"__{_name}__", _forward)
-    setattr(Name, f"__r{_name}__", _reflected)
+"""What laws are made of, in JavaScript."""
 
 
 def key_of(kernel: Kernel) -> str:
@@ -83,11 +67,6 @@ def numbers_of(kernel: Kernel) -> dict[str, int]:
     return numbers | dict(zip(ARGUMENTS[4:], kernel.sizes or (), strict=False))
 
 
-def without_numbers(kernel: Kernel) -> Kernel:
-    """One of the same law."""
-    return kernel._replace(flops=0, read=0, written=0, launches=1, sizes=kernel.sizes and Product(1, 1, 1, 1))
-
-
 class Laws:
     """JavaScript of the laws of some machines, each distinct one once. stack: what starts the kernels."""
 
@@ -96,39 +75,29 @@ class Laws:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
-    def number(self, kernel: Kernel, device: Device) -> int:
+    def number(self, kernel: Kernel, model: KernelModel) -> int:
         """The number of the law of a kernel: a function of `ARGUMENTS` to its seconds, and to the least possible."""
         tape: list[str] = []
-        names = [Name(name, tape) for name in ARGUMENTS]
-        sizes: Any = Product(*names[4:]) if kernel.sizes is not None else None  # type: ignore[arg-type]
-        flops, read, written, launches = names[:4]
-        unknown: Any = kernel._replace(flops=flops, read=read, written=written, launches=launches, sizes=sizes)  # type: ignore[arg-type]
-        seconds, least = (
-            _text(device.seconds(unknown, channels_last=self.stack.channels_last)),
-            _text(device.ceiling(unknown)),
-        )
-        lines = ";".join(f"t{place}={line}" for place, line in enumerate(tape))
-        text = f"({','.join(ARGUMENTS)})=>{{const {lines.replace(';', ',')};return[{seconds},{least}]}}"
-        found = self._numbers.setdefault(text, len(self.texts))
-        if found == len(self.texts):
+        names = iter(ARGUMENTS)
+        named = with_numbers(kernel, lambda _: Name(next(names), tape))
+        seconds, least = _text(model.kernel_time(named)), _text(model.ceiling_time(named))
+        lines = ",".join(f"t{place}={line}" for place, line in enumerate(tape))
+        text = f"({','.join(ARGUMENTS)})=>{{const {lines};return[{seconds},{least}]}}"
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
             self.texts.append(text)
-        return found
+        return number
 
     def machine(self, machine: Machine, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
         """What a page needs of a machine: for each law's key its function and its peak, and what all share."""
-        device, constants = Device(machine), typical(machine)
-        laws, peaks = {}, {}
-        for key, kernel in kernels.items():
-            laws[key] = self.number(kernel, device)
-            if kernel.sizes is not None:
-                peaks[key] = device.units(kernel).peak
+        model = KernelModel(machine, stack=self.stack)
         return {
             "name": machine.name,
             "memory": machine.memory,
             "bandwidth": machine.bandwidth,
-            "vectorPeak": device.vector_peak,
-            "launch": self.stack.launch_seconds(constants),
-            "start": constants.kernel_seconds,
-            "laws": laws,
-            "peaks": peaks,
+            "vectorPeak": model.vector_peak,
+            "launch": model.launch_seconds,
+            "start": model.constants.kernel_seconds,
+            "laws": {key: self.number(kernel, model) for key, kernel in kernels.items()},
+            "peaks": {key: model.peak(kernel) for key, kernel in kernels.items() if kernel.sizes is not None},
         }

@@ -15,8 +15,9 @@ from costmodel.architectures.base import Architecture
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES
 from costmodel.cost.rows import Row
-from costmodel.explorer.laws import key_of, numbers_of, without_numbers
+from costmodel.explorer.laws import key_of, numbers_of
 from costmodel.graph.kernel import Kernel
+from costmodel.performance.laws import with_numbers
 from costmodel.performance.stacks import Stack
 from costmodel.performance.work import work_of
 from costmodel.symbolic.guards import Branch, Condition
@@ -200,7 +201,7 @@ class PageForms(ClosedForms):
             return values
         for number, task in enumerate(work_of(prediction.tape, prediction.settings, fuse=self.stack.fuses).tasks):
             key = key_of(task.kernel)
-            self.kernels.setdefault(key, without_numbers(task.kernel))
+            self.kernels.setdefault(key, with_numbers(task.kernel, lambda _: 1))
             place = (task.layer, task.phase, key, "again" if task.again else "")
             for name, size in numbers_of(task.kernel).items():
                 values[Key("kernel", name, optimizer, number, place)] = size

@@ -6,10 +6,12 @@ what holds where nothing more exact is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from costmodel.errors import unknown
 
@@ -85,6 +87,14 @@ class Constants:
             if name not in TABLE:
                 raise unknown("constant", name, TABLE)
         return replace(self, **values)
+
+    def with_ends(self, ranges: Mapping[str, Constant]) -> Constants:
+        """Arrays: of each range in turn one constant at its low and at its high end [2 · ranges], at last none."""
+        names = [field.name for field in fields(self)]
+        values = np.tile(np.array([[getattr(self, name)] for name in names]), 2 * len(ranges) + 1)
+        for number, (name, of) in enumerate(ranges.items()):
+            values[names.index(name), 2 * number : 2 * number + 2] = of.low, of.high
+        return Constants(*values)
 
 
 UNITS = {
@@ -470,7 +480,7 @@ class Interval(NamedTuple):
 
 
 def interval(
-    time: Callable[[Constants], float],
+    time: Callable[[Constants], Any],
     machine: Machine,
     *,
     least: float = 0.0,
@@ -483,19 +493,21 @@ def interval(
     independent, and the logarithms of their effects add up in squares. Of a time over another, measured one, constants
     that move both alike cancel.
 
-    least: a bound that no constant can break, such as the datasheet's. known: constants without a range, since they
-    were measured. at: the constants in the middle, typical ones unless given.
+    time: takes constants that are arrays too, and is asked once for both ends of all ranges. least: a bound that no
+    constant can break, such as the datasheet's. known: constants without a range, since they were measured. at: the
+    constants in the middle, typical ones unless given.
     """
     middle = at or typical(machine)
-    seconds = time(middle)
+    seconds = float(time(middle))
     if not seconds > 0:
         return Interval(seconds, seconds, seconds, ())
-    effects = []
-    for name in {field.name for field in fields(Constants)} - set(known):
-        of = constant(name, machine)
-        ends = [time(middle.changed(**{name: value})) for value in (of.low, of.high)]
-        if ends != [seconds, seconds]:
-            effects.append(Effect(name, of, min(*ends, seconds), max(*ends, seconds)))
+    uncertain = {name: constant(name, machine) for name in TABLE if name not in set(known)}
+    *ends, same = np.broadcast_to(time(middle.with_ends(uncertain)), 2 * len(uncertain) + 1).tolist()
+    effects = [
+        Effect(name, of, min(*pair, seconds), max(*pair, seconds))
+        for (name, of), pair in zip(uncertain.items(), zip(ends[::2], ends[1::2], strict=True), strict=True)
+        if pair != (same, same)
+    ]
     faster = sqrt(sum(log(seconds / effect.low) ** 2 for effect in effects))
     slower = sqrt(sum(log(effect.high / seconds) ** 2 for effect in effects))
     widest = tuple(sorted(effects, key=lambda effect: (-effect.width, effect.name)))

@@ -1,34 +1,30 @@
 """Seconds of one kernel on one machine: a bound from the datasheet, and what kernels typically attain.
 
-Every law works on numbers and, element by element, on NumPy arrays of floats. Seconds never fall when there is more
-work or less machine, and two batches never take more than twice as long as one: tiles and waves are rounded up, the
-smallest of several such times is again one, and so is the largest.
+A law is arithmetic on a kernel's numbers and on constants; each is a number or, element by element, a NumPy array of
+floats: so one line of code serves a kernel, many kernels, a grid of sizes and the ends of all constants' ranges.
+Seconds never fall when there is more work or less machine, and two batches never take more than twice as long as one:
+tiles and waves are rounded up, the smallest of several such times is again one, and so is the largest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.hardware.machine import Machine
 from costmodel.performance.constants import Constants, typical
+from costmodel.performance.stacks import STACKS, Stack
 from costmodel.training.dtypes import BITS, Dtype
-
-if TYPE_CHECKING:
-    from costmodel.hardware.machine import Machine
-
 
 Tier = Literal["ceiling", "typical", "calibrated"]
 """ceiling: no kernel is faster, from the datasheet alone; typical: constants of the machine's family; calibrated: some
 of them measured on the machine."""
-Stack = Literal["eager", "compiled", "cuda-graphs"]
-"""Who starts kernels: a framework one by one, generated code, or a recorded graph."""
 Numbers = Any
 """A number, or an array of floats."""
-Extreme = Callable[[Numbers, Numbers], Numbers]
+Array = np.ndarray[Any, Any]
 
 MATRIX_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (16, 128))
 VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 32), (1, 128))
@@ -61,22 +57,6 @@ TINY = 1e-30
 """Instead of a denominator of 0 [s]."""
 
 
-def seconds(
-    kernel: Kernel,
-    machine: Machine,
-    tier: Tier = "typical",
-    constants: Constants | None = None,
-    *,
-    allow_tf32: bool | None = None,
-    channels_last: bool = False,
-) -> Numbers:
-    """Time of a machine for all launches of a kernel [s]; see `Device`, which is quicker for many kernels."""
-    device = Device(machine, constants)
-    if tier == "ceiling":
-        return device.ceiling(kernel, allow_tf32=allow_tf32)
-    return device.seconds(kernel, allow_tf32=allow_tf32, channels_last=channels_last)
-
-
 class Units(NamedTuple):
     """What multiplies matrices of a type, and whether it is matrix units.
 
@@ -85,54 +65,69 @@ class Units(NamedTuple):
 
     matrix: bool
     peak: float
-    sustained: float
-    rate: float
+    sustained: Numbers
+    rate: Numbers
 
 
-class Device:
-    """A machine with a value for each constant. constants: those of its family unless given."""
+class KernelModel:
+    """How long kernels take on a machine.
 
-    def __init__(self, machine: Machine, constants: Constants | None = None) -> None:
+    constants: those of the machine's family unless given; of arrays, each of one shape, times are arrays of that shape.
+    stack: what starts kernels. tier: see `Tier`. allow_tf32: whether fp32 operands may be rounded to tf32 on matrix
+    units; None: as PyTorch does by itself, in convolutions only. channels_last: the layout of convolutions' operands,
+    if the stack does not set it. launch_seconds: of the host to start one kernel.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        constants: Constants | None = None,
+        *,
+        stack: Stack = STACKS["eager"],
+        tier: Tier = "typical",
+        allow_tf32: bool | None = None,
+        channels_last: bool = False,
+    ) -> None:
         self.machine = machine
         self.constants = c = constants or typical(machine)
+        self.tier = tier
+        self.allow_tf32 = allow_tf32
+        self.channels_last = channels_last or stack.channels_last
+        self.launch_seconds: Numbers = 0.0 if tier == "ceiling" else stack.launch_seconds(c)
         self.processors = machine.processors or 1
         self.vector_peak = machine.vector_peak()
         self.bandwidth = machine.bandwidth * c.bandwidth_share
-        self.cache = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * c.bandwidth_share
-        if not self.cache > self.bandwidth:
-            self.cache = self.bandwidth * (c.cache_speedup if machine.levels else 1.0)
+        known = max((level.bandwidth or 0.0 for level in machine.levels), default=0.0) * c.bandwidth_share
+        likely = self.bandwidth * (c.cache_speedup if machine.levels else 1.0)
+        self.cache = np.where(known > self.bandwidth, known, likely)[()]
         self._units: dict[tuple[Dtype, bool], Units] = {}
         self._tiles = {True: self._depths(MATRIX_TILES, c.tile_intensity)}
         self._tiles[False] = self._depths(VECTOR_TILES, c.vector_tile_intensity)
 
-    def ceiling(self, kernel: Kernel, *, allow_tf32: bool | None = None) -> Numbers:
-        """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""
-        _, most = _extremes(kernel)
-        moved = (kernel.read + kernel.written) / self.machine.bandwidth
-        return most(kernel.flops / self._peak(kernel, allow_tf32), moved)
-
-    def seconds(self, kernel: Kernel, *, allow_tf32: bool | None = None, channels_last: bool = False) -> Numbers:
-        """Time for all launches of a kernel [s]; the host's is `host_seconds`.
-
-        allow_tf32: whether fp32 operands may be rounded to tf32 on matrix units; None: as PyTorch does by itself, in
-        convolutions only. channels_last: the layout of convolutions' operands.
-        """
-        least, most = _extremes(kernel)
+    def kernel_time(self, kernel: Kernel) -> Numbers:
+        """Time of the device for all launches of a kernel [s]."""
+        if self.tier == "ceiling":
+            return self.ceiling_time(kernel)
         if kernel.sort == "attention":
-            attained = self._attention(kernel, least, most)
+            attained = self._attention(kernel)
         elif kernel.sort in ("product", "convolution"):
-            attained = self._product(kernel, self.units(kernel, allow_tf32), channels_last, least, most)
+            attained = self._product(kernel, self.units(kernel))
         else:
-            attained = self._streaming(kernel, most)
-        return most(self.ceiling(kernel, allow_tf32=allow_tf32), self.constants.conditions * attained)
+            attained = self._streaming(kernel)
+        return np.maximum(self.ceiling_time(kernel), self.constants.conditions * attained)
 
-    def host_seconds(self, kernel: Kernel, stack: Stack = "eager") -> Numbers:
-        """Time of the host to start all launches of a kernel [s]."""
-        c = self.constants
-        each = {"eager": c.eager_seconds, "compiled": c.compiled_seconds, "cuda-graphs": c.graph_seconds}
-        return kernel.launches * each[stack]
+    def ceiling_time(self, kernel: Kernel) -> Numbers:
+        """Datasheet arithmetic or bytes, whichever takes longer: a lower bound, with nothing for the launch [s]."""
+        moved = (kernel.read + kernel.written) / self.machine.bandwidth
+        return np.maximum(kernel.flops / self.peak(kernel), moved)
 
-    def clock(self, watts: float) -> float:
+    def peak(self, kernel: Kernel) -> float:
+        """What the units that a kernel runs on do at most, by the datasheet [FLOP/s]."""
+        if kernel.sort in ("product", "convolution", "attention"):
+            return self.units(kernel).peak
+        return self.vector_peak
+
+    def clock(self, watts: Numbers) -> Numbers:
         """Clock over the boost clock that the power limit leaves, never below the base clock.
 
         watts: dynamic power at the boost clock. Power is static + dynamic · (clock / boost)^exponent, and may not
@@ -141,21 +136,23 @@ class Device:
         c, machine = self.constants, self.machine
         if machine.measured:
             return 1.0
-        share = 1.0
+        share: Numbers = 1.0
         if machine.tdp:
-            left = max(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
-            share = min(c.headroom, (left / watts) ** (1 / c.power_exponent))
+            left = np.maximum(0.1 * machine.tdp, (1 - c.static_power) * machine.tdp - c.static_watts)
+            share = np.minimum(c.headroom, (left / watts) ** (1 / c.power_exponent))
         if machine.base_clock and machine.boost_clock:
-            share = max(share, min(1.0, machine.base_clock / machine.boost_clock))
+            share = np.maximum(share, min(1.0, machine.base_clock / machine.boost_clock))
         return share
 
-    def units(self, kernel: Kernel, allow_tf32: bool | None = None) -> Units:
+    def units(self, kernel: Kernel) -> Units:
         """What multiplies the operands of a kernel; narrow types without units run in the next that has them."""
-        tf32 = kernel.sort == "convolution" if allow_tf32 is None else allow_tf32
-        key = (kernel.dtype, tf32)
-        if key not in self._units:
+        tf32 = kernel.sort == "convolution" if self.allow_tf32 is None else self.allow_tf32
+        return self._units_of(kernel.dtype, tf32)
+
+    def _units_of(self, dtype: Dtype, tf32: bool) -> Units:
+        if (dtype, tf32) not in self._units:
             machine, c = self.machine, self.constants
-            runs_in = machine.runs_in(kernel.dtype) or kernel.dtype
+            runs_in = machine.runs_in(dtype) or dtype
             named = ("fp32_tensor", "tf32") if tf32 else ("fp32_tensor",)
             matrix = any(name in machine.peak.given for name in (named if runs_in == "fp32" else (runs_in,)))
             peak = attained = machine.product_peak(runs_in, tf32)
@@ -167,27 +164,22 @@ class Device:
             sustained = attained * self.clock(watts * attained / 1e12)
             share = c.product_share if matrix else c.vector_share
             if POWER_BITS[runs_in] < 16:
-                share *= c.narrow_share
-            self._units[key] = Units(matrix, peak, sustained, sustained * share)
-        return self._units[key]
+                share = share * c.narrow_share
+            self._units[dtype, tf32] = Units(matrix, peak, sustained, sustained * share)
+        return self._units[dtype, tf32]
 
-    def _peak(self, kernel: Kernel, allow_tf32: bool | None) -> float:
-        if kernel.sort in ("product", "convolution", "attention"):
-            return self.units(kernel, allow_tf32).peak
-        return self.vector_peak
-
-    def _depths(self, tiles: tuple[tuple[int, int], ...], wanted: float) -> list[tuple[int, int, float]]:
+    def _depths(self, tiles: tuple[tuple[int, int], ...], wanted: Numbers) -> list[tuple[int, int, Numbers]]:
         """Rows and columns of each tile, and the work of a processor on one element of k, slower for small tiles.
 
         An operand's element is used as often as the tile is wide; m·n/(m+n) is what each that is loaded serves.
         """
-        shares = [min(1.0, (rows * columns / (rows + columns) / wanted) ** 0.5) for rows, columns in tiles]
+        shares = [np.minimum(1.0, (rows * columns / (rows + columns) / wanted) ** 0.5) for rows, columns in tiles]
         return [
             (rows, columns, 2 * rows * columns * self.processors / share)
             for (rows, columns), share in zip(tiles, shares, strict=True)
         ]
 
-    def _product(self, kernel: Kernel, units: Units, channels_last: bool, least: Extreme, most: Extreme) -> Numbers:
+    def _product(self, kernel: Kernel, units: Units) -> Numbers:
         """Products, and convolutions as implicit ones: the best of several tiles, against the bytes moved.
 
         NVIDIA, Matrix Multiplication Background User's Guide; Convolutional Layers User's Guide.
@@ -196,11 +188,11 @@ class Device:
         rate = units.rate
         if kernel.sort == "convolution":
             share = c.convolution_share if units.matrix else c.vector_convolution_share
-            rate *= share * (c.channels_first if units.matrix and not channels_last else 1.0)
-        compute = kernel.launches * self._tiled(sizes, units.matrix, least, most) / rate
+            rate = rate * (share * (c.channels_first if units.matrix and not self.channels_last else 1.0))
+        compute = kernel.launches * self._tiled(sizes, units.matrix) / rate
         if units.matrix and kernel.sort == "product":
             vector = self.vector_peak * c.vector_share * self.clock(c.vector_watts * self.vector_peak / 1e12)
-            compute = least(compute, kernel.launches * self._tiled(sizes, False, least, most) / vector)
+            compute = np.minimum(compute, kernel.launches * self._tiled(sizes, False) / vector)
         if units.matrix:
             width = VECTOR_LOAD_BITS // BITS[kernel.dtype]
             uneven = (_rounded(sizes.n, width) > sizes.n) | (_rounded(sizes.k, width) > sizes.k)
@@ -208,54 +200,56 @@ class Device:
         moved = kernel.read + kernel.written
         unpacked = {8: c.unpack8, 4: c.unpack4}.get(BITS[kernel.stored], 1.0) if kernel.stored else 1.0
         memory = moved / (self.bandwidth * c.product_stream * unpacked)
-        long, short = most(compute, memory), least(compute, memory)
+        long, short = np.maximum(compute, memory), np.minimum(compute, memory)
         # Both overlap perfectly where one is much the longer, and less where they take about as long.
-        joined = long * (1 + (short / most(long, TINY)) ** c.overlap) ** (1 / c.overlap)
+        joined = long * (1 + (short / np.maximum(long, TINY)) ** c.overlap) ** (1 / c.overlap)
         start = kernel.launches * c.kernel_seconds
         implicit = start + kernel.launches * c.product_seconds + joined
         if kernel.sort == "product":
             return implicit
-        direct = most(kernel.flops / (self.vector_peak * c.direct_share), moved / (self.bandwidth * c.direct_stream))
+        arithmetic = kernel.flops / (self.vector_peak * c.direct_share)
+        direct = np.maximum(arithmetic, moved / (self.bandwidth * c.direct_stream))
         if "weight" in kernel.name:
             direct = direct / c.direct_weight
-        return least(implicit, start + direct)
+        return np.minimum(implicit, start + direct)
 
-    def _tiled(self, sizes: Product, matrix: bool, least: Extreme, most: Extreme) -> Numbers:
+    def _tiled(self, sizes: Product, matrix: bool) -> Numbers:
         """FLOPs of a product by the tile that takes the least, padding and idle processors among them.
 
         In whole waves of tiles over the processors, or with tiles cut along k so that all are busy, at some loss.
         """
         batch, m, n, k = sizes
         c, processors = self.constants, self.processors
-        deepest = SPLIT_DEPTH / most(k, 1)
+        deepest = SPLIT_DEPTH / np.maximum(k, 1)
         down = {rows: batch * _ceiling(m, rows) for rows in (256, 128, 64, 32, 16, 1)}
         across = {columns: _ceiling(n, columns) for columns in (256, 128, 64, 32)}
         best: Numbers = None
         for rows, columns, depth in self._tiles[matrix]:
             tiles = down[rows] * across[columns]
-            spread = most(tiles / processors, least(tiles, deepest))
-            waves = least(_ceiling(tiles, processors), spread / c.split_share) * depth
-            best = waves if best is None else least(best, waves)
+            spread = np.maximum(tiles / processors, np.minimum(tiles, deepest))
+            waves = np.minimum(_ceiling(tiles, processors), spread / c.split_share) * depth
+            best = waves if best is None else np.minimum(best, waves)
         return best * (k + c.tile_fill)
 
-    def _attention(self, kernel: Kernel, least: Extreme, most: Extreme) -> Numbers:
+    def _attention(self, kernel: Kernel) -> Numbers:
         """Fused attention: blocks of queries over all processors, exponentials beside products (Dao 2023)."""
-        c, units = self.constants, self.units(kernel, False)
+        c, units = self.constants, self._units_of(kernel.dtype, False)
         batch, queries, keys, size = _sizes(kernel)
         share = c.attention_share * (c.attention_backward if "backward" in kernel.name else 1.0)
         rate = units.sustained * share
         # Of one query, key and element of a head: 4 forward, 10 backward, less where a mask leaves out blocks.
-        each = kernel.flops / most(batch * queries * keys * size, 1)
+        each = kernel.flops / np.maximum(batch * queries * keys * size, 1)
         blocks = batch * _ceiling(queries, QUERIES_AT_ONCE)
-        rows = least(_rounded(queries, ATTENTION_STEP), QUERIES_AT_ONCE)
+        rows = np.minimum(_rounded(queries, ATTENTION_STEP), QUERIES_AT_ONCE)
         columns = _rounded(keys, ATTENTION_STEP)
-        spread = most(blocks / self.processors, least(blocks, ATTENTION_STEP / most(columns, 1)))
-        waves = least(_ceiling(blocks, self.processors), spread / c.split_share)
+        spread = np.maximum(blocks / self.processors, np.minimum(blocks, ATTENTION_STEP / np.maximum(columns, 1)))
+        waves = np.minimum(_ceiling(blocks, self.processors), spread / c.split_share)
         depth = self.processors * rows * columns * (_rounded(size, HEAD_STEP) + c.softmax_depth)
         memory = (kernel.read + kernel.written) / (self.bandwidth * c.attention_stream)
-        return kernel.launches * (c.kernel_seconds + c.product_seconds) + most(waves * depth * each / rate, memory)
+        start = kernel.launches * (c.kernel_seconds + c.product_seconds)
+        return start + np.maximum(waves * depth * each / rate, memory)
 
-    def _streaming(self, kernel: Kernel, most: Extreme) -> Numbers:
+    def _streaming(self, kernel: Kernel) -> Numbers:
         """Pointwise, reducing and gathering kernels: bytes from memory, or from the last cache after a start.
 
         What fits the cache was just written by the kernel before and comes from there; what does not hides the start.
@@ -269,7 +263,7 @@ class Device:
         moved = (kernel.read + kernel.written) / share
         start = kernel.launches * c.kernel_seconds
         arithmetic = kernel.flops / (self.vector_peak * c.pointwise_rate)
-        return most(start + most(moved / self.cache, arithmetic), moved / self.bandwidth)
+        return np.maximum(start + np.maximum(moved / self.cache, arithmetic), moved / self.bandwidth)
 
 
 def _sizes(kernel: Kernel) -> Product:
@@ -278,68 +272,14 @@ def _sizes(kernel: Kernel) -> Product:
     return kernel.sizes
 
 
-def _extremes(kernel: Kernel) -> tuple[Extreme, Extreme]:
-    """Minimum and maximum of two numbers, or of each two elements if the kernel has arrays."""
-    values = (kernel.flops, kernel.read, kernel.written, kernel.launches, *(kernel.sizes or ()))
-    if all(isinstance(value, (int, float)) for value in values):
-        return min, max
-    import numpy as np
-
-    return np.minimum, np.maximum
-
-
 def _ceiling(size: Numbers, by: int) -> Numbers:
     """The quotient, rounded up; of floats exact below 2^53, where NumPy divides 20 times as fast as it floors."""
-    if isinstance(size, int):
-        return -(-size // by)
-    import numpy as np
-
     return np.ceil(size / by)
 
 
 def _rounded(size: Numbers, multiple: int) -> Numbers:
     """A size rounded up to a multiple."""
     return _ceiling(size, multiple) * multiple
-
-
-Array = np.ndarray[Any, Any]
-
-
-class Clock:
-    """The device's time for each of these kernels on a machine.
-
-    allow_tf32, channels_last: see `laws.seconds`.
-    """
-
-    def __init__(
-        self, kernels: Sequence[Kernel], machine: Machine, allow_tf32: bool | None, channels_last: bool
-    ) -> None:
-        self.machine = machine
-        self.allow_tf32 = allow_tf32
-        self.channels_last = channels_last
-        self.count = len(kernels)
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for number, kernel in enumerate(kernels):
-            alike.setdefault(law_of(kernel), []).append(number)
-        self._groups = [(np.array(places), _stacked([kernels[n] for n in places])) for places in alike.values()]
-
-    def seconds(self, tier: Tier, constants: Constants | None) -> Array:
-        """Of each kernel, with all its launches [s]."""
-        device, found = Device(self.machine, constants), np.empty(self.count)
-        for places, kernel in self._groups:
-            if tier == "ceiling":
-                found[places] = device.ceiling(kernel, allow_tf32=self.allow_tf32)
-            else:
-                found[places] = device.seconds(kernel, allow_tf32=self.allow_tf32, channels_last=self.channels_last)
-        return found
-
-    def peaks(self) -> Array:
-        """Peak of the units that each kernel's products run on [FLOP/s]; 0 of kernels that multiply nothing."""
-        device, found = Device(self.machine), np.zeros(self.count)
-        for places, kernel in self._groups:
-            if kernel.sizes is not None:
-                found[places] = device.units(kernel, self.allow_tf32).peak
-        return found
 
 
 _WORDS = ("backward", "weight", "softmax", "cross_entropy")
@@ -351,14 +291,34 @@ def law_of(kernel: Kernel) -> tuple[Any, ...]:
     return (kernel.sort, kernel.dtype, kernel.stored, *(word in kernel.name for word in _WORDS))
 
 
-def _stacked(kernels: list[Kernel]) -> Kernel:
-    """One kernel of arrays, with an element for each."""
-    flops, read, written, launches = (
-        np.array([float(getattr(kernel, name)) for kernel in kernels])
-        for name in ("flops", "read", "written", "launches")
-    )
-    sizes = None
-    if kernels[0].sizes is not None:
-        columns = zip(*(kernel.sizes for kernel in kernels if kernel.sizes is not None), strict=True)
-        sizes = Product(*(np.array(column, float) for column in columns))  # type: ignore[arg-type]
-    return kernels[0]._replace(flops=flops, read=read, written=written, launches=launches, sizes=sizes)  # type: ignore[arg-type]
+def with_numbers(kernel: Kernel, number: Callable[[Any], Any]) -> Kernel:
+    """A kernel of the same law; number: gives what takes the place of each of its numbers."""
+    flops, read, written, launches = map(number, (kernel.flops, kernel.read, kernel.written, kernel.launches))
+    sizes = None if kernel.sizes is None else Product(*map(number, kernel.sizes))
+    return kernel._replace(flops=flops, read=read, written=written, launches=launches, sizes=sizes)
+
+
+class KernelTable:
+    """Many kernels [K], those of one law in columns of numbers [k, 1], so that a model takes all of them at once."""
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self.count = len(kernels)
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number, kernel in enumerate(kernels):
+            alike.setdefault(law_of(kernel), []).append(number)
+        self._laws = [(np.array(places), _columns([kernels[n] for n in places])) for places in alike.values()]
+
+    def times(self, model: KernelModel) -> list[Numbers]:
+        """Seconds of each kernel, with all its launches; arrays if the model's constants are arrays."""
+        laws = [(places, model.kernel_time(kernel)) for places, kernel in self._laws]
+        times = np.empty((self.count, max((seconds.shape[1] for _, seconds in laws), default=1)))
+        for places, seconds in laws:
+            times[places] = seconds
+        return times.ravel().tolist() if times.shape[1] == 1 else list(times)
+
+
+def _columns(kernels: Sequence[Kernel]) -> Kernel:
+    """Kernels of one law as one whose numbers are columns."""
+    rows = [(k.flops, k.read, k.written, k.launches, *(k.sizes or ())) for k in kernels]
+    columns = iter(np.array(rows, float).T[..., None])
+    return with_numbers(kernels[0], lambda _: next(columns))

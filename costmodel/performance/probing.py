@@ -19,7 +19,7 @@ from costmodel.hardware.machine import Machine
 from costmodel.performance.calibration import Calibration
 from costmodel.performance.constants import UNITS, Constants, constant, typical
 from costmodel.performance.fitting import drawn
-from costmodel.performance.laws import Device
+from costmodel.performance.laws import KernelModel, KernelTable
 from costmodel.training.dtypes import BITS, Dtype
 
 PROBED = (
@@ -194,8 +194,7 @@ def calibrate_machine(
 
 
 def _seconds(kernels: Sequence[Kernel], machine: Machine, constants: Constants) -> list[float]:
-    device = Device(machine, constants)
-    return [device.seconds(kernel, allow_tf32=False) for kernel in kernels]
+    return KernelTable(kernels).times(KernelModel(machine, constants, allow_tf32=False))
 
 
 def _matters(name: str, kernels: Sequence[Kernel], machine: Machine) -> bool:

@@ -14,7 +14,8 @@ from costmodel.performance.constants import UNITS, Effect, Source
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from costmodel.performance.time import KernelTime, LayerTime, Time
+    from costmodel.performance.breakdown import KernelTime, LayerTime
+    from costmodel.performance.time import Time
 
 MOST_LAYERS = 8
 NAME = 34

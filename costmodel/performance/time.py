@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
 
 from costmodel.cost.prediction import Prediction
 from costmodel.display.answer import Answer, Sheet
@@ -17,13 +19,24 @@ from costmodel.documents.files import is_path, shown_path, text_of
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine
+from costmodel.performance.accounting import StepTime, SymbolicTime
+from costmodel.performance.breakdown import (
+    KernelTime,
+    LayerTime,
+    PhaseTime,
+    StepBottleneck,
+    kernel_times,
+    layer_times,
+    phase_times,
+    step_bottleneck,
+)
 from costmodel.performance.calibration import Calibration, measured_step
 from costmodel.performance.constants import Constants, Effect, Interval, interval, typical
 from costmodel.performance.fusion import Fusion
-from costmodel.performance.laws import Clock, Tier
+from costmodel.performance.laws import KernelModel, KernelTable, Numbers, Tier
 from costmodel.performance.runs import Carbon, Energy, Money, Power, Run, Step, run_of
 from costmodel.performance.stacks import Stack, StackName, stack_named
-from costmodel.performance.work import PHASES, Phase, Task, Work, work_of
+from costmodel.performance.work import StepWork, work_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,52 +48,6 @@ MOST_ANCHORS = 6
 """Measured steps that a range is relative to, at most."""
 COLUMNS = 80
 """A time is laid out for so many, or fewer if the page has no more."""
-Bound = Literal["compute", "memory", "overhead"]
-"""What a kernel waits for: arithmetic, bytes, or its start."""
-Limit = Literal["compute", "memory", "overhead", "host"]
-"""What a step waits for; host: for kernels to be started, while the device is idle."""
-
-
-class KernelTime(NamedTuple):
-    """One kernel of one layer, all that a step has of it together.
-
-    seconds: of the device. share: of the device's time in a step. intensity: FLOPs a byte.
-    """
-
-    layer: str
-    phase: Phase
-    kernel: str
-    sort: str
-    launches: int
-    flops: int
-    bytes: int
-    seconds: float
-    share: float
-    intensity: float
-    bound: Bound
-
-
-class LayerTime(NamedTuple):
-    """One layer, its repeats and all its kernels together [s]; rows add up to the device's time in a step."""
-
-    name: str
-    kind: str
-    forward_seconds: float
-    backward_seconds: float
-    update_seconds: float
-    seconds: float
-    share: float
-    bound: Bound
-
-
-class PhaseTime(NamedTuple):
-    """One phase: the device's time, the host's time to start its kernels, and the longer of the two [s]."""
-
-    phase: Phase
-    seconds: float
-    device_seconds: float
-    host_seconds: float
-    launches: int
 
 
 class Time(Answer):
@@ -128,73 +95,69 @@ class Time(Answer):
         return self.prediction.model.title
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> StepWork:
         """Every kernel of the step."""
         return work_of(self.prediction.tape, self.prediction.settings, fuse=self.stack.fuses)
 
     @cached_property
-    def _clock(self) -> Clock:
-        tasks = self.work.tasks
-        return Clock([task.kernel for task in tasks], self.machine, self.allow_tf32, self.channels_last)
+    def _table(self) -> KernelTable:
+        return KernelTable([task.kernel for task in self.work.tasks])
+
+    def _model(self, constants: Constants, tier: Tier) -> KernelModel:
+        how: dict[str, Any] = {"allow_tf32": self.allow_tf32, "channels_last": self.channels_last}
+        return KernelModel(self.machine, constants, stack=self.stack, tier=tier, **how)
+
+    def _step(self, constants: Constants, tier: Tier) -> StepTime:
+        """The step with these constants, of arrays where they are arrays."""
+        model = self._model(constants, tier)
+        return StepTime(model, self.work.tasks, self._table.times(model), self.samples, self.tokens)
 
     @cached_property
-    def _device_seconds(self) -> list[float]:
-        """Of each task, all its times together."""
-        return self._of_tasks(self.constants)
+    def _own(self) -> StepTime:
+        return self._step(self.constants, self.tier)
 
-    def _of_tasks(self, constants: Constants) -> list[float]:
-        each = self._clock.seconds(self.tier, constants).tolist()
-        return [float(task.times) * seconds for task, seconds in zip(self.work.tasks, each, strict=True)]
-
-    def _phases(self, constants: Constants, tasks: Sequence[float]) -> list[PhaseTime]:
-        launch = 0.0 if self.tier == "ceiling" else self.stack.launch_seconds(constants)
-        sums: dict[Phase, list[float]] = {phase: [0.0, 0] for phase in PHASES}
-        for task, seconds in zip(self.work.tasks, tasks, strict=True):
-            sums[task.phase][0] += seconds
-            sums[task.phase][1] += int(task.times * task.kernel.launches)
-        return [
-            PhaseTime(phase, max(device, launch * launches), device, launch * launches, int(launches))
-            for phase, (device, launches) in sums.items()
-        ]
+    def symbolic(self) -> SymbolicTime:
+        """The same with a formula for each number, of a question with symbols for sizes."""
+        p = self.prediction
+        samples = p.batch_shape.batch * p.settings.accumulate
+        return SymbolicTime(self._model(self.constants, self.tier), self.work.tasks, samples, p.batch_shape.seq)
 
     @cached_property
     def phases(self) -> list[PhaseTime]:
         """Forward with the loss, backward with what is run again for it, and the update; empty ones too."""
-        return self._phases(self.constants, self._device_seconds)
+        return phase_times(self._own)
 
     @cached_property
     def interval(self) -> Interval:
         """The range of the step's seconds, and what makes it wide; the ceiling has none."""
         if self.tier == "ceiling":
-            seconds = self.seconds_with(self.constants)
-            return Interval(seconds, seconds, seconds, ())
+            return Interval(self.seconds, self.seconds, self.seconds, ())
         if not self.anchors:
             least = self.ceiling_seconds
             return interval(self.seconds_with, self.machine, least=least, known=self.known, at=self.constants)
-        found = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
-        faster, slower = (hypot(log(end / found.typical), RERUN) for end in (found.low, found.high))
-        return found._replace(low=found.typical * exp(-faster), high=found.typical * exp(slower))
+        anchored = interval(self._anchored, self.machine, known=("conditions", *self.known), at=self.constants)
+        faster, slower = (hypot(log(end / anchored.typical), RERUN) for end in (anchored.low, anchored.high))
+        low, high = anchored.typical * exp(-faster), anchored.typical * exp(slower)
+        return anchored._replace(low=low, high=high)
 
-    def _anchored(self, constants: Constants) -> float:
+    def _anchored(self, constants: Constants) -> Numbers:
         """Of one step, with other constants, and as much longer as measured steps then take than they would."""
-        off = [log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
-        return self.seconds_with(constants) * exp(sum(off) / len(off))
+        off = [np.log(seconds / time.seconds_with(constants)) for time, seconds in self.anchors]
+        return self.seconds_with(constants) * np.exp(sum(off) / len(off))
 
-    def seconds_with(self, constants: Constants) -> float:
-        """Of one step, with other constants."""
-        return sum(phase.seconds for phase in self._phases(constants, self._of_tasks(constants)))
+    def seconds_with(self, constants: Constants) -> Numbers:
+        """Of one step, with other constants; an array where they are arrays."""
+        return self._step(constants, self.tier).seconds
 
     @cached_property
     def ceiling_seconds(self) -> float:
         """Of one step by the datasheet alone, which no run is faster than."""
-        device, stack, constants = self.machine, self.stack, self.constants
-        tf32, last = self.allow_tf32, self.channels_last
-        return Time(self.prediction, device, stack, "ceiling", constants, allow_tf32=tf32, channels_last=last).seconds
+        return float(self._step(self.constants, "ceiling").seconds)
 
     @cached_property
     def seconds(self) -> float:
         """Of one step."""
-        return sum(phase.seconds for phase in self.phases)
+        return float(self._own.seconds)
 
     @property
     def low(self) -> float:
@@ -211,23 +174,20 @@ class Time(Answer):
         """The three constants that make the range widest."""
         return self.interval.effects[:3]
 
-    def _phase(self, name: Phase) -> float:
-        return next(phase.seconds for phase in self.phases if phase.phase == name)
-
     @property
     def forward_seconds(self) -> float:
         """Of the forward pass and the loss."""
-        return self._phase("forward")
+        return float(self._own.phase_seconds["forward"])
 
     @property
     def backward_seconds(self) -> float:
         """Of backward, with what is run again for it."""
-        return self._phase("backward")
+        return float(self._own.phase_seconds["backward"])
 
     @property
     def update_seconds(self) -> float:
         """Of the optimizer."""
-        return self._phase("update")
+        return float(self._own.phase_seconds["update"])
 
     @property
     def samples(self) -> int:
@@ -243,96 +203,43 @@ class Time(Answer):
     @property
     def samples_per_second(self) -> float:
         """Samples of all micro-batches over the seconds of the step."""
-        return self.samples / self.seconds
+        return float(self._own.samples_per_second)
 
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens of all samples over the seconds of the step; None where a sample has none."""
-        return None if self.tokens is None else self.tokens / self.seconds
+        rate = self._own.tokens_per_second
+        return None if rate is None else float(rate)
 
-    @cached_property
+    @property
     def peak(self) -> float:
         """The fastest units that a product of the step runs on, by the datasheet [FLOP/s]; what MFU is a share of."""
-        return float(self._clock.peaks().max(initial=0.0)) or self.machine.vector_peak()
-
-    def _contractions(self, *, again: bool) -> int:
-        """FLOPs of products that are really done: grouped weight gradients once, fused attention's visible pairs."""
-        return sum(
-            task.times * (task.kernel.flops if task.kernel.sort == "attention" else _products(task))
-            for task in self.work.tasks
-            if again or not task.again
-        )
+        return self._own.peak
 
     @property
     def mfu(self) -> float:
         """Contraction FLOPs of the model over what the peak would do (Chowdhery et al. 2022, app. B): at most 1."""
-        return float(self._contractions(again=False)) / (self.peak * self.seconds)
+        return float(self._own.mfu)
 
     @property
     def hfu(self) -> float:
         """The same with what is run again for backward."""
-        return float(self._contractions(again=True)) / (self.peak * self.seconds)
+        return float(self._own.hfu)
 
     @cached_property
-    def bound(self) -> Limit:
+    def bound(self) -> StepBottleneck:
         """What most of the step's time is spent waiting for."""
-        found: dict[Limit, float] = {}
-        waiting = {phase.phase for phase in self.phases if phase.host_seconds > phase.device_seconds}
-        for task, seconds, bound in zip(self.work.tasks, self._device_seconds, self._bounds, strict=True):
-            if task.phase not in waiting:
-                found[bound] = found.get(bound, 0.0) + seconds
-        if waiting:
-            found["host"] = sum(phase.seconds for phase in self.phases if phase.phase in waiting)
-        return max(found, key=lambda bound: found[bound]) if found else "host"
-
-    @cached_property
-    def _bounds(self) -> list[Bound]:
-        start = 0.0 if self.tier == "ceiling" else self.constants.kernel_seconds
-        peaks = self._clock.peaks().tolist()
-        each = self._clock.seconds(self.tier, self.constants).tolist()
-        found: list[Bound] = []
-        for task, peak, seconds in zip(self.work.tasks, peaks, each, strict=True):
-            kernel = task.kernel
-            compute = float(kernel.flops) / (peak or self.machine.vector_peak())
-            memory = float(kernel.read + kernel.written) / self.machine.bandwidth
-            waits = 2 * float(kernel.launches) * start > seconds
-            found.append("overhead" if waits else "compute" if compute > memory else "memory")
-        return found
+        return step_bottleneck(self.phases, self.kernels)
 
     @cached_property
     def kernels(self) -> list[KernelTime]:
         """A row for each kernel of each layer; rows add up to the device's time."""
-        whole = sum(self._device_seconds) or 1.0
-        rows = []
-        for task, seconds, bound in zip(self.work.tasks, self._device_seconds, self._bounds, strict=True):
-            kernel, times = task.kernel, int(task.times)
-            flops, moved = times * int(kernel.flops), times * int(kernel.read + kernel.written)
-            rows.append(
-                KernelTime(
-                    task.layer, task.phase, kernel.name, kernel.sort, times * int(kernel.launches), flops, moved,
-                    seconds, seconds / whole, flops / moved if moved else 0.0, bound,
-                )
-            )  # fmt: skip
-        return rows
+        return kernel_times(self._own)
 
     @cached_property
     def layers(self) -> list[LayerTime]:
         """A row for each layer, in the order of the forward pass; sums of gradients and the optimizer last."""
-        found: dict[tuple[str, str], dict[Phase, float]] = {}
-        bounds: dict[tuple[str, str], dict[Bound, float]] = {}
-        for task, seconds, bound in zip(self.work.tasks, self._device_seconds, self._bounds, strict=True):
-            key = (task.layer, task.kind)
-            spent = found.setdefault(key, dict.fromkeys(PHASES, 0.0))
-            spent[task.phase] += seconds
-            of = bounds.setdefault(key, {})
-            of[bound] = of.get(bound, 0.0) + seconds
-        whole = sum(self._device_seconds) or 1.0
-        rows = []
-        for (name, kind), phases in found.items():
-            seconds, bound = sum(phases.values()), _most(bounds[name, kind])
-            each = phases["forward"], phases["backward"], phases["update"]
-            rows.append(LayerTime(name, kind, *each, seconds, seconds / whole, bound))
-        return rows
+        return layer_times(self._own, self.kernels)
 
     @property
     def fusions(self) -> list[Fusion]:
@@ -352,10 +259,10 @@ class Time(Answer):
             return self.energy(pue=1).joules
         if quantity == "money":
             return self.money().amount
-        found = getattr(self, quantity)
-        if found is None:
+        value = self._own.value(quantity)
+        if value is None:
             raise SettingError(f"{self.prediction.model.title} has no tokens: ask for samples_per_second")
-        return found
+        return float(value)
 
     def run(
         self,
@@ -468,14 +375,6 @@ def effect_data(effect: Effect) -> dict[str, Any]:
     of = effect.constant
     values = {"low": of.low, "typical": of.typical, "high": of.high, "source": of.source.title}
     return {"name": effect.name, **values, "seconds_low": effect.low, "seconds_high": effect.high}
-
-
-def _products(task: Task) -> int:
-    return 0 if task.kernel.sizes is None else task.kernel.launches * task.kernel.sizes.flops
-
-
-def _most(of: dict[Bound, float]) -> Bound:
-    return max(of, key=lambda bound: of[bound])
 
 
 def calibration_of(machine: Any) -> Calibration | None:

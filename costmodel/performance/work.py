@@ -17,8 +17,8 @@ from costmodel.symbolic.sizes import branch_value, ceil_div, minimum
 from costmodel.training.dtypes import Dtype, Shape, size_bytes
 from costmodel.training.settings import Settings, Update
 
-Phase = Literal["forward", "backward", "update"]
-PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
+StepPhase = Literal["forward", "backward", "update"]
+PHASES: tuple[StepPhase, ...] = ("forward", "backward", "update")
 """The loss is part of forward; what is run again in backward is part of that."""
 
 
@@ -27,21 +27,29 @@ class Task(NamedTuple):
 
     layer: str
     kind: str
-    phase: Phase
+    phase: StepPhase
     times: int
     kernel: Kernel
     again: bool = False
 
+    @property
+    def contractions(self) -> int:
+        """FLOPs of products that are really done: grouped weight gradients once, fused attention's visible pairs."""
+        kernel = self.kernel
+        if kernel.sizes is None:
+            return 0
+        return self.times * (kernel.flops if kernel.sort == "attention" else kernel.launches * kernel.sizes.flops)
+
 
 @dataclass
-class Work:
+class StepWork:
     """The tasks of one step, and what was fused."""
 
     tasks: list[Task] = field(default_factory=list)
     fusions: list[Fusion] = field(default_factory=list)
 
 
-def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> Work:
+def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> StepWork:
     """What one step of a tape asks, all its micro-batches together; fuse: whether chains of kernels become one."""
     return _Walk(tape, settings, fuse).work
 
@@ -49,7 +57,7 @@ def work_of(tape: Tape, settings: Settings, *, fuse: bool = False) -> Work:
 class _Walk:
     def __init__(self, tape: Tape, settings: Settings, fuse: bool) -> None:
         self.tape = tape
-        self.work = Work()
+        self.work = StepWork()
         self.micro_batches = settings.accumulate
         self.groups: dict[Call, Group] = groups_of(tape) if fuse else {}
         self.halves = {
@@ -66,11 +74,11 @@ class _Walk:
             if len(group.calls) > 1:
                 self.work.fusions.append(group.fusion)
 
-    def _add(self, call: Call, phase: Phase, kernel: Kernel, *, again: bool = False) -> None:
+    def _add(self, call: Call, phase: StepPhase, kernel: Kernel, *, again: bool = False) -> None:
         times = call.times * self.micro_batches
         self.work.tasks.append(Task(call.name, call.layer.kind, phase, times, kernel, again))
 
-    def _forward(self, block: Block, phase: Phase, *, again: bool = False) -> None:
+    def _forward(self, block: Block, phase: StepPhase, *, again: bool = False) -> None:
         for entry in block.entries:
             if isinstance(entry, Block):
                 self._forward(entry, phase, again=again)

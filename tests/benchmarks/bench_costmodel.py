@@ -79,6 +79,19 @@ def test_a_second_prediction(benchmark: Any, name: str, read: str) -> None:
     benchmark(run)
 
 
+@pytest.mark.parametrize("name", ["gpt2-small", "resnet50"])
+def test_rows_with_intervals(benchmark: Any, name: str) -> None:
+    """Predictions that no two share sizes, each timed on a machine, with the range of its seconds."""
+    model, machine = cm.load(name), cm.load_machine("h100-sxm")
+
+    def row() -> None:
+        time = cm.predict(model, batch=next(BATCHES)).on(machine)
+        assert time.low < time.seconds < time.high
+
+    benchmark.pedantic(row, rounds=30, warmup_rounds=1)
+    benchmark.extra_info["rows a minute"] = round(60 / benchmark.stats.stats.min)
+
+
 @pytest.mark.parametrize("layers", [12, 10_000])
 def test_repeats_are_free(benchmark: Any, layers: int) -> None:
     model = cm.Transformer(vocab=50257, context=1024, layers=layers, width=768, heads=12)

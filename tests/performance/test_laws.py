@@ -15,8 +15,9 @@ from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine, Peaks
 from costmodel.performance.calibration import Calibration
-from costmodel.performance.constants import TABLE, constant, interval, typical
-from costmodel.performance.laws import Device, seconds
+from costmodel.performance.constants import TABLE, Constants, constant, interval, typical
+from costmodel.performance.laws import KernelModel, Tier
+from costmodel.performance.stacks import STACKS
 
 ARCHITECTURES = (
     "",
@@ -49,6 +50,11 @@ def kernel(sort: Sort, batch: Any, m: Any, n: Any, k: Any, dtype: str = "fp16", 
     read = launches * size * batch * (m * k + k * n if products else m * n)
     sizes = Product(batch, m, n, k) if products else None  # type: ignore[arg-type]
     return Kernel("kernel", sort, flops, read, launches * size * batch * m * n, dtype, launches, sizes)  # type: ignore[arg-type]
+
+
+def seconds(kernel: Kernel, on: Machine, tier: Tier = "typical", constants: Constants | None = None, **how: Any) -> Any:
+    """Time of a machine for all launches of a kernel [s]."""
+    return KernelModel(on, constants, tier=tier, **how).kernel_time(kernel)
 
 
 sizes = st.integers(0, 3000) | st.sampled_from([1, 2, 7, 8, 64, 128, 4096, 12288, 50257])
@@ -157,7 +163,7 @@ def test_small_boards_sustain_less_than_their_boost_clock() -> None:
     small = Machine(name="small", peak={"fp16": 65e12, "fp32": 8.1e12}, bandwidth=320e9, memory=16 * 10**9, tdp=70,
                     architecture="turing", base_clock=585e6, boost_clock=1590e6)  # fmt: skip
     one = kernel("product", 1, 8, 8, 8)
-    limited, free = Device(small).units(one), Device(machine(tdp=400)).units(one)
+    limited, free = (KernelModel(on).units(one) for on in (small, machine(tdp=400)))
     assert 585 / 1590 <= limited.sustained / limited.peak < 0.65
     assert free.sustained / free.peak > 0.95
 
@@ -169,7 +175,7 @@ def test_rows_that_are_not_multiples_of_16_bytes_are_slower() -> None:
 
 def test_depthwise_convolutions_are_not_padded_to_tiles() -> None:
     depthwise = kernel("convolution", 512, 128 * 28 * 28, 1, 9)
-    assert seconds(depthwise, machine()) < 5 * Device(machine()).ceiling(depthwise)
+    assert seconds(depthwise, machine()) < 5 * seconds(depthwise, machine(), "ceiling")
 
 
 def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowed() -> None:
@@ -180,10 +186,10 @@ def test_single_precision_products_run_on_vector_units_unless_rounding_is_allowe
 
 
 def test_graphs_take_the_host_less_time_than_compiled_code_and_that_less_than_eager() -> None:
-    one = kernel("pointwise", 1, 8, 8, 8, launches=10)
-    times = [Device(machine()).host_seconds(one, stack) for stack in ("cuda-graphs", "compiled", "eager")]
+    stacks = [STACKS[name] for name in ("cuda-graphs", "compiled", "eager")]
+    times = [KernelModel(machine(), stack=stack).launch_seconds for stack in stacks]
     assert times == sorted(times)
-    assert times[-1] == 10 * typical(machine()).eager_seconds
+    assert times[-1] == typical(machine()).eager_seconds
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -267,7 +273,7 @@ def test_a_measured_machine_reaches_its_figures() -> None:
     product = kernel("product", 1, 4096, 4096, 4096, "fp32")
     assert seconds(product, host) == pytest.approx(product.flops / 1e12, rel=0.05)
     assert seconds(kernel("pointwise", 1, 0, 0, 0), host) == pytest.approx(1e-6)
-    assert Device(host).host_seconds(product) == 0
+    assert KernelModel(host).launch_seconds == 0
 
 
 def test_constants_that_there_are_not_are_refused() -> None:
@@ -312,10 +318,10 @@ MEASURED = [
 def test_square_products_are_as_measured_on_sixteen_machines() -> None:
     errors: dict[str, list[float]] = {}
     for name, dtype, *rates in MEASURED:
-        device = Device(load_machine(name))
+        model = KernelModel(load_machine(name), allow_tf32=dtype == "tf32")
         for n, rate in zip((4096, 8192, 10240), rates, strict=True):
             one = kernel("product", 1, n, n, n, "fp32" if dtype == "tf32" else dtype)
-            predicted = device.seconds(one, allow_tf32=dtype == "tf32")
+            predicted = model.kernel_time(one)
             errors.setdefault(name, []).append(predicted * rate * 1e12 / one.flops - 1)
     every = [error for of_one in errors.values() for error in of_one]
     assert sum(map(abs, every)) / len(every) < 0.07

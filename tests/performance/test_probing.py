@@ -9,7 +9,7 @@ import pytest
 import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.performance.constants import typical
-from costmodel.performance.laws import Device
+from costmodel.performance.laws import KernelModel
 from costmodel.performance.probing import Probe, probes
 from tests.command import here
 
@@ -18,12 +18,12 @@ TRUE = {"product_share": 0.75, "bandwidth_share": 0.78, "kernel_seconds": 4e-6, 
 
 def timer_of(machine: cm.Machine, noise: float = 0.0):
     """What a machine with other constants than its family's would time, each kernel a little off."""
-    device = Device(machine, typical(machine).changed(**TRUE))
+    model = KernelModel(machine, typical(machine).changed(**TRUE), allow_tf32=False)
     state = {"sign": 1}
 
     def timer(probe: Probe) -> float:
         state["sign"] = -state["sign"]
-        return device.seconds(probe.kernel, allow_tf32=False) * (1 + state["sign"] * noise)
+        return model.kernel_time(probe.kernel) * (1 + state["sign"] * noise)
 
     return timer
 

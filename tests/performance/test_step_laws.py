@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.hardware.catalogue import load_machine
 from costmodel.hardware.machine import Machine, Peaks
+from costmodel.performance.constants import TABLE, constant
+from costmodel.performance.laws import KernelTable
 from costmodel.performance.time import Time
 from tests.profiles import examples
 
@@ -122,3 +125,27 @@ def test_a_machine_without_limits_takes_its_launches(question: Any) -> None:
     device = [phase.launches * c.conditions * (c.kernel_seconds + c.product_seconds) for phase in t.phases]
     assert sum(starts) <= t.seconds * (1 + 1e-9)
     assert t.seconds <= sum(map(max, starts, device)) * (1 + 1e-3)
+
+
+@examples(20)
+@given(questions())
+def test_all_ends_of_constants_in_one_pass_are_as_each_by_itself(question: Any) -> None:
+    t = timed(question)
+    middle = t.constants
+    ranges = {name: constant(name, t.machine) for name in TABLE}
+    together = np.broadcast_to(t.seconds_with(middle.with_ends(ranges)), 2 * len(TABLE) + 1)
+    apart = [t.seconds_with(middle.changed(**{name: end})) for name, of in ranges.items() for end in (of.low, of.high)]
+    assert together.tolist() == pytest.approx([*apart, t.seconds], rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "sizes"), STEPS[:5])
+def test_an_interval_works_out_kernels_twice_whatever_the_number_of_constants(
+    name: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle and at all ends; and once more for the ceiling."""
+    passes = []
+    times = KernelTable.times
+    monkeypatch.setattr(KernelTable, "times", lambda table, model: passes.append(model.tier) or times(table, model))
+    t = cm.predict(name, batch=2, **sizes).on("h100-sxm")
+    assert t.low < t.high
+    assert sorted(passes) == ["ceiling", "typical", "typical"]

@@ -91,9 +91,9 @@ class GridForms:
                 if where is not True and not np.any(where):
                     continue
                 inner = tuple(slice(w.start + b.start, w.start + b.stop) for w, b in zip(window, within, strict=True))
-                values = leaf.time.values(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
+                step = leaf.time.at(lambda of, inner=inner: self.evaluator.values(of, inner).astype(np.float64))
                 for quantity, array in out.items():
-                    np.copyto(array[(*within, ...)], values[quantity], where=where)
+                    np.copyto(array[(*within, ...)], step.value(quantity), where=where)
 
     def _fill(self, quantity: str, regimes: list[Regime], window: Window, out: Array) -> None:
         filled: Polynomial | None = None

@@ -1,0 +1,162 @@
+"""What a step takes, from its tasks: one accounting, whatever its numbers are.
+
+Each is a number, or an array: over a grid of sizes (a sweep) or over the ends of all constants' ranges (an interval).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from costmodel.performance.laws import KernelModel, Numbers, law_of, with_numbers
+from costmodel.performance.work import PHASES, StepPhase, Task
+from costmodel.symbolic.guards import expression
+from costmodel.symbolic.polynomial import Polynomial
+
+
+@dataclass(frozen=True, eq=False)
+class StepTime:
+    """Seconds of a step, and what follows from them.
+
+    model: of the machine. tasks: of the step. kernel_seconds: of the device for the kernel of each task, once [s].
+    samples, tokens: of the step; None: a sample has no tokens.
+    """
+
+    model: KernelModel
+    tasks: Sequence[Task]
+    kernel_seconds: Sequence[Numbers]
+    samples: Numbers
+    tokens: Numbers | None
+
+    @cached_property
+    def task_seconds(self) -> list[Numbers]:
+        """Of the device for each task, all its times together [s]."""
+        return [task.times * seconds for task, seconds in zip(self.tasks, self.kernel_seconds, strict=True)]
+
+    def _by_phase(self, values: Iterable[Numbers]) -> dict[StepPhase, Numbers]:
+        sums: dict[StepPhase, Numbers] = dict.fromkeys(PHASES, 0)
+        for task, value in zip(self.tasks, values, strict=True):
+            sums[task.phase] = sums[task.phase] + value
+        return sums
+
+    @cached_property
+    def device_seconds(self) -> dict[StepPhase, Numbers]:
+        """Of each phase, that the device is busy."""
+        return self._by_phase(self.task_seconds)
+
+    @cached_property
+    def launches(self) -> dict[StepPhase, Numbers]:
+        """Of each phase."""
+        return self._by_phase(task.times * task.kernel.launches for task in self.tasks)
+
+    @cached_property
+    def host_seconds(self) -> dict[StepPhase, Numbers]:
+        """Of each phase, that the host takes to start its kernels."""
+        return {phase: self.model.launch_seconds * launches for phase, launches in self.launches.items()}
+
+    @cached_property
+    def phase_seconds(self) -> dict[StepPhase, Numbers]:
+        """Of each phase: the device's or the host's, whichever are more."""
+        return {phase: np.maximum(self.device_seconds[phase], self.host_seconds[phase]) for phase in PHASES}
+
+    @cached_property
+    def seconds(self) -> Numbers:
+        """Of the step."""
+        return sum(self.phase_seconds.values())
+
+    def value(self, quantity: str) -> Numbers:
+        """A quantity of `cost.quantities.TIMED` by name; None: the machine or the model does not have it."""
+        phase = quantity.removesuffix("_seconds")
+        return self.phase_seconds[phase] if phase in PHASES else getattr(self, quantity)
+
+    @property
+    def busy(self) -> Numbers:
+        """Share of the step's time that the device runs."""
+        return sum(self.device_seconds.values()) / self.seconds
+
+    @property
+    def samples_per_second(self) -> Numbers:
+        """Samples of all micro-batches over the seconds of the step."""
+        return self.samples / self.seconds
+
+    @property
+    def tokens_per_second(self) -> Numbers | None:
+        """Tokens of all samples over the seconds of the step; None where a sample has none."""
+        return None if self.tokens is None else self.tokens / self.seconds
+
+    @cached_property
+    def peak(self) -> float:
+        """The fastest units that a product of the step runs on, by the datasheet [FLOP/s]; what MFU is a share of."""
+        peaks = (self.model.peak(task.kernel) for task in self.tasks if task.kernel.sizes is not None)
+        return max(peaks, default=0.0) or self.model.vector_peak
+
+    def contractions(self, *, again: bool) -> Numbers:
+        """FLOPs of products that are really done: grouped weight gradients once, fused attention's visible pairs.
+
+        again: whether those that are run again for backward count too.
+        """
+        return sum(task.contractions for task in self.tasks if again or not task.again)
+
+    @property
+    def mfu(self) -> Numbers:
+        """Contraction FLOPs of the model over what the peak would do (Chowdhery et al. 2022, app. B): at most 1."""
+        return self.contractions(again=False) / (self.peak * self.seconds)
+
+    @property
+    def hfu(self) -> Numbers:
+        """The same with what is run again for backward."""
+        return self.contractions(again=True) / (self.peak * self.seconds)
+
+    @property
+    def energy(self) -> Numbers | None:
+        """Of a device at its board's limit [J]; None: the limit is not known."""
+        tdp = self.model.machine.tdp
+        return None if tdp is None else joules(tdp, self.seconds)
+
+    @property
+    def money(self) -> Numbers | None:
+        """At the machine's price of an hour; None: it has none."""
+        price = self.model.machine.price
+        return None if price is None else charge(price, self.seconds)
+
+
+def joules(watts: float, seconds: Numbers, devices: int = 1, pue: float = 1.0) -> Numbers:
+    """Energy of devices that draw so much for so long [J]; pue: what the data centre draws over what they do."""
+    return watts * seconds * devices * pue
+
+
+def charge(price: float, seconds: Numbers, devices: int = 1) -> Numbers:
+    """Money of devices for so long; price: of one for an hour."""
+    return seconds / 3600 * devices * price
+
+
+class SymbolicTime:
+    """The time of one regime of a question with symbols for sizes: tasks that have a formula for each number."""
+
+    def __init__(self, model: KernelModel, tasks: Iterable[Task], samples: int, seq: int | None) -> None:
+        self.model = model
+        self.samples = expression(samples)
+        self.tokens = None if seq is None else expression(samples * seq)
+        alike: dict[Any, Task] = {}
+        times: dict[Any, Polynomial] = {}
+        for task in tasks:
+            kernel = with_numbers(task.kernel, expression)
+            key = (task.phase, task.again, law_of(kernel), kernel._replace(name=""))
+            alike.setdefault(key, task._replace(kernel=kernel))
+            times[key] = times.get(key, Polynomial({})) + expression(task.times)
+        self.tasks = [(task, times[key]) for key, task in alike.items()]
+
+    def at(self, evaluate: Callable[[Polynomial], Numbers]) -> StepTime:
+        """Its numbers on a grid; evaluate: gives a formula's values there, as floats."""
+        evaluate = cache(evaluate)  # kernels share many of their formulas
+        tasks = [
+            task._replace(kernel=with_numbers(task.kernel, evaluate), times=evaluate(times))
+            for task, times in self.tasks
+        ]
+        seconds = [self.model.kernel_time(task.kernel) for task in tasks]
+        tokens = None if self.tokens is None else evaluate(self.tokens)
+        return StepTime(self.model, tasks, seconds, evaluate(self.samples), tokens)
