@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Weights, Workspace, dense_strides
-from costmodel.layers.base import PerElement, Unary, layer
+from costmodel.layers.base import Function, PerElement, Unary, layer
 from costmodel.layers.kernels import backward_each
 from costmodel.layers.shape import Moving
 
@@ -19,110 +19,96 @@ class Activation(PerElement):
     """Abstract: a function that stands between the layers of a model."""
 
 
-class KeepsOutput(Activation):
-    """Abstract: the derivative is a function of the output, so that is kept."""
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.y
-
-
-class KeepsInput(Activation):
-    """Abstract: the derivative is a function of the input, so that is kept."""
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
-
-
 @layer
-class Relu(KeepsOutput):
+class Relu(Activation):
     """y = max(x, 0); dx = g·[y > 0]."""
 
     source = "max(x, 0) (torch.nn.ReLU; Nair & Hinton 2010); PyTorch's threshold_backward on the result"
-    forward_ops, backward_ops = 1, 2
+    costs = Function(1, 2, "output")
 
 
 @layer
-class LeakyRelu(KeepsInput):
+class LeakyRelu(Activation):
     """y = x·(x > 0 ? 1 : slope); dx = g·(x > 0 ? 1 : slope)."""
 
     source = "max(x, 0) + slope·min(x, 0) (torch.nn.LeakyReLU; Maas et al. 2013)"
-    forward_ops, backward_ops = 3, 3
+    costs = Function(3, 3, "input")
 
     slope: float = 0.01
 
 
 @layer
-class Elu(KeepsInput):
+class Elu(Activation):
     """y = x > 0 ? x : α(eˣ − 1); dx = g·(x > 0 ? 1 : αeˣ)."""
 
     source = "x or α(eˣ − 1) (torch.nn.ELU; Clevert et al. 2016, eq. 15)"
-    forward_ops, backward_ops = 5, 5
+    costs = Function(5, 5, "input")
 
     alpha: float = 1.0
 
 
 @layer
-class Gelu(KeepsInput):
+class Gelu(Activation):
     """y = x/2·(1 + erf(x/√2)); dx = g·(Φ(x) + x·φ(x)) with Φ = (1 + erf(x/√2))/2 and φ = c·exp(−x²/2)."""
 
     source = "x Φ(x) with erf (torch.nn.GELU; Hendrycks & Gimpel 2016, §2)"
-    forward_ops, backward_ops = 5, 11
+    costs = Function(5, 11, "input")
 
 
 @layer
-class GeluTanh(KeepsInput):
+class GeluTanh(Activation):
     """y = x/2·(1 + tanh u), u = c·(x + a·x³); dx = g·((1 + t)/2 + x/2·(1 − t²)·c·(1 + 3a·x²)) with t = tanh u."""
 
     source = "x/2 (1 + tanh(√(2/π)(x + 0.044715 x³))) (torch.nn.GELU(approximate='tanh'); Hendrycks & Gimpel 2016, §2)"
-    forward_ops, backward_ops = 9, 18
+    costs = Function(9, 18, "input")
 
 
 @layer
-class Silu(KeepsInput):
+class Silu(Activation):
     """y = x·s with s = 1/(1 + e⁻ˣ); dx = g·s·(1 + x·(1 − s))."""
 
     source = "x σ(x) (torch.nn.SiLU; Elfwing et al. 2018, eq. 4)"
-    forward_ops, backward_ops = 5, 9
+    costs = Function(5, 9, "input")
 
 
 @layer
-class Sigmoid(KeepsOutput):
+class Sigmoid(Activation):
     """y = 1/(1 + e⁻ˣ); dx = g·y·(1 − y)."""
 
     source = "1/(1 + e⁻ˣ) (torch.nn.Sigmoid); derivative y(1 − y)"
-    forward_ops, backward_ops = 4, 3
+    costs = Function(4, 3, "output")
 
 
 @layer
-class Tanh(KeepsOutput):
+class Tanh(Activation):
     """y = tanh x; dx = g·(1 − y²)."""
 
     source = "tanh x (torch.nn.Tanh); derivative 1 − y²"
-    forward_ops, backward_ops = 1, 3
+    costs = Function(1, 3, "output")
 
 
 @layer
-class HardSwish(KeepsInput):
+class HardSwish(Activation):
     """y = x·min(max(x + 3, 0), 6)/6; dx = g·(x > −3 ? (x < 3 ? x/3 + 1/2 : 1) : 0)."""
 
     source = "x ReLU6(x + 3)/6 (torch.nn.Hardswish; Howard et al. 2019, §5.2)"
-    forward_ops, backward_ops = 5, 7
+    costs = Function(5, 7, "input")
 
 
 @layer
-class HardSigmoid(KeepsInput):
+class HardSigmoid(Activation):
     """y = min(max(x + 3, 0), 6)/6; dx = g·1/6·[−3 < x < 3]."""
 
     source = "ReLU6(x + 3)/6 (torch.nn.Hardsigmoid; Howard et al. 2019, §5.2)"
-    forward_ops, backward_ops = 4, 4
+    costs = Function(4, 4, "input")
 
 
 @layer
-class Relu6(KeepsInput):
+class Relu6(Activation):
     """y = min(max(x, 0), 6); dx = g·[0 < x < 6]."""
 
     source = "min(max(x, 0), 6) (torch.nn.ReLU6; Howard et al. 2017); PyTorch's hardtanh_backward on the input"
-    forward_ops, backward_ops = 2, 3
+    costs = Function(2, 3, "input")
 
 
 @layer

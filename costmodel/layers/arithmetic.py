@@ -22,6 +22,7 @@ from costmodel.graph.tensor import (
 )
 from costmodel.layers.base import (
     NO_WORKSPACE,
+    Function,
     KeepsNothing,
     Movement,
     OneKernel,
@@ -29,8 +30,6 @@ from costmodel.layers.base import (
     Unary,
     Weightless,
     layer,
-    takes,
-    takes_channels,
 )
 from costmodel.layers.kernels import backward_each
 from costmodel.symbolic.sizes import largest, maximum, product
@@ -45,11 +44,8 @@ class Elementwise(OneKernel, Weightless):
     """
 
     in_lists = False
-    operands: ClassVar[int] = 2
+    arity = 2
     work: ClassVar[tuple[int, ...]]
-
-    def check(self, call: Call) -> None:
-        takes(call, self.operands)
 
     def output(self, call: Call) -> Tensor:
         """New memory of the joint shape, in the order of the first input that has it."""
@@ -138,28 +134,23 @@ class Multiply(Elementwise):
 
 
 @layer
-class Scale(KeepsNothing, PerElement):
+class Scale(PerElement):
     """y = c·x with a constant factor c, such as 1/√d_h."""
 
     source = "y = c·x (torch.mul by a number); dx = c·g"
-    forward_ops, backward_ops = 1, 1
+    costs = Function(1, 1, "nothing")
 
     factor: Constant
 
 
 @layer
-class Shift(KeepsNothing, Unary):
+class Shift(PerElement):
     """y = x + c with a constant c."""
 
     source = "y = x + c (torch.add of a number); dx = g"
+    costs = Function(1, 0, "nothing", shared=True)
 
     constant: Constant
-
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
 
 
 @layer
@@ -200,9 +191,7 @@ class LayerScale(Unary):
     """y = x·γ with a trained γ per channel, x: (batch, C, H, W), γ: (C, 1, 1)."""
 
     source = "y = diag(γ) x (Touvron et al. 2021, CaiT, eq. 4); dx = g·γ, dγ = Σ g·x"
-
-    def check(self, call: Call) -> None:
-        takes_channels(call)
+    input_axes = "batch, channels, ..."
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (call.x.shape[1], *(1 for _ in call.x.shape[2:]))}
@@ -267,12 +256,11 @@ class Dropout(Chance):
 class Noise(Chance):
     """Abstract: m is smaller than x, and broadcast."""
 
+    input_axes = "batch, channels, ..."
+
     @abstractmethod
     def mask_shape(self, call: Call) -> Shape:
         """Shape of m."""
-
-    def check(self, call: Call) -> None:
-        takes_channels(call)
 
     def forward(self, call: Call) -> LayerFlops:
         """A product per element; for each number of m a comparison and a division."""
@@ -388,7 +376,7 @@ class AddQuotient(Elementwise):
     """y = c + a/b."""
 
     source = "torch.addcdiv; dc = g, da = g/b, db = −g·a/b²"
-    operands = 3
+    arity = 3
 
     def forward(self, call: Call) -> LayerFlops:
         """A quotient and a sum per element."""
@@ -477,7 +465,7 @@ class Choose(Elementwise):
     """y = a where the condition holds, b elsewhere; all three broadcast."""
 
     source = "torch.where; the gradient goes where the number came from"
-    operands = 3
+    arity = 3
 
     def output(self, call: Call) -> Tensor:
         role = call.inputs[1].storage.role

@@ -21,7 +21,7 @@ from costmodel.graph.tensor import (
     show_shape,
     strides_of,
 )
-from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer, takes, takes_rank
+from costmodel.layers.base import KeepsNothing, OneKernel, Unary, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import (
     forward_pass,
     kept_bytes,
@@ -108,9 +108,10 @@ class Mask(OneKernel, Weightless):
 
     source = "torch.Tensor.masked_fill (Vaswani et al. 2017, §3.2.3); dx = g, or 0 where masked"
     in_lists = False
+    arity = 2
 
     def check(self, call: Call) -> None:
-        takes(call, 2)
+        super().check(call)
         if broadcast(call.x.shape, call.inputs[1].shape, call.name) != call.x.shape:
             raise call.fail("the mask is larger than what it masks")
 
@@ -136,9 +137,7 @@ class Sink(KeepsNothing, OneKernel, Unbuffered):
         "torch.cat of the scores and a weight of each head (OpenAI 2025, gpt-oss, §2.2; Xiao et al. 2024); dw = Σ g"
     )
     in_lists = False
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 4, "batch, heads, tokens, scores")
+    input_axes = "batch, heads, tokens, scores"
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (call.x.shape[1],)}
@@ -177,6 +176,8 @@ class FusedAttention(Weightless):
 
     in_lists = False
 
+    arity = 3, 4
+
     kernel: FusedKernel = "flash"
     dropout: float = 0.0
     pairs: int | None = None
@@ -185,7 +186,7 @@ class FusedAttention(Weightless):
 
     def check(self, call: Call) -> None:
         """Query, key and value agree."""
-        takes(call, 4 if len(call.inputs) == 4 else 3)
+        super().check(call)
         q, k, v = (x.shape for x in call.inputs[:3])
         scores = (*q[:3], k[2])
         if len(call.inputs) == 4 and broadcast(call.inputs[3].shape, scores, call.name) != scores:
@@ -287,12 +288,13 @@ class Rotary(Weightless):
 
     source = "R x = x·cos + rotate(x)·sin (Su et al. 2021, RoFormer, eq. 34); dx is the inverse rotation"
     in_lists = False
+    arity = 3
 
     size: int
     start: int = 0
 
     def check(self, call: Call) -> None:
-        takes(call, 3)
+        super().check(call)
         if self.size % 2 or self.start + self.size > call.x.shape[-1]:
             raise call.fail(
                 f"rotary size {self.size} must be even and, from {self.start}, within the head size {call.x.shape[-1]}"

@@ -15,10 +15,11 @@ several layers read is no layer's, and is not counted.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
-from costmodel.graph.kernel import Kernel, Sort
+from costmodel.graph.kernel import Kernel, Product, Sort
 from costmodel.graph.tensor import (
     AbstractLayer,
     Buffers,
@@ -31,7 +32,18 @@ from costmodel.graph.tensor import (
     Weights,
     Workspace,
 )
-from costmodel.layers.kernels import backward_pass, forward_pass
+from costmodel.layers.kernels import (
+    backward_pass,
+    copied,
+    forward_pass,
+    is_apart,
+    moved,
+    multiply,
+    read_of,
+    scale_bytes,
+    stream,
+    unpacked,
+)
 from costmodel.symbolic.sizes import LARGEST_SIZE
 from costmodel.training.fields import check_fields, plainly_right
 from costmodel.training.frozen import Frozen, frozen
@@ -46,6 +58,10 @@ class Layer(Frozen, AbstractLayer):
     """The largest whole number in a field: a model's own layers may be of products of its sizes."""
     in_lists: ClassVar[bool] = True
     """Whether it can stand in a list of blocks: one input of activations, and nothing but a description to go by."""
+    arity: ClassVar[int | tuple[int, int] | None] = 1
+    """How many inputs it takes, or the least and the most; None: any, as a framework has checked them."""
+    input_axes: ClassVar[str] = ""
+    """Names of the axes of its first input, "..." for any others; "" where their number does not matter."""
 
     def __post_init__(self) -> None:
         """Values are of their fields' types and in range. Raises SpecError or UnknownNameError."""
@@ -55,12 +71,32 @@ class Layer(Frozen, AbstractLayer):
                 check_fields(self, self.kind, self.largest)
                 break
 
+    def check(self, call: Call) -> None:
+        """Inputs are as many as the kind takes, and the first has the axes that it names; kinds add what else holds."""
+        if self.arity is not None:
+            least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)
+            if not least <= len(call.inputs) <= most:
+                inputs = f"{least} input{'s' * (least > 1)}" if least == most else f"{least} to {most} inputs"
+                raise call.fail(f"{self.kind} takes {inputs}, not {len(call.inputs)}")
+        if self.input_axes:
+            _check_axes(call, self.input_axes)
+
     def __call__(self, *inputs: Tensor, name: str | None = None, tied: Mapping[str, Tensor] | None = None) -> Tensor:
         """Apply to paper tensors. `tied` gives weights that another layer already has.
 
         Raises ShapeError if the shapes do not fit.
         """
         return inputs[0].tape.record(self, inputs, name, tied)
+
+
+def _check_axes(call: Call, axes: str) -> None:
+    """Raise ShapeError unless the first input has an axis for each name, and others only where "..." is."""
+    rank, names = len(call.x.shape), axes.split(", ")
+    if "..." not in names and rank != len(names):
+        raise call.fail(f"{call.layer.kind} takes an input of {len(names)} axes ({axes}), not {rank}")
+    if rank < len(names) - 1:
+        least = {1: "one axis", 2: "two axes"}[len(names) - 1]
+        raise call.fail(f"{call.layer.kind} takes an input of at least {least} ({axes})")
 
 
 KINDS: dict[str, type[Layer]] = {}
@@ -110,9 +146,11 @@ class OneKernel(Layer):
     """What the kernels of the forward pass are, and those of backward."""
     launches: ClassVar[tuple[int, int]] = (1, 1)
     """How many they are: to put numbers at places takes one that makes the rest, zeros or a copy, before it."""
+    passes: ClassVar[int] = 1
+    """How often the forward kernel reads its first input."""
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return forward_pass(call, self.sorts[0], self.launches[0])
+        return forward_pass(call, self.sorts[0], self.launches[0], self.passes)
 
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
         return backward_pass(call, self.sorts[1], self.launches[1])
@@ -128,27 +166,61 @@ class KeepsNothing(Layer):
         return ()
 
 
+class KeepsInputs(Layer):
+    """Abstract: backward needs all that the layer read."""
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        return call.inputs
+
+
+class KeepsInputsAndOutput(Layer):
+    """Abstract: backward needs all that the layer read, and what it made."""
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        return (*call.inputs, call.y)
+
+
 class Unary(OneKernel, Weightless):
     """Abstract: one input of any shape, a result of that shape, computed element by element."""
-
-    def check(self, call: Call) -> None:
-        takes(call, 1)
 
     def output(self, call: Call) -> Tensor:
         return call.like(call.x)
 
 
-class PerElement(Unary):
-    """Abstract: `forward_ops` and `backward_ops` per element, the latter with the incoming gradient's product."""
+class Function(NamedTuple):
+    """What a function costs per element: operations forward and backward, and what its derivative is a function of.
 
-    forward_ops: int
-    backward_ops: int
+    backward: with the product by the incoming gradient. steps: numbers per element that backward makes on the way to
+    the gradient, and still has when that is there. shared: whether the gradient is the incoming one, in its memory.
+    """
+
+    forward: int
+    backward: int
+    keeps: Literal["input", "output", "both", "nothing"]
+    steps: int = 0
+    shared: bool = False
+
+
+class PerElement(Unary):
+    """Abstract: a function of each element."""
+
+    costs: Function
 
     def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, self.forward_ops * call.x.size)
+        return LayerFlops(0, self.costs.forward * call.x.size)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, self.backward_ops * call.x.size))
+        yield Gradient(call.x, LayerFlops(0, self.costs.backward * call.x.size), shared=self.costs.shared)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        if self.costs.keeps in ("input", "both"):
+            yield call.x
+        if self.costs.keeps in ("output", "both"):
+            yield call.y
+
+    def workspace(self, call: Call) -> Workspace:
+        """The steps of a gradient that PyTorch composes, such as xᶜ⁻¹ and c·xᶜ⁻¹ of a power xᶜ."""
+        return Workspace(0, self.costs.steps * call.x.size)
 
 
 class Shaped(Layer):
@@ -161,39 +233,114 @@ class Shaped(Layer):
 
 
 class Movement(KeepsNothing, OneKernel, Weightless):
-    """Abstract: numbers are moved, or seen otherwise: no arithmetic, and nothing to keep."""
+    """Abstract: numbers are moved, or seen otherwise: no arithmetic, and nothing to keep.
+
+    shared: whether the gradients are the incoming one, or parts of it.
+    """
+
+    shared: ClassVar[bool] = False
 
     def forward(self, call: Call) -> LayerFlops:
         return LayerFlops(0, 0)
+
+    def backward(self, call: Call) -> Iterable[Gradient]:
+        for x in call.inputs:
+            yield Gradient(x, LayerFlops(0, 0), shared=self.shared)
 
 
 class View(Movement):
     """Abstract: a new shape for the same numbers. Moves nothing unless memory order forces a copy; keeps nothing."""
 
     sorts = "pointwise", "reduction"  # backward has to sum what was seen several times
+    shared = True
 
-    def check(self, call: Call) -> None:
-        takes(call, 1)
+
+class Contraction(Unbuffered):
+    """Abstract: products of two factors, y = a b, a batch of them or one, with a bias that they add if there is one.
+
+    Their arithmetic is said once, by the sizes of the product that makes y: as many multiply-adds make da = g bᵀ, and
+    db = aᵀ g. Each factor is kept for the other's gradient.
+    """
+
+    sort: ClassVar[Sort] = "product"
+    gradient_names: ClassVar[tuple[str, str]] = ("backward", "backward")
+    """Names of the kernels that make the gradients of the factors."""
+
+    @abstractmethod
+    def factors(self, call: Call) -> tuple[Tensor, Tensor]:
+        """a and b."""
+
+    @abstractmethod
+    def sizes(self, call: Call) -> Product:
+        """Sizes of the product."""
+
+    def products(self, call: Call) -> tuple[Product, Product, Product]:
+        """Sizes of what a device makes y, da and db with: m × k by k × n, m × n by n × k, and k × m by m × n."""
+        batch, m, n, k = self.sizes(call)
+        return Product(batch, m, n, k), Product(batch, m, k, n), Product(batch, k, n, m)
+
+    def operand(self, call: Call, x: Tensor) -> Storage:
+        """What the product holds of a factor: its own memory, or that of a copy where memory order cannot be read."""
+        return x.storage
+
+    def read_bytes(self, call: Call) -> int:
+        """Bytes that the forward product reads."""
+        return read_of(call.operands()) + scale_bytes(call)
+
+    def forward(self, call: Call) -> LayerFlops:
+        return LayerFlops(self.sizes(call).flops, call.y.size if "bias" in call.weights else 0)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, LayerFlops(0, 0), shared=True)
+        """Two contractions of the forward one's size; the bias sums the rows."""
+        work = self.forward(call)._replace(pointwise=0)
+        for factor in self.factors(call):
+            yield Gradient(factor, work)
+        if "bias" in call.weights:
+            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
+
+    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product that adds the bias to its result, after copies of factors that it cannot read as they are."""
+        for x in self.factors(call):
+            if self.operand(call, x) is not x.storage:
+                yield copied(call, x)
+        added = self.forward(call).pointwise
+        yield multiply(call, "", self.products(call)[0], self.read_bytes(call), call.y.bytes, added)
+
+    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+        """A product for the gradient of each factor; the bias sums what comes in."""
+        factors = self.factors(call)
+        products = [*zip(factors, reversed(factors), self.products(call)[1:], self.gradient_names, strict=True)]
+        for x, work, _ in call.gradients():
+            terms = next((terms for terms in products if terms[0] is x), None)
+            if terms is not None:
+                products.remove(terms)
+                yield from self._gradient_kernels(call, *terms)
+            elif x is call.weights.get("bias"):
+                yield stream(call, "backward bias", "reduction", work.pointwise, call.y.bytes, x.bytes)
+
+    def _gradient_kernels(self, call: Call, x: Tensor, other: Tensor, sizes: Product, what: str) -> Iterable[Kernel]:
+        """The product of a gradient, after the other factor is unpacked if a kernel of its own does that."""
+        read = call.y.bytes + moved(other)
+        if x is call.x and is_apart(call, sizes.m):
+            yield (weight := unpacked(call, "backward"))
+            read = call.y.bytes + weight.written
+        yield Kernel(f"{self.kind} {what}", self.sort, sizes.flops, read, x.bytes, call.x.dtype, 1, sizes)
+
+    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
+        a, b = self.factors(call)
+        if b.requires_grad:
+            yield self.operand(call, a)
+        if a.requires_grad:
+            yield self.operand(call, b)
+
+    def workspace(self, call: Call) -> Workspace:
+        return NO_WORKSPACE
 
 
-def takes(call: Call, inputs: int) -> None:
-    """Raise ShapeError unless the layer got this many inputs."""
-    if len(call.inputs) != inputs:
-        raise call.fail(f"{call.layer.kind} takes {inputs} input{'s' * (inputs > 1)}, not {len(call.inputs)}")
+class WeightProduct(Contraction):
+    """Abstract: x times a trained weight."""
 
+    gradient_names = "backward input", "backward weight"
 
-def takes_rank(call: Call, rank: int, axes: str) -> None:
-    """Raise ShapeError unless the layer got one input with this many axes."""
-    takes(call, 1)
-    if len(call.x.shape) != rank:
-        raise call.fail(f"{call.layer.kind} takes an input of {rank} axes ({axes}), not {len(call.x.shape)}")
-
-
-def takes_channels(call: Call) -> None:
-    """Raise ShapeError unless the layer got one input with a batch and a channel axis."""
-    takes(call, 1)
-    if len(call.x.shape) < 2:
-        raise call.fail(f"{call.layer.kind} takes an input of at least two axes (batch, channels, ...)")
+    def factors(self, call: Call) -> tuple[Tensor, Tensor]:
+        return call.x, call.weights["weight"]

@@ -3,76 +3,60 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel, Product
-from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Shaped, Unbuffered, layer, takes
-from costmodel.layers.kernels import backward_products, read_of, scale_bytes, stream
+from costmodel.graph.tensor import Call, Gradient, Shape, Storage, Tensor, Weights
+from costmodel.layers.base import Shaped, WeightProduct, layer
+from costmodel.layers.kernels import read_of, scale_bytes, stream
 from costmodel.layers.spatial import Spatial, check_window, slide
 from costmodel.symbolic.sizes import exact_div, product
 from costmodel.training.fields import Pair, pair
 
 
-def convolved(call: Call, groups: int, *, transposed: bool) -> tuple[Product, Product, Product]:
-    """The implicit products of a convolution: of the output, of the input's gradient and of the weight's.
-
-    W: (own, other/groups, window...), whose own channels lie at the places where windows are: the output's, or in a
-    transpose the input's.
-    """
-    own_channels, other, *window = call.weights["weight"].shape
-    own, size = exact_div(own_channels, groups), product(window)
-    places = exact_div((call.x if transposed else call.y).size, own_channels)
-    gathers, spreads = Product(groups, places, own, other * size), Product(groups, places, other, own * size)
-    of_weight = Product(groups, own, other * size, places)
-    return (spreads, gathers, of_weight) if transposed else (gathers, spreads, of_weight)
-
-
-def convolution_forward(call: Call, sizes: Product) -> Iterator[Kernel]:
-    """The convolution, and the bias by a kernel of its own: cuDNN's has none, but PyTorch's own depthwise one does."""
-    bias = call.weights.get("bias")
-    depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
-    apart = None if depthwise else bias
-    read = read_of(x for x in call.operands() if x is not apart) + scale_bytes(call)
-    flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
-    yield Kernel(call.layer.kind, "convolution", flops, read, call.y.bytes, call.x.dtype, 1, sizes)
-    if apart is not None:
-        yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + apart.bytes, call.y.bytes)
-
-
-class Convolving(Unbuffered):
+class Convolving(WeightProduct):
     """Abstract: weights that meet every window; `groups` of channels that do not see each other.
 
-    transposed: whether windows lie over the output, and not over the input. A gradient, of the input or of the weight,
-    is as many multiply-adds as the forward pass. PyTorch's FlopCounterMode counts the weight's as if the groups saw
-    each other: `groups` times too many.
+    transposed: whether windows lie over the output, and not over the input. W: (own, other/groups, window...), whose
+    own channels lie at the places where windows are: the output's, or in a transpose the input's. FlopCounterMode
+    counts the weight's gradient as if the groups saw each other: `groups` times too many.
     """
+
+    sort = "convolution"
 
     groups: int
     bias: bool
     transposed: bool
 
-    def multiply_adds(self, call: Call) -> int:
-        """Each output, or in the transpose each input, meets its window and the channels of its group."""
-        return (call.x.size if self.transposed else call.y.size) * product(call.weights["weight"].shape[1:])
+    def sizes(self, call: Call) -> Product:
+        """Of the implicit product: each output, or in the transpose each input, meets its window and its group."""
+        return self.products(call)[0]
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * self.multiply_adds(call), call.y.size if self.bias else 0)
+    def products(self, call: Call) -> tuple[Product, Product, Product]:
+        """Of the output, of the input's gradient and of the weight's."""
+        own_channels, other, *window = call.weights["weight"].shape
+        own, size = exact_div(own_channels, self.groups), product(window)
+        places = exact_div((call.x if self.transposed else call.y).size, own_channels)
+        gathers, spreads = (Product(self.groups, places, n, k * size) for n, k in ((own, other), (other, own)))
+        of_weight = Product(self.groups, own, other * size, places)
+        return (spreads, gathers, of_weight) if self.transposed else (gathers, spreads, of_weight)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two contractions of the forward one's size; the bias sums over positions."""
-        flops = 2 * self.multiply_adds(call)
-        yield Gradient(call.x, LayerFlops(flops, 0))
-        yield Gradient(call.weights["weight"], LayerFlops(flops, 0, counted=self.groups * flops))
-        if self.bias:
-            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
+        weight = call.weights["weight"]
+        for x, work, _ in super().backward(call):
+            counted = self.groups * work.contractions if x is weight else None
+            yield Gradient(x, work._replace(counted=counted))
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        return convolution_forward(call, convolved(call, self.groups, transposed=self.transposed)[0])
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        _, of_x, of_weight = convolved(call, self.groups, transposed=self.transposed)
-        return backward_products(call, "convolution", of_x, of_weight)
+        """The convolution, and the bias by a kernel of its own: cuDNN's has none, but PyTorch's depthwise one does."""
+        sizes, bias = self.sizes(call), call.weights.get("bias")
+        depthwise = sizes.batch == call.x.shape[1] and len(call.x.shape) == 4
+        separate = None if depthwise else bias
+        read = read_of(x for x in call.operands() if x is not separate) + scale_bytes(call)
+        flops = sizes.flops + (call.y.size if bias is not None and depthwise else 0)
+        yield Kernel(self.kind, self.sort, flops, read, call.y.bytes, call.x.dtype, 1, sizes)
+        if separate is not None:
+            yield stream(call, "bias", "pointwise", call.y.size, call.y.bytes + separate.bytes, call.y.bytes)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input and weight, whichever of the gradients is needed."""
@@ -193,11 +177,5 @@ class Convolve(Shaped, Convolving):
     groups: int = 1
     transposed: bool = False
 
-    def check(self, call: Call) -> None:
-        takes(call, 1)
-
     def weights(self, call: Call) -> Weights:
         return {"weight": self.weight} | ({"bias": (self.shape[1],)} if self.bias else {})
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE

@@ -8,7 +8,7 @@ from typing import Literal
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer, takes, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, KeepsNothing, OneKernel, Unbuffered, layer
 from costmodel.layers.kernels import backward_each, made_beside, made_gradients, stream
 
 
@@ -59,7 +59,7 @@ class Embedding(Table):
         return self.entries
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
+        super().check(call)
         if call.x.storage.role != "index":
             raise call.fail("embedding takes integer indices, not activations")
 
@@ -79,16 +79,13 @@ class EmbeddingBag(OneKernel, Unbuffered):
 
     source = "torch.nn.EmbeddingBag; each row's gradient is added to the table's"
     in_lists = False
+    arity = 2, 3
     sorts, launches = ("gather", "gather"), (1, 2)
 
     entries: int
     features: int
     bags: int
     mode: Literal["sum", "mean", "max"] = "mean"
-
-    def check(self, call: Call) -> None:
-        if len(call.inputs) not in (2, 3):
-            raise call.fail("embedding_bag takes indices, offsets and perhaps weights")
 
     def weights(self, call: Call) -> Weights:
         return {"weight": (self.entries, self.features)}
@@ -137,7 +134,7 @@ class PositionTable(Table):
         return self.context
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
+        super().check(call)
         if call.x.shape[1] > self.context:
             raise call.fail(f"seq {call.x.shape[1]} is beyond the learned position table; use at most {self.context}")
 
@@ -178,8 +175,7 @@ MOST_TOKENS = 100
 class OfTokens(KeepsNothing, OneKernel, Unbuffered):
     """Abstract: x: (batch, T, d) and trained vectors, of which nothing is kept for backward."""
 
-    def check(self, call: Call) -> None:
-        takes_rank(call, 3, "batch, tokens, features")
+    input_axes = "batch, tokens, features"
 
 
 @layer

@@ -7,18 +7,15 @@ from collections.abc import Iterable
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
 from costmodel.layers.base import (
-    NO_WORKSPACE,
     KeepsNothing,
     Movement,
     OneKernel,
     Unary,
-    Unbuffered,
     Weightless,
+    WeightProduct,
     layer,
-    takes,
-    takes_rank,
 )
-from costmodel.layers.kernels import backward_products, forward_pass, moved, multiply, scale_bytes
+from costmodel.layers.kernels import forward_pass, moved, scale_bytes
 from costmodel.symbolic.sizes import ceil_div, exact_div, minimum
 from costmodel.training.dtypes import size_bytes
 
@@ -47,7 +44,7 @@ class GroupedTopK(OneKernel):
     stored: bool = False
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
+        super().check(call)
         n = call.x.shape[-1] if call.x.shape else 0
         if not n or n % self.groups:
             raise call.fail(f"groups {self.groups} does not divide {n} experts")
@@ -128,7 +125,7 @@ class TopK(OneKernel, Weightless):
     chosen: int
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
+        super().check(call)
         if not call.x.shape or call.x.shape[-1] < self.chosen:
             raise call.fail(f"top_k chooses {self.chosen} of at least as many")
 
@@ -154,13 +151,11 @@ class Pick(Movement):
 
     source = "y = x[i] (torch.Tensor.__getitem__ by int64 index); dx[i] += g"
     in_lists = False
+    input_axes = "rows, features"
     sorts, launches = ("gather", "gather"), (1, 2)
 
     times: int = 1
     rows: int | None = None
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 2, "rows, features")
 
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0] * self.times if self.rows is None else self.rows, call.x.shape[1])
@@ -173,7 +168,7 @@ class Pick(Movement):
 
 
 @layer
-class ExpertLinear(Unbuffered):
+class ExpertLinear(WeightProduct):
     """y = x Wₑᵀ + bₑ with the expert e that each row was sent to, of which each token chose `chosen`.
 
     x: (rows, n_in), y: (rows, features), W: (experts, features, n_in), b: (experts, features). `busy`: how many experts
@@ -182,15 +177,13 @@ class ExpertLinear(Unbuffered):
 
     source = "y = x Wₑᵀ + bₑ for the rows of each expert (torch.nn.functional.linear; Shazeer et al. 2017, eq. 1)"
     in_lists = False
+    input_axes = "rows, features"
 
     experts: int
     chosen: int
     features: int
     bias: bool = True
     busy: int | None = None
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 2, "rows, features")
 
     def weights(self, call: Call) -> Weights:
         weights: Weights = {"weight": (self.experts, self.features, call.x.shape[1])}
@@ -199,52 +192,25 @@ class ExpertLinear(Unbuffered):
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], self.features)
 
-    def forward(self, call: Call) -> LayerFlops:
+    def sizes(self, call: Call) -> Product:
         """One multiply-add for each row, input and output feature, whichever experts the rows went to."""
-        return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+        return Product(1, call.x.shape[0], self.features, call.x.shape[1])
 
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        same = LayerFlops(2 * call.x.size * self.features, 0)
-        yield Gradient(call.x, same)
-        yield Gradient(call.weights["weight"], same)
-        if self.bias:
-            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """One grouped product, which reads the weights of busy experts alone."""
-        read = moved(call.x) + self._read(call) + scale_bytes(call)
-        added = call.y.size if self.bias else 0
-        yield multiply(call, "", self._sizes(call, self.features, call.x.shape[1]), read, call.y.bytes, added)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A grouped product for each gradient, and a sum of rows for the biases."""
-        inputs = call.x.shape[1]
-        batch, rows, *_ = of_x = self._sizes(call, inputs, self.features)
-        return backward_products(call, "product", of_x, Product(batch, self.features, inputs, rows))
+    def products(self, call: Call) -> tuple[Product, Product, Product]:
+        """One for each busy expert, of an equal share of the rows."""
+        (_, rows, n, k), busy = self.sizes(call), self._busy(call)
+        share = ceil_div(rows, busy)
+        return Product(busy, share, n, k), Product(busy, share, k, n), Product(busy, n, k, share)
 
     def _busy(self, call: Call) -> int:
         """Experts that rows are spread over: as many as there are rows, at most."""
         return minimum(self.experts if self.busy is None else self.busy, call.x.shape[0])
 
-    def _sizes(self, call: Call, n: int, k: int) -> Product:
-        """A product for each busy expert, of an equal share of the rows."""
-        busy = self._busy(call)
-        return Product(busy, ceil_div(call.x.shape[0], busy), n, k)
-
-    def _read(self, call: Call) -> int:
-        """Bytes of the weights of busy experts."""
-        return sum(
-            size_bytes(exact_div(w.size, self.experts) * self._busy(call), w.dtype) for w in call.weights.values()
-        )
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        if call.weights["weight"].requires_grad:
-            yield call.x
-        if call.x.requires_grad:
-            yield call.weights["weight"]
-
-    def workspace(self, call: Call) -> Workspace:
-        return NO_WORKSPACE
+    def read_bytes(self, call: Call) -> int:
+        """The rows, and the weights of busy experts alone."""
+        busy, weights = self._busy(call), call.weights.values()
+        read = sum(size_bytes(exact_div(w.size, self.experts) * busy, w.dtype) for w in weights)
+        return moved(call.x) + read + scale_bytes(call)
 
 
 @layer
@@ -253,10 +219,8 @@ class Total(KeepsNothing, OneKernel, Weightless):
 
     source = "torch.sum along axis 1 (Shazeer et al. 2017, eq. 1); dx = g, seen n times"
     in_lists = False
+    input_axes = "rows, terms, features"
     sorts = "reduction", "pointwise"
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 3, "rows, terms, features")
 
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], call.x.shape[2])

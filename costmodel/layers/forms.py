@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     is_contiguous,
     transposed,
 )
-from costmodel.layers.base import Shaped, layer, takes
+from costmodel.layers.base import Contraction, Shaped, Weightless, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, moved, multiply, read_of, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import maximum, product
@@ -25,51 +25,36 @@ from costmodel.training.dtypes import size_bytes
 
 
 @layer
-class GroupedMatmul(Moving):
+class GroupedMatmul(Weightless, Contraction):
     """Each row of x times the matrix of its group: x: (rows, k), w: (groups, k, n), ends of groups, y: (rows, n).
 
     FlopCounterMode has no rule for it; it is counted as what it is, however rows are spread over groups.
     """
 
     source = "torch.nn.functional.grouped_mm; dx = g wᵀ, dw = xᵀ g, by groups"
+    in_lists = False
+    arity = 3
+    gradient_names = "backward rows", "backward matrices"
 
     def check(self, call: Call) -> None:
-        takes(call, 3)
+        super().check(call)
         x, w, _ = call.inputs
         if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[1]:
             raise call.fail("grouped_matmul takes rows and a matrix for each group")
 
+    def factors(self, call: Call) -> tuple[Tensor, Tensor]:
+        return call.x, call.inputs[1]
+
     def output(self, call: Call) -> Shape:
         return (call.x.shape[0], call.inputs[1].shape[2])
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * call.x.size * call.inputs[1].shape[2], 0)
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        sizes = Product(1, call.x.shape[0], call.y.shape[1], call.x.shape[1])
-        yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
+    def sizes(self, call: Call) -> Product:
         rows, k = call.x.shape
-        n = call.y.shape[1]
-        for operand, *_ in call.gradients():
-            of_rows = operand is call.x
-            sizes = Product(1, rows, k, n) if of_rows else Product(1, k, n, rows)
-            other = call.inputs[1] if of_rows else call.x
-            what = "backward rows" if of_rows else "backward matrices"
-            yield multiply(call, what, sizes, call.y.bytes + moved(other), operand.bytes)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        for x in call.inputs[:2]:
-            yield Gradient(x, self.forward(call))
+        return Product(1, rows, call.y.shape[1], k)
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        x, w, ends = call.inputs
-        if w.requires_grad:
-            yield x
-        if x.requires_grad:
-            yield w
-        yield ends
+        yield from super().saved(call)
+        yield call.inputs[2]
 
 
 @layer
@@ -77,9 +62,7 @@ class Bilinear(Moving):
     """y_o = Σ a_i w_oij b_j. a: (..., I), b: (..., J), w: (O, I, J), y: (..., O)."""
 
     source = "torch.nn.functional.bilinear; dw = g a b, da = g w b, db = g w a"
-
-    def check(self, call: Call) -> None:
-        takes(call, 3)
+    arity = 3
 
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:-1], call.inputs[2].shape[0])
@@ -146,12 +129,10 @@ class Distances(Moving):
     """
 
     source = "torch.cdist; da = Σ g·(a − b)/y, or Σ g·sign(a − b)"
+    arity = 2
 
     squares: bool = True
     by_product: bool = False
-
-    def check(self, call: Call) -> None:
-        takes(call, 2)
 
     def output(self, call: Call) -> Shape:
         a, b = call.inputs

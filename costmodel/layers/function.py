@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Storage, Tensor, Workspace, broadcast
 from costmodel.layers.arithmetic import Choosing, Elementwise, elementwise_gradients, steps_or_sums
-from costmodel.layers.base import NO_WORKSPACE, Unary, layer, takes
+from costmodel.layers.base import Function, PerElement, layer
 from costmodel.symbolic.sizes import product
 from costmodel.training.dtypes import size_bytes
 from costmodel.training.fields import Constant, Count
-
-
-class Function(NamedTuple):
-    """Operations per element of a function and of its gradient, and what its backward needs.
-
-    steps: numbers per element that backward makes on the way to the gradient, and still has when that is there.
-    """
-
-    forward: int
-    backward: int
-    keeps: Literal["input", "output", "both", "nothing"]
-    steps: int = 0
-
 
 FUNCTIONS = {
     "abs": Function(1, 2, "input", 1),
     "acos": Function(1, 6, "input", 5),
     "acosh": Function(1, 4, "input", 3),
-    "add": Function(1, 0, "nothing"),
     "asin": Function(1, 5, "input", 4),
     "asinh": Function(1, 4, "input", 3),
     "atan": Function(1, 3, "input", 2),
@@ -38,17 +24,15 @@ FUNCTIONS = {
     "celu": Function(6, 5, "input"),
     "cos": Function(1, 3, "input", 2),
     "cosh": Function(1, 2, "input", 1),
-    "elu": Function(5, 5, "input"),
     "erf": Function(1, 5, "input", 4),
     "erfc": Function(2, 5, "input", 4),
     "exp2": Function(1, 2, "output", 1),
     "exp": Function(1, 1, "output"),
     "expm1": Function(2, 2, "output", 1),
     "floor": Function(1, 0, "nothing"),
-    "frac": Function(2, 0, "nothing"),
+    "frac": Function(2, 0, "nothing", shared=True),
     "hardshrink": Function(3, 3, "input"),
     "hardtanh": Function(2, 3, "input"),
-    "leaky_relu": Function(3, 3, "input"),
     "log": Function(1, 1, "input"),
     "log1p": Function(2, 2, "input", 1),
     "log10": Function(1, 2, "input", 1),
@@ -80,16 +64,21 @@ FUNCTIONS = {
 }
 """Functions of one tensor by name, a subexpression counted once.
 
-`exponential` is cˣ, `pow` xᶜ, `add` x + c, `zero` stands for numbers that have nothing to do with x.
+`exponential` is cˣ, `pow` xᶜ, `zero` stands for numbers that have nothing to do with x.
 """
 
 
-FROM_RESULT = {"celu": 5, "elu": 4, "leaky_relu": 3, "selu": 5}
-"""Operations per element of the gradient from the result instead, of functions whose backward then can work so."""
+IN_PLACE = {
+    "celu": Function(6, 5, "output"),
+    "elu": Function(5, 4, "output"),
+    "leaky_relu": Function(3, 3, "output"),
+    "selu": Function(6, 5, "output"),
+}
+"""Functions whose backward can work from the result, where that has taken the place of the input."""
 
 
 @layer
-class Pointwise(Unary):
+class Pointwise(PerElement):
     """y = f(x) for each element; `in_place`: y has taken the memory of x, so that backward works from y instead.
 
     exponent: c of `pow`, where it is known; only that of 0 changes a cost, as the gradient then is zeros.
@@ -107,36 +96,22 @@ class Pointwise(Unary):
         """By function: autocast casts for some."""
         return f"{self.kind}.{self.function}"
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(0, FUNCTIONS[self.function].forward * call.x.size)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        """See `FUNCTIONS`, in place `FROM_RESULT`; what only shifts hands the gradient on; of x⁰ it is zeros."""
-        if self.exponent == 0:
-            yield Gradient(call.x, LayerFlops(0, 0))
-            return
-        backward = FROM_RESULT[self.function] if self.in_place else FUNCTIONS[self.function].backward
-        yield Gradient(call.x, LayerFlops(0, backward * call.x.size), shared=self.function in ("add", "frac"))
-
-    def workspace(self, call: Call) -> Workspace:
-        """The steps of a gradient that PyTorch composes, such as xᶜ⁻¹ and c·xᶜ⁻¹ of a power xᶜ.
-
-        Numbers that are none are found by three masks: |x| is not infinite, x is itself, and both.
-        """
-        if self.exponent == 0:
-            return NO_WORKSPACE
-        mask_bytes = 3 * call.x.size if self.function == "nan_to_num" else 0
-        return Workspace(0, FUNCTIONS[self.function].steps * call.x.size, mask_bytes)
+    @property
+    def costs(self) -> Function:  # type: ignore[override]
+        """See `FUNCTIONS` and `IN_PLACE`."""
+        costs = (IN_PLACE if self.in_place else FUNCTIONS)[self.function]
+        return costs._replace(backward=0, steps=0) if self.exponent == 0 else costs
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Input or output, whichever the derivative is a function of; the CPU's log σ keeps e to minus |x| too."""
-        keeps = FUNCTIONS[self.function].keeps
-        if keeps in ("input", "both") and not self.in_place:
-            yield call.x
-        if keeps in ("output", "both") or self.in_place:
-            yield call.y
+        """The CPU's log σ keeps e to minus |x| too."""
+        yield from super().saved(call)
         if self.function == "log_sigmoid" and call.tape.device == "cpu":
             yield call.fresh("activation", *call.x.shape)
+
+    def workspace(self, call: Call) -> Workspace:
+        """Numbers that are none are known by three masks: |x| is not infinite, x is itself, and both."""
+        mask_bytes = 3 * call.x.size if self.function == "nan_to_num" else 0
+        return super().workspace(call)._replace(backward_bytes=mask_bytes)
 
 
 class PairedFunction(NamedTuple):
@@ -245,7 +220,7 @@ class Within(Choosing):
     """y = min(max(x, a), b) with tensors as bounds."""
 
     source = "torch.clamp; dx = g where x is within, da where it is below, db where it is above"
-    operands = 3
+    arity = 3
     work = 3, 2, 2
 
     def forward(self, call: Call) -> LayerFlops:
@@ -265,10 +240,14 @@ class Interpolate(Elementwise):
 
     source = "torch.lerp; db = g·w, da = g·(1 − w), dw = g·(b − a)"
 
+    arity = 2, 3
+
     share: Constant | None = None
 
     def check(self, call: Call) -> None:
-        takes(call, 3 if self.share is None else 2)
+        super().check(call)
+        if (len(call.inputs) == 2) is (self.share is None):
+            raise call.fail("its weight is a number, or a third input")
 
     def forward(self, call: Call) -> LayerFlops:
         """A difference, a product and a sum per element."""

@@ -19,11 +19,9 @@ class Parameter(KeepsNothing, OneKernel, Unbuffered):
 
     source = "torch.nn.Parameter"
     in_lists = False
+    arity = 0
 
     shape: tuple[int, ...]
-
-    def check(self, call: Call) -> None:
-        """Takes nothing."""
 
     def weights(self, call: Call) -> Weights:
         return {"weight": self.shape}

@@ -55,13 +55,6 @@ def multiply(
     return Kernel(name, "product", flops, read, written, call.x.dtype, launches, sizes, _stored(call))
 
 
-def multiply_sides(call: Call, a: Tensor, b: Tensor, of_a: Product, of_b: Product) -> Iterator[Kernel]:
-    """A product for the gradient of each operand of a product."""
-    for operand, other, sizes in ((a, b, of_a), (b, a, of_b)):
-        if operand.requires_grad:
-            yield multiply(call, "backward", sizes, call.y.bytes + moved(other), operand.bytes)
-
-
 def _stored(call: Call) -> Dtype | None:
     """The type that a product unpacks its weights from; None where they are stored as they are multiplied."""
     few = call.tape.precision.quantised
@@ -146,22 +139,6 @@ def backward_each(call: Call) -> Iterator[Kernel]:
             yield stream(call, "backward", "pointwise", flops, read, call.y.bytes)
         if not whole:
             yield stream(call, "backward sum", "reduction", summed, call.y.bytes, x.bytes)
-
-
-def backward_products(call: Call, sort: Sort, of_x: Product, of_weight: Product) -> Iterator[Kernel]:
-    """A product for the gradient of the input and one for that of the weight; the bias sums what comes in."""
-    weight = call.weights["weight"]
-    for operand, work, _ in call.gradients():
-        if operand is call.x or operand is weight:
-            what, other, sizes = ("input", weight, of_x) if operand is call.x else ("weight", call.x, of_weight)
-            read = call.y.bytes + moved(other)
-            if other is weight and is_apart(call, of_x.m):
-                yield (made := unpacked(call, "backward"))
-                read = call.y.bytes + made.written
-            name = f"{call.layer.kind} backward {what}"
-            yield Kernel(name, sort, sizes.flops, read, operand.bytes, call.x.dtype, 1, sizes)
-        else:
-            yield stream(call, "backward bias", "reduction", work.pointwise, call.y.bytes, operand.bytes)
 
 
 def scale_bytes(call: Call) -> int:

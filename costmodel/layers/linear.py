@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 
-from costmodel.graph.kernel import Kernel
-from costmodel.graph.kernel import Product as Sizes
+from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import (
     Call,
     Gradient,
@@ -19,39 +18,23 @@ from costmodel.graph.tensor import (
     show_shape,
     viewed_strides,
 )
-from costmodel.layers.base import NO_WORKSPACE, Unbuffered, Weightless, layer, takes, takes_rank
-from costmodel.layers.kernels import (
-    backward_products,
-    copied,
-    is_apart,
-    is_matrix,
-    moved,
-    multiply,
-    multiply_sides,
-    read_of,
-    scale_bytes,
-    stream,
-    unpacked,
-)
+from costmodel.layers.base import NO_WORKSPACE, Contraction, Weightless, WeightProduct, layer
+from costmodel.layers.kernels import is_apart, is_matrix, moved, scale_bytes, stream, unpacked
 from costmodel.symbolic.sizes import exact_div, maximum, product
 
 
 @layer
-class Linear(Unbuffered):
+class Linear(WeightProduct):
     """y = x Wᵀ + b over the last axis.
 
     x: (..., n_in), y: (..., features), W: (features, n_in), b: (features).
     """
 
     source = "y = x Wᵀ + b (torch.nn.Linear); dx = g W, dW = gᵀ x, db = Σ g (Goodfellow et al. 2016, §6.5.6)"
+    input_axes = "..., features"
 
     features: int
     bias: bool = True
-
-    def check(self, call: Call) -> None:
-        takes(call, 1)
-        if not call.x.shape:
-            raise call.fail("linear takes an input of at least one axis")
 
     def weights(self, call: Call) -> Weights:
         weights = {"weight": (self.features, call.x.shape[-1])}
@@ -60,8 +43,13 @@ class Linear(Unbuffered):
     def output(self, call: Call) -> Shape:
         return (*call.x.shape[:-1], self.features)
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * call.x.size * self.features, call.y.size if self.bias else 0)
+    def sizes(self, call: Call) -> Product:
+        return Product(1, call.x.rows, self.features, call.x.shape[-1])
+
+    def products(self, call: Call) -> tuple[Product, Product, Product]:
+        """As of other factors, but that the weight is n × k, and its gradient gᵀ x."""
+        of_y, of_x, (_, k, n, m) = super().products(call)
+        return of_y, of_x, Product(1, n, k, m)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
         """Two products of the forward one's size; the bias sums the rows.
@@ -69,41 +57,21 @@ class Linear(Unbuffered):
         In the order in which autograd adds them to what is there already: with a bias the operation is ``addmm``, whose
         gradients come back in the order of its arguments, of which rows and weight are still views to be turned back.
         """
-        same = LayerFlops(2 * call.x.size * self.features, 0)
-        x, weight = Gradient(call.x, same), Gradient(call.weights["weight"], same)
-        if self.bias:
-            yield Gradient(call.weights["bias"], LayerFlops(0, call.y.size))
-            yield from (weight, x)
-        else:
-            yield from (x, weight)
+        gradients = super().backward(call)
+        return reversed([*gradients]) if self.bias else gradients
+
+    def operand(self, call: Call, x: Tensor) -> Storage:
+        """Rows as one matrix."""
+        return x.storage if is_matrix(x) else call.copy_of(x)
 
     def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product that adds the bias to its result, after a copy of rows that memory order does not hold.
-
-        Before it comes a kernel that unpacks the weight, if the policy has one.
-        """
-        x, rows = call.x, call.x.rows
-        if not is_matrix(x):
-            yield copied(call, x)
-        added = call.y.size if self.bias else 0
-        read = read_of(call.operands()) + scale_bytes(call)
-        made = multiply(call, "", Sizes(1, rows, self.features, x.shape[-1]), read, call.y.bytes, added)
-        if is_apart(call, rows):
+        """As of every product, but that a kernel unpacks the weight before it, if the policy has one."""
+        *copies, made = super().forward_kernels(call)
+        yield from copies
+        if is_apart(call, call.x.rows):
             yield (weight := unpacked(call))
-            made = made._replace(read=read - weight.read + weight.written, stored=None)
+            made = made._replace(read=made.read - weight.read + weight.written, stored=None)
         yield made
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        rows, inputs = call.x.rows, call.x.shape[-1]
-        of_x, of_weight = Sizes(1, rows, inputs, self.features), Sizes(1, self.features, inputs, rows)
-        return backward_products(call, "product", of_x, of_weight)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, for the weight's gradient: a view as a matrix of rows if memory order allows it, else a copy."""
-        if call.weights["weight"].requires_grad:
-            yield call.x if is_matrix(call.x) else call.copy_of(call.x)
-        if call.x.requires_grad:
-            yield call.weights["weight"]
 
     def workspace(self, call: Call) -> Workspace:
         """The weight as it is multiplied, if a kernel of its own unpacks it."""
@@ -114,126 +82,66 @@ class Linear(Unbuffered):
 
 
 @layer
-class Matmul(Weightless):
-    """Batched matrix product of two activations, as in attention's scores and mixing.
+class Matmul(Weightless, Contraction):
+    """y = a b (+ c): a: (..., m, k), b: (..., k, n), y: (..., m, n), of batches whose leading axes agree.
 
-    a: (..., m, k), b: (..., k, n), y: (..., m, n); the leading axes agree. `visible`: the share (some, all) of each
-    product's terms that is counted, where attention's masked half is not wanted.
+    Or b: (k, n) is one matrix, for a: (..., k) of any rows, and c broadcasts. `visible`: the share (some, all) of each
+    product's terms that is counted, where attention's masked half is not wanted. vector: b is one, whose products
+    FlopCounterMode does not count. scaled: the product is multiplied by a number, added_scaled: so is c, in the same
+    kernel.
     """
 
     source = "y = a b (torch.matmul); da = g bᵀ, db = aᵀ g (Goodfellow et al. 2016, §6.5.6)"
-
     in_lists = False
+    arity = 2, 3
 
     visible: tuple[int, int] | None = None
-
-    def check(self, call: Call) -> None:
-        takes(call, 2)
-        a, b = (x.shape for x in call.inputs)
-        if len(a) < 3 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
-            raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}; it takes (..., m, k) by (..., k, n)")
-
-    def output(self, call: Call) -> Shape:
-        a, b = (x.shape for x in call.inputs)
-        return (*a[:-1], b[-1])
-
-    def forward(self, call: Call) -> LayerFlops:
-        flops = 2 * product(call.y.shape) * call.x.shape[-1]
-        if self.visible is not None:
-            some, every = self.visible
-            flops = exact_div(flops, every) * some
-        return LayerFlops(flops, 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        for operand in call.inputs:
-            yield Gradient(operand, self.forward(call))
-
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product, after a copy of each operand that is no batch of matrices in memory."""
-        for x in call.inputs:
-            if call.as_batch(x) is not x.storage:
-                yield copied(call, x)
-        batch, m, n, k = self._sizes(call)
-        yield multiply(call, "", Sizes(batch, m, n, k), read_of(call.inputs), call.y.bytes)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product for each gradient, m × n by n × k and k × m by m × n."""
-        batch, m, n, k = self._sizes(call)
-        a, b = call.inputs
-        return multiply_sides(call, a, b, Sizes(batch, m, k, n), Sizes(batch, k, n, m))
-
-    def _sizes(self, call: Call) -> Sizes:
-        *batch, m, k = call.x.shape
-        return Sizes(product(batch), m, call.y.shape[-1], k)
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient, as the matrix product held it: a view if it could, else a copy."""
-        a, b = call.inputs
-        if b.requires_grad:
-            yield call.as_batch(a)
-        if a.requires_grad:
-            yield call.as_batch(b)
-
-    def workspace(self, call: Call) -> Workspace:
-        """Copies of operands, unless they are kept."""
-        if call.y.requires_grad:
-            return NO_WORKSPACE
-        return Workspace(sum(x.size for x in call.inputs if call.as_batch(x) is not x.storage), 0)
-
-
-@layer
-class Product(Weightless):
-    """y = a b (+ c), a: (..., m, k), b: (k, n), c broadcasts: the rows of a as one matrix.
-
-    vector: b is one, whose products FlopCounterMode does not count. scaled: the product is multiplied by a number,
-    added_scaled: so is c, in the same kernel.
-    """
-
-    source = "torch.mm, torch.addmm, torch.matmul with a matrix; da = g bᵀ, db = aᵀ g"
-    in_lists = False
-
     vector: bool = False
     scaled: bool = False
     added_scaled: bool = False
 
     def check(self, call: Call) -> None:
-        a, b = (x.shape for x in call.inputs[:2])
-        if len(b) != 2 or not a or a[-1] != b[0]:
-            raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}")
+        super().check(call)
+        a, b = (x.shape for x in self.factors(call))
+        if len(b) == 2:
+            if not a or a[-1] != b[0]:
+                raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}")
+        elif len(a) < 3 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+            raise call.fail(f"cannot multiply {show_shape(a)} by {show_shape(b)}; it takes (..., m, k) by (..., k, n)")
+
+    def factors(self, call: Call) -> tuple[Tensor, Tensor]:
+        return call.x, call.inputs[1]
 
     def output(self, call: Call) -> Shape:
-        return (*call.x.shape[:-1], call.inputs[1].shape[1])
+        a, b = (x.shape for x in self.factors(call))
+        return (*a[:-1], b[-1])
+
+    def sizes(self, call: Call) -> Product:
+        (*batch, m, k), n = self._rows(call), call.y.shape[-1]
+        return Product(product(batch), m, n, k)
+
+    def _rows(self, call: Call) -> Shape:
+        """The shape of a as it is multiplied: as one matrix by one matrix."""
+        a = call.x
+        return a.shape if len(call.inputs[1].shape) > 2 else (a.rows, a.shape[-1])
 
     def forward(self, call: Call) -> LayerFlops:
-        added = call.y.size if len(call.inputs) > 2 else 0
-        return self._work(call)._replace(pointwise=added)
-
-    def _work(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * call.x.size * call.inputs[1].shape[1], 0, 0 if self.vector else None)
+        flops = self.sizes(call).flops
+        if self.visible is not None:
+            some, every = self.visible
+            flops = exact_div(flops, every) * some
+        return LayerFlops(flops, call.y.size if len(call.inputs) > 2 else 0, 0 if self.vector else None)
 
     def backward(self, call: Call) -> Iterable[Gradient]:
-        """Two products of the forward one's size; what was added is scaled, and summed where it was broadcast."""
-        same = self._work(call)
-        yield Gradient(call.x, same)
-        yield Gradient(call.inputs[1], same)
+        """And what was added: scaled, and summed where it was broadcast."""
+        yield from super().backward(call)
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
             work = (self.added_scaled + (not whole)) * call.y.size
             yield Gradient(c, LayerFlops(0, work), shared=whole and not self.added_scaled)
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product that adds c to its result, after a copy of rows that memory order does not hold."""
-        a, b = call.inputs[:2]
-        if not is_matrix(a):
-            yield copied(call, a)
-        added = call.y.size if len(call.inputs) > 2 else 0
-        sizes = Sizes(1, a.rows, b.shape[1], a.shape[-1])
-        yield multiply(call, "", sizes, read_of(call.inputs), call.y.bytes, added)
-
     def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        a, b = call.inputs[:2]
-        rows, (k, n) = a.rows, b.shape
-        yield from multiply_sides(call, a, b, Sizes(1, rows, k, n), Sizes(1, k, n, rows))
+        yield from super().backward_kernels(call)
         for c in call.inputs[2:]:
             whole = c.has(call.y.shape)
             if c.requires_grad and (self.added_scaled or not whole):
@@ -241,21 +149,23 @@ class Product(Weightless):
                 what, sort = ("scaling", "pointwise") if whole else ("sum", "reduction")
                 yield stream(call, f"backward {what}", sort, work, call.y.bytes, c.bytes)
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """Each operand for the other's gradient; rows as one matrix: a view if memory order allows it, else a copy."""
-        a, b = call.inputs[:2]
-        if b.requires_grad:
-            yield a if is_matrix(a) else call.copy_of(a)
-        if a.requires_grad:
-            yield b
+    def operand(self, call: Call, x: Tensor) -> Storage:
+        """A batch of matrices, or the rows of a as one."""
+        if len(x.shape) > 2 and len(call.inputs[1].shape) > 2:
+            return call.as_batch(x)
+        return x.storage if x is call.inputs[1] or is_matrix(x) else call.copy_of(x)
 
     def workspace(self, call: Call) -> Workspace:
-        """A scaled gradient of a or b, made in this order, is there beside what it is scaled from; then c's is summed.
+        """Copies of factors of batches, unless they are kept.
 
+        A scaled gradient of a or b, made in this order, is there beside what it is scaled from; then c's is summed.
         Sources: ``mm_mat1_backward``, ``mm_mat2_backward``, ``maybe_multiply``; ``validate_outputs`` sums.
         """
+        if len(call.inputs[1].shape) > 2:
+            copies = 0 if call.y.requires_grad else _copied_size(self, call)
+            return Workspace(copies, 0)
         alive = most = gradients = 0
-        for x in call.inputs[:2]:
+        for x in self.factors(call):
             if x.requires_grad:
                 most = maximum(most, alive + (2 if self.scaled else 1) * x.size)
                 alive = gradients = alive + x.size
@@ -267,7 +177,7 @@ class Product(Weightless):
         return Workspace(0, maximum(most, alive) - gradients)
 
 
-class OfHeads(Unbuffered):
+class OfHeads(WeightProduct):
     """Abstract: x (batch, heads, T, n_in) times a matrix of each head: (batch, heads, T, n_out).
 
     The matrix is of those that make keys and values of a latent, so that attention is over the latent itself. All of
@@ -275,60 +185,49 @@ class OfHeads(Unbuffered):
     """
 
     in_lists = False
+    input_axes = "batch, heads, tokens, features"
 
     @abstractmethod
     def out(self, call: Call) -> int:
         """Features of the result."""
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 4, "batch, heads, tokens, features")
 
     def output(self, call: Call) -> Tensor:
         """(batch, heads, T, n_out), with the heads outermost in memory, as one product for each head leaves them."""
         (b, h, t, _), n = call.x.shape, self.out(call)
         return call.tape.tensor((b, h, t, n), strides=(t * n, b * t * n, n, 1))
 
-    def forward(self, call: Call) -> LayerFlops:
-        return LayerFlops(2 * call.x.size * self.out(call), 0)
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        yield Gradient(call.x, self.forward(call))
-        yield Gradient(call.weights["weight"], self.forward(call))
+    def sizes(self, call: Call) -> Product:
+        """A product for each head."""
+        b, h, t, n = call.x.shape
+        return Product(h, b * t, self.out(call), n)
 
     @abstractmethod
     def rows(self, call: Call) -> int:
         """Rows of the matrix that it takes of each head."""
 
-    def forward_kernels(self, call: Call) -> Iterable[Kernel]:
-        """A product for each head with its rows of the matrix, after a copy of an input whose memory is not by head."""
-        if self._by_head(call) is not call.x.storage:
-            yield copied(call, call.x)
-        weight, (b, h, t, n) = call.weights["weight"], call.x.shape
-        read = moved(call.x) + exact_div((moved(weight) + scale_bytes(call)) * h * self.rows(call), weight.shape[0])
-        yield multiply(call, "", Sizes(h, b * t, self.out(call), n), read, call.y.bytes)
-
-    def backward_kernels(self, call: Call) -> Iterable[Kernel]:
-        (b, h, t, n), out = call.x.shape, self.out(call)
-        return backward_products(call, "product", Sizes(h, b * t, n, out), Sizes(h, n, out, b * t))
-
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        """The input, with heads outermost: a view if memory order allows it, else a copy."""
-        if call.weights["weight"].requires_grad:
-            yield self._by_head(call)
-        if call.x.requires_grad:
-            yield call.weights["weight"]
+    def read_bytes(self, call: Call) -> int:
+        """The input, and its rows of each head's matrix."""
+        weight, heads = call.weights["weight"], call.x.shape[1]
+        return moved(call.x) + exact_div((moved(weight) + scale_bytes(call)) * heads * self.rows(call), weight.shape[0])
 
     def workspace(self, call: Call) -> Workspace:
-        """That copy, unless it is kept."""
-        copied = self._by_head(call) is not call.x.storage
-        return Workspace(call.x.size if copied and not call.y.requires_grad else 0, 0)
+        """A copy of the input, unless it is kept."""
+        return Workspace(0 if call.y.requires_grad else _copied_size(self, call), 0)
 
-    def _by_head(self, call: Call) -> Storage:
-        b, h, t, n = call.x.shape
-        strides = (t * n * h, t * n, n, 1) if call.x.strides is None else call.x.strides
+    def operand(self, call: Call, x: Tensor) -> Storage:
+        """The input with heads outermost."""
+        if x is not call.x:
+            return x.storage
+        b, h, t, n = x.shape
+        strides = (t * n * h, t * n, n, 1) if x.strides is None else x.strides
         outermost = (strides[1], strides[0], *strides[2:])
         viewable = viewed_strides((h, b, t, n), outermost, (h, b * t, n)) is not False
-        return call.x.storage if viewable else call.copy_of(call.x)
+        return x.storage if viewable else call.copy_of(x)
+
+
+def _copied_size(layer: Contraction, call: Call) -> int:
+    """Elements of the factors that a product copies before it reads them."""
+    return sum(x.size for x in layer.factors(call) if layer.operand(call, x) is not x.storage)
 
 
 @layer

@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     Workspace,
     show_shape,
 )
-from costmodel.layers.base import Layer, OneKernel, Shaped, Unbuffered, Weightless, layer, takes
+from costmodel.layers.base import Layer, OneKernel, Shaped, Unbuffered, Weightless, layer
 from costmodel.layers.kernels import backward_pass, is_matrix, moved, stream
 from costmodel.symbolic.sizes import ceil_div
 from costmodel.training.dtypes import size_bytes
@@ -45,11 +45,12 @@ class CrossEntropy(Loss, Weightless):
     """
 
     source = "−mean(log softmax(x)[target]) (torch.nn.CrossEntropyLoss; Goodfellow et al. 2016, §6.2.2.3)"
+    arity = 2
 
     smoothing: Probability = 0.0
 
     def check(self, call: Call) -> None:
-        takes(call, 2)
+        super().check(call)
         b, _, *rest = call.x.shape
         if call.inputs[1].shape != (b, *rest):
             raise call.fail(f"targets must be {show_shape((b, *rest))}")
@@ -103,9 +104,10 @@ class MeanSquaredError(Loss, OneKernel, Weightless):
     """mean((x − target)²); x and target of one shape."""
 
     source = "mean((x − target)²) (torch.nn.MSELoss); dx = 2 (x − target)/n"
+    arity = 2
 
     def check(self, call: Call) -> None:
-        takes(call, 2)
+        super().check(call)
         if call.x.shape != call.inputs[1].shape:
             raise call.fail(f"targets must be {show_shape(call.x.shape)}")
 
@@ -135,13 +137,14 @@ class FusedLinearCrossEntropy(Loss, Unbuffered):
     """
 
     source = "Hsu et al. 2024, §3.2 (FusedLinearCrossEntropy): dx, dW and db are computed in the forward pass"
+    arity = 2
 
     features: int
     bias: bool = False
     chunks: int = 1
 
     def check(self, call: Call) -> None:
-        takes(call, 2)
+        super().check(call)
         if not call.x.shape or call.inputs[1].shape != call.x.shape[:-1]:
             raise call.fail(f"targets must be {show_shape(call.x.shape[:-1])}, one for each row of features")
         if call.x.rows < self.chunks:
@@ -230,9 +233,7 @@ class InnerLoss(OneKernel, Weightless):
     """Abstract: a loss that a module takes within itself, so that its gradient is not the constant 1."""
 
     in_lists = False
-
-    def check(self, call: Call) -> None:
-        takes(call, max(2, len(call.inputs)))
+    arity = 2, 4
 
 
 @layer

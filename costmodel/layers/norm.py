@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from costmodel.graph.kernel import Kernel
 from costmodel.graph.tensor import Buffers, Call, Gradient, LayerFlops, Shape, Storage, Tensor, Weights, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Layer, OneKernel, Unary, Unbuffered, layer, takes, takes_channels
+from costmodel.layers.base import NO_WORKSPACE, Layer, OneKernel, Unary, Unbuffered, layer
 from costmodel.layers.kernels import backward_pass, forward_pass, kept_bytes, made_gradients, stream
 from costmodel.layers.shape import Moving
 from costmodel.symbolic.sizes import exact_div
@@ -20,7 +20,7 @@ class Norm(OneKernel, Unbuffered):
     sorts = "reduction", "reduction"
 
     def check(self, call: Call) -> None:
-        takes(call, 1)
+        super().check(call)
         if not call.x.shape:
             raise call.fail(f"{self.kind} takes an input of at least one axis")
 
@@ -104,8 +104,7 @@ class Channelled(Layer):
 class PerChannel(Channelled, Centred):
     """Abstract: weights per channel, x: (batch, C, ...), w and b: (C)."""
 
-    def check(self, call: Call) -> None:
-        takes_channels(call)
+    input_axes = "batch, channels, ..."
 
     def saved(self, call: Call) -> Iterable[Tensor | Storage]:
         """Input, statistics and scale; a shift is not needed, which matters where it is computed."""
@@ -307,9 +306,7 @@ class WeightNorm(Moving):
     """y = v·(g/|v|), a length g for each row of v, or of its last axis."""
 
     source = "Salimans and Kingma 2016, eq. 2 and 3 (torch.nn.utils.weight_norm)"
-
-    def check(self, call: Call) -> None:
-        takes(call, 2)
+    arity = 2
 
     def output(self, call: Call) -> Tensor:
         return call.tape.tensor(call.x.shape)

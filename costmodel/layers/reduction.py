@@ -9,15 +9,13 @@ from typing import Literal, NamedTuple
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
 from costmodel.layers.base import (
     NO_WORKSPACE,
-    KeepsNothing,
+    Function,
     Movement,
     OneKernel,
     PerElement,
     Shaped,
     Weightless,
     layer,
-    takes,
-    takes_rank,
 )
 from costmodel.symbolic.sizes import maximum, minimum
 from costmodel.training.dtypes import size_bytes
@@ -91,9 +89,6 @@ class Reduce(Shaped, OneKernel, Weightless):
         """Whether it is a norm of order 0, how many numbers are not 0, which has no gradient (``norm_backward``)."""
         return self.function in ("norm", "linalg_vector_norm") and self.order == 0
 
-    def check(self, call: Call) -> None:
-        takes(call, 1)
-
     def forward(self, call: Call) -> LayerFlops:
         element, result = REDUCTIONS[self.function].forward
         return LayerFlops(0, element * call.x.size + result * call.y.size)
@@ -134,10 +129,8 @@ class Trace(Movement):
 
     source = "torch.trace; dx is g on the diagonal of zeros"
     in_lists = False
+    input_axes = "rows, columns"
     sorts, launches = ("reduction", "pointwise"), (1, 3)
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 2, "rows, columns")
 
     def output(self, call: Call) -> Shape:
         return ()
@@ -165,17 +158,13 @@ class Running(PerElement):
     def output(self, call: Call) -> Tensor:
         return call.tape.tensor(call.x.shape)
 
-    def saved(self, call: Call) -> Iterable[Tensor | Storage]:
-        yield call.x
-        yield call.y
-
 
 @layer
-class Cumulate(KeepsNothing, Running):
+class Cumulate(Running):
     """Running sums along an axis, from zero."""
 
     source = "torch.cumsum; dx is the running sum from the other end"
-    forward_ops, backward_ops = 1, 1
+    costs = Function(1, 1, "nothing")
 
 
 @layer
@@ -183,7 +172,7 @@ class Cumprod(Running):
     """Running products along an axis, from one."""
 
     source = "torch.cumprod; dx is the running sum of g·y from the other end, divided by x, where no x is 0"
-    forward_ops, backward_ops = 1, 3  # a product, an addition and a quotient back
+    costs = Function(1, 3, "both")  # a product, an addition and a quotient back
 
 
 @layer
@@ -191,7 +180,7 @@ class LogCumsumExp(Running):
     """Logarithms of running sums of eˣ along an axis."""
 
     source = "torch.logcumsumexp; dx = eˣ times the running sum of g·e⁻ʸ from the other end"
-    forward_ops, backward_ops = 3, 6  # exp, +, log; a negation, two exp, two products and an addition back
+    costs = Function(3, 6, "both")  # exp, +, log; a negation, two exp, two products and an addition back
     sorts = "pointwise", "pointwise"
 
     def workspace(self, call: Call) -> Workspace:

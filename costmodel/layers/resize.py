@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from costmodel.graph.tensor import Call, Gradient, LayerFlops, Shape, Storage, Tensor, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Movement, Shaped, layer, takes
+from costmodel.layers.base import NO_WORKSPACE, Movement, Shaped, layer
 from costmodel.layers.shape import Moving
 from costmodel.layers.spatial import Spatial, arranged
 from costmodel.symbolic.sizes import exact_div
@@ -182,12 +182,10 @@ class GridSample(Shaped, Moving):
     """
 
     source = "Jaderberg et al. 2015, eq. 5 (torch.nn.functional.grid_sample); keeps x and the places"
+    arity = 2
 
     shape: tuple[int, ...]
     nearest: bool = False
-
-    def check(self, call: Call) -> None:
-        takes(call, 2)
 
     @property
     def _axes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodel.graph.kernel import Kernel, Product
 from costmodel.graph.tensor import (
@@ -17,7 +17,7 @@ from costmodel.graph.tensor import (
     strides_of,
     viewed_strides,
 )
-from costmodel.layers.base import Weightless, layer, takes
+from costmodel.layers.base import Weightless, layer
 from costmodel.layers.kernels import kept_bytes, made_beside, moved, multiply, read_of, stream
 from costmodel.symbolic.sizes import exact_div, maximum, product
 from costmodel.training.dtypes import size_bytes
@@ -38,16 +38,17 @@ class SelectiveScan(Weightless):
         "dh = g cᵀ + a'·dh', da = dh·h, du = dh, dc = Σ g·h'"
     )
     in_lists = False
+    arity = 3, 4
 
     keeps: bool = False
 
     def check(self, call: Call) -> None:
+        super().check(call)
         first = call.inputs[3:]
-        takes(call, 3 + (self.keeps and len(first) > 0))
         a, u, c = call.inputs[:3]
         if first and not first[0].has((*a.shape[:2], a.shape[-1])):
             raise call.fail("selective_scan takes a first state (batch, channels, n)")
-        refuse_gradients(call, self.keeps)
+        check_states(call, first, keeps=self.keeps)
         if len(a.shape) != 4 or not u.has(a.shape) or not c.has((a.shape[0], *a.shape[2:])):
             raise call.fail("selective_scan takes two of (batch, channels, T, n) and one of (batch, T, n)")
 
@@ -120,8 +121,10 @@ class SelectiveScan(Weightless):
         return Workspace(b * channels * t + state, 2 * call.x.size - self._state(call))
 
 
-def refuse_gradients(call: Call, keeps: bool) -> None:
-    """Raise ShapeError for a scan that keeps its last state where something asks for a gradient."""
+def check_states(call: Call, first: Sequence[Tensor], *, keeps: bool) -> None:
+    """Raise ShapeError for a first state of a scan that keeps no last one, or where something asks for a gradient."""
+    if first and not keeps:
+        raise call.fail(f"{call.layer.kind} takes a first state in decoding alone")
     if keeps and call.tape.training and any(x.requires_grad for x in call.inputs):
         raise call.fail(f"{call.layer.kind} keeps its last state in decoding alone, where nothing is differentiated")
 
@@ -143,12 +146,13 @@ class DeltaScan(Weightless):
         "da = Σ dS'·S"
     )
     in_lists = False
+    arity = 6, 7
 
     keeps: bool = False
 
     def check(self, call: Call) -> None:
+        super().check(call)
         first = call.inputs[6:]
-        takes(call, 6 + (self.keeps and len(first) > 0))
         u, w, q, m, k, a = call.inputs[:6]
         *outer, n, _ = u.shape
         same = len(u.shape) == 5 and m.has((*outer, n, n)) and a.has((*outer, 1, 1))
@@ -156,7 +160,7 @@ class DeltaScan(Weightless):
             raise call.fail("delta_scan takes (batch, heads, chunks, Q, d_v) and five that fit")
         if first and not first[0].has((*u.shape[:2], w.shape[-1], u.shape[-1])):
             raise call.fail("delta_scan takes a first state (batch, heads, d_k, d_v)")
-        refuse_gradients(call, self.keeps)
+        check_states(call, first, keeps=self.keeps)
 
     def output(self, call: Call) -> Tensor:
         """As u, columns first, as what solves a system leaves them; with the last state in rows."""
@@ -290,9 +294,10 @@ class SolveTriangular(Weightless):
         "FlopCounterMode counts the product alone, and of the whole square"
     )
     in_lists = False
+    arity = 2
 
     def check(self, call: Call) -> None:
-        takes(call, 2)
+        super().check(call)
         a, b = (x.shape for x in call.inputs)
         if len(a) < 3 or a[-1] != a[-2] or a[:-1] != b[:-1]:
             raise call.fail("solve_triangular takes (..., Q, Q) and (..., Q, n)")

@@ -18,7 +18,7 @@ from costmodel.graph.tensor import (
     transposed,
     viewed_strides,
 )
-from costmodel.layers.base import Movement, View, layer, takes_rank
+from costmodel.layers.base import Movement, View, layer
 from costmodel.layers.kernels import backward_pass
 from costmodel.layers.spatial import arranged, channels_last
 from costmodel.symbolic.sizes import exact_div, product
@@ -149,11 +149,9 @@ class RepeatHeads(View):
     """Each key or value head for `times` query heads: (batch, h_kv, T, d_h) → (batch, h_kv·times, T, d_h)."""
 
     source = "torch.Tensor.expand and reshape (Ainslie et al. 2023, GQA, §2.2); backward sums over the repeats"
+    input_axes = "batch, heads, tokens, head size"
 
     times: int
-
-    def check(self, call: Call) -> None:
-        takes_rank(call, 4, "batch, heads, tokens, head size")
 
     def output(self, call: Call) -> Tensor:
         b, h, t, d = call.x.shape
@@ -170,10 +168,8 @@ class Joining(Movement):
     """Abstract: tensors one after another along an axis; each gradient is a slice of the incoming one."""
 
     in_lists = False
-
-    def backward(self, call: Call) -> Iterable[Gradient]:
-        for x in call.inputs:
-            yield Gradient(x, LayerFlops(0, 0), shared=True)
+    arity = None
+    shared = True
 
 
 @layer
@@ -215,9 +211,7 @@ class Moving(Movement):
     """Abstract: an operator of any inputs, which moves numbers unless it says otherwise; PyTorch has checked them."""
 
     in_lists = False
-
-    def check(self, call: Call) -> None:
-        """Nothing: see the class."""
+    arity = None
 
 
 @layer

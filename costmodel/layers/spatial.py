@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from costmodel.graph.tensor import Call, Shape, Tensor, Workspace
-from costmodel.layers.base import NO_WORKSPACE, Layer, takes_rank
+from costmodel.layers.base import NO_WORKSPACE, Layer
 from costmodel.symbolic.sizes import LARGEST_SIZE, branch_value, ceil_div, minimum
 
 
 class Spatial(Layer):
     """Abstract: one input x: (batch, C, H, W)."""
 
-    largest = LARGEST_SIZE
+    input_axes = "batch, channels, height, width"
 
-    def check(self, call: Call) -> None:
-        takes_rank(call, 4, "batch, channels, height, width")
+    largest = LARGEST_SIZE
 
     def workspace(self, call: Call) -> Workspace:
         return NO_WORKSPACE

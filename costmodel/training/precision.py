@@ -18,7 +18,7 @@ LOWERED = frozenset(
     {
         *("linear", "expert_linear", "matmul", "conv", "conv_transpose", "lstm", "gru", "elman"),
         *("absorb_key", "expand_value"),
-        *("fused_attention", "fused_linear_cross_entropy", "product", "convolve"),
+        *("fused_attention", "fused_linear_cross_entropy", "convolve"),
     }
 )
 """Kinds that autocast runs in its low precision (torch.amp, ops that autocast to float16)."""

@@ -20,9 +20,14 @@ class Linear(Kernel):
 
 
 class Matmul(Kernel):
-    """Whole products, or those of attention with a mask: rows of scores and of mixing run over visible keys only."""
+    """Whole products, of rows by one matrix too, or those of attention with a mask.
+
+    Rows of scores and of mixing then run over visible keys only.
+    """
 
     def case(self, draw: Draw) -> Case:
+        if draw(st.booleans()):
+            return self.of_rows(draw)
         batch = tuple(draw(st.lists(sizes, min_size=1, max_size=2)))
         m, k, n = (draw(sizes) for _ in range(3))
         form = draw(st.sampled_from(["whole", "columns", "terms"]))
@@ -33,22 +38,29 @@ class Matmul(Kernel):
         operands = [Operand((*batch, *a)), Operand((*batch, *b))]
         return Case(self.layer(visible=(pairs, m * m)), operands, Visible(keys, form))
 
+    def of_rows(self, draw: Draw) -> Case:
+        """Rows by one matrix, with what is added."""
+        rows = tuple(draw(st.lists(sizes, max_size=2)))
+        k, n = draw(sizes), draw(sizes)
+        vector = n == 1 and draw(st.booleans())
+        added = [Operand(draw(st.sampled_from([(*rows, n), (n,), (1,)])))] if draw(st.booleans()) else []
+        return Case(self.layer(vector=vector), [Operand((*rows, k)), Operand((k, n)), *added])
+
     def forward(self, p: Pass) -> Array:
-        a, b = p.inputs
         if p.visible is None:
-            return a @ b
+            return super().forward(p)
+        a, b = p.inputs
         y = zeros((*a.shape[:-1], b.shape[-1]), p.tally)
         for row, columns, terms in p.visible.rows():
             add_product(y[..., row, columns], a[..., row, terms], b[..., terms, columns])
         return y
 
     def backward(self, p: Pass, g: Array) -> Gradients:
+        if p.visible is None:
+            yield from super().backward(p, g)
+            return
         a, b = p.inputs
         turned_a, turned_b = np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)
-        if p.visible is None:
-            yield a, g @ turned_b
-            yield b, turned_a @ g
-            return
         da, db = zeros(a.shape, p.tally), zeros(b.shape, p.tally)
         for row, columns, terms in p.visible.rows():
             add_product(da[..., row, terms], g[..., row, columns], turned_b[..., columns, terms])
@@ -57,22 +69,10 @@ class Matmul(Kernel):
             add_product(db[..., terms, columns], turned_a[..., terms, row], g[..., row, columns])
         yield b, db
 
-    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, *added: np.ndarray) -> np.ndarray:
         if p.visible is None:
-            return np.einsum("...mk,...kn->...mn", a, b)
+            return np.einsum("...k,kn->...n" if b.ndim == 2 else "...mk,...kn->...mn", a, b) + sum(added)
         mask = p.visible.mask()
         masked = p.visible.side == "terms"
         product = np.einsum("...mk,...kn->...mn", a * mask if masked else a, b)
         return product if masked else product * mask
-
-
-class Product(Kernel):
-    def case(self, draw: Draw) -> Case:
-        rows = tuple(draw(st.lists(sizes, max_size=2)))
-        k, n = draw(sizes), draw(sizes)
-        vector = n == 1 and draw(st.booleans())
-        added = [Operand(draw(st.sampled_from([(*rows, n), (n,), (1,)])))] if draw(st.booleans()) else []
-        return Case(self.layer(vector=vector), [Operand((*rows, k)), Operand((k, n)), *added])
-
-    def reference(self, p: Pass, a: np.ndarray, b: np.ndarray, *added: np.ndarray) -> np.ndarray:
-        return np.einsum("...k,kn->...n", a, b) + sum(added)

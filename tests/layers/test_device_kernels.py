@@ -12,7 +12,7 @@ from costmodel.graph.tape import Tape
 from costmodel.layers.arithmetic import Dropout
 from costmodel.layers.base import Unary
 from costmodel.layers.forms import GroupedMatmul
-from costmodel.layers.linear import Product
+from costmodel.layers.linear import Matmul
 from costmodel.layers.norm import Layernorm
 from costmodel.layers.recurrent import Lstm
 from costmodel.layers.scan import SelectiveScan
@@ -233,8 +233,8 @@ def test_what_is_added_to_a_product_is_scaled_and_summed_by_a_kernel_of_its_own(
     """None where the gradient of it is the incoming one; else it reads that and writes the gradient."""
     tape = Tape(training=True, device="gpu")
     a, b, c = (tape.tensor(s, requires_grad=True) for s in ((3, 4), (4, 5), shape))
-    y = Product(added_scaled=added_scaled)(a, b, c)
+    y = Matmul(added_scaled=added_scaled)(a, b, c)
     assert y.maker is not None
     kernels = [k for k in y.maker.layer.backward_kernels(y.maker) if k.sizes is None]
-    found = [(k.name.removeprefix("product "), k.sort, k.flops, k.read, k.written) for k in kernels]
+    found = [(k.name.removeprefix("matmul "), k.sort, k.flops, k.read, k.written) for k in kernels]
     assert found == ([] if expected is None else [(*expected, y.bytes, c.bytes)])

@@ -44,7 +44,7 @@ from costmodel.layers.embedding import (
     TrainedPositions,
 )
 from costmodel.layers.experts import ExpertLinear, GroupedTopK, Pick, Shares, TopK, Total
-from costmodel.layers.linear import AbsorbKey, ExpandValue, Linear, Matmul, Product
+from costmodel.layers.linear import AbsorbKey, ExpandValue, Linear, Matmul
 from costmodel.layers.loss import CrossEntropy, FusedLinearCrossEntropy, MeanSquaredError
 from costmodel.layers.norm import Batchnorm, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.scan import DeltaScan, SelectiveScan, SolveTriangular
@@ -100,7 +100,8 @@ def linear(draw: st.DrawFn, device: Device) -> Case:
 @row
 def matmul(draw: st.DrawFn, device: Device) -> Case:
     *batch, m, k, n = draw(any_shape(4, 5))
-    a, b = draw(single.given((*batch, m, k))), draw(single.given((*batch, k, n)))
+    of_one = draw(st.booleans())  # the rows of all batches, by one matrix
+    a, b = draw(single.given((*batch, m, k))), draw(single.given((k, n) if of_one else (*batch, k, n)))
     return Case(Matmul(), (a, b), torch.matmul)
 
 
@@ -151,13 +152,6 @@ def parametric_relu(draw: st.DrawFn, device: Device) -> Case:
 @row
 def xielu(draw: st.DrawFn, device: Device) -> Case:
     return Case(Xielu(), (draw(single.given(draw(any_shape()))),), models.Xielu())
-
-
-@row
-def product_(draw: st.DrawFn, device: Device) -> Case:
-    *rows, k = draw(any_shape(2, 3))
-    n = draw(st.integers(1, 4))
-    return Case(Product(), (draw(single.given((*rows, k))), draw(single.given((k, n)))), torch.matmul)
 
 
 @row

@@ -150,36 +150,29 @@ def linear_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
         yield s.weights["bias"], t.accumulate(g, s.weights["bias"].shape)
 
 
-def product(t: ArrayTape, s: KernelCall) -> Ref:
-    """y = a b (+ c), the rows of a as one matrix."""
+def matmul(t: ArrayTape, s: KernelCall) -> Ref:
+    """y = a b (+ c); by one matrix the rows of a as one."""
     a, b, *added = s.inputs
-    y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[1])
+    if len(b.shape) > 2:
+        return t.matmul(a, b)
+    y = t.matmul(rows(t, a), b).reshape(*a.shape[:-1], b.shape[-1])
     return t.chain(y, *(("add", c) for c in added))
 
 
-def product_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
+def matmul_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
     """da = g bᵀ, db = aᵀ g; what was added sums over what it was broadcast along."""
     a, b, *added = s.inputs
+    left, right = (a, g) if len(b.shape) > 2 else (rows(t, a), rows(t, g))
     if s.wants(a):
-        yield a, t.matmul(rows(t, g), b.swapaxes(0, 1)).reshape(*a.shape)
+        yield a, t.matmul(right, b.swapaxes(-1, -2)).reshape(*a.shape)
     if s.wants(b):
-        yield b, t.matmul(rows(t, a).swapaxes(0, 1), rows(t, g))
+        yield b, t.matmul(left.swapaxes(-1, -2), right)
     for c in added:
         if s.wants(c):
             yield c, _back(t, g, c)
 
 
-def matmul_gradients(t: ArrayTape, s: KernelCall, g: Ref) -> Gradients:
-    """da = g bᵀ, db = aᵀ g."""
-    a, b = s.inputs
-    if s.wants(a):
-        yield a, t.matmul(g, b.swapaxes(-1, -2))
-    if s.wants(b):
-        yield b, t.matmul(a.swapaxes(-1, -2), g)
-
-
 WHOLE = "the whole square is multiplied, however little of it is visible"
 
 kernel("linear", linear, linear_gradients)
-kernel("product", product, product_gradients)
-kernel("matmul", lambda t, s: t.matmul(*s.inputs), matmul_gradients, {"forward": WHOLE, "backward": WHOLE})
+kernel("matmul", matmul, matmul_gradients, {"forward": WHOLE, "backward": WHOLE})

@@ -35,11 +35,12 @@ from costmodel.layers.arithmetic import (
     Multiply,
     Power,
     Scale,
+    Shift,
     Subtract,
 )
 from costmodel.layers.attention import Mask
 from costmodel.layers.base import Unary
-from costmodel.layers.function import FROM_RESULT, FUNCTIONS, Bounded, Interpolate, Pointwise, Within
+from costmodel.layers.function import FUNCTIONS, IN_PLACE, Bounded, Interpolate, Pointwise, Within
 from costmodel.layers.indexing import Made
 
 ACTIVATIONS = {
@@ -80,17 +81,11 @@ def clamp(op: OpCall) -> Tensor:
 
 def _from_result(op: OpCall) -> Pointwise | None:
     """The activation as it is in place, if this is one whose backward then works from the result."""
-    in_place = op.step.changes is not None and op.step.op in FROM_RESULT
+    in_place = op.step.changes is not None and op.step.op in IN_PLACE
     return Pointwise(op.step.op, in_place=True) if in_place else None
 
 
-@rule(
-    *(
-        name
-        for name in FUNCTIONS
-        if name not in ("add", "pow", "exponential", "elu", "leaky_relu", "zero", *ACTIVATIONS)
-    )
-)
+@rule(*(name for name in FUNCTIONS if name not in ("pow", "exponential", "zero")))
 def function(op: OpCall) -> Tensor:
     """A function of one tensor."""
     x, name = op.tensor("self"), op.step.op
@@ -104,13 +99,13 @@ def function(op: OpCall) -> Tensor:
 @rule("add")
 def add(op: OpCall) -> Tensor:
     """A sum with a tensor, or with a number."""
-    return _with(op, lambda: Pointwise("add"), Add())
+    return _with(op, lambda: Shift(op.constant("other")), Add())
 
 
 @rule("sub", "subtract")
 def sub(op: OpCall) -> Tensor:
     """A difference with a tensor, or with a number."""
-    return _with(op, lambda: Pointwise("add"), Subtract())
+    return _with(op, lambda: Shift(op.constant("other")), Subtract())
 
 
 @rule("rsub")
@@ -287,7 +282,7 @@ def logic(op: OpCall) -> Tensor:
     inputs = [op.tensor(name) for name in ("self", "other", "input") if op.is_tensor(name)]
     by_number = op.step.op in ("fmod", "remainder") and op.is_tensor("self") and not op.is_tensor("other")
     if by_number and op.role == "activation":
-        return op.layer(Pointwise("add"), *inputs)  # it takes away what no gradient goes to
+        return op.layer(Shift(op.constant("other")), *inputs)  # it takes away what no gradient goes to
     if any(x.requires_grad for x in inputs) and op.role == "activation":
         raise op.fail("of numbers that need gradients has no rule")
     y = made(op, *inputs)

@@ -16,7 +16,7 @@ from costmodel.layers.attention import FusedAttention, Softmax, SoftmaxAlong, vi
 from costmodel.layers.embedding import Embedding
 from costmodel.layers.function import Pointwise
 from costmodel.layers.indexing import Chosen, Made
-from costmodel.layers.linear import Linear, Matmul, Product
+from costmodel.layers.linear import Linear, Matmul
 from costmodel.layers.loss import LOSSES, Compared, CrossEntropy, MeanSquaredError, Picked
 from costmodel.layers.norm import Batchnorm, BatchnormFixed, BatchnormUntracked, Groupnorm, Layernorm, Rmsnorm
 from costmodel.layers.reduction import REDUCTIONS, Cumprod, Cumulate, Reduce
@@ -34,7 +34,7 @@ def matmul(op: OpCall) -> Tensor:
     a, b = op.tensor(first), op.tensor(second)
     if op.step.op == "addmm":
         scaled, added_scaled = (op.constant(name, 1.0) != 1 for name in ("alpha", "beta"))
-        return op.layer(Product(scaled=scaled, added_scaled=added_scaled), a, b, op.tensor("self"))
+        return op.layer(Matmul(scaled=scaled, added_scaled=added_scaled), a, b, op.tensor("self"))
     if op.step.op == "baddbmm":
         y = op.layer(Add(), op.tensor("self"), op.layer(Matmul(), a, b, name=f"{op.step.name}.product"))
         return y.view(y.shape)
@@ -51,7 +51,7 @@ def inner(op: OpCall) -> Tensor:
     b = op.reshaped(b, (b.shape[0], product(b.shape[1:])))
     a = a if len(a.shape) > 1 else a.view((1, *a.shape), (0, *strides_of(a)))
     alone = product(op.shape) == 1  # a dot product, which FlopCounterMode does not count
-    return op.layer(Product(alone), a, b).view(op.shape)
+    return op.layer(Matmul(vector=alone), a, b).view(op.shape)
 
 
 def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ def multiplied(op: OpCall, a: Tensor, b: Tensor) -> Tensor:
     if len(b.shape) > max(len(a.shape), 2) and _folds(a, b):
         turned = b.transpose(len(b.shape) - 2, len(b.shape) - 1)
         if len(a.shape) == 1:
-            return op.layer(Product(vector=True), turned, _column(a)).view(op.shape)
-        y = op.layer(Product(), turned, a.transpose(0, 1), name=f"{op.step.name}.product")
+            return op.layer(Matmul(vector=True), turned, _column(a)).view(op.shape)
+        y = op.layer(Matmul(), turned, a.transpose(0, 1), name=f"{op.step.name}.product")
         return op.layer(Copied(op.shape), y.transpose(len(y.shape) - 2, len(y.shape) - 1))
     folds = len(b.shape) <= 2 and (len(a.shape) <= 2 or _folds(a, b))
     if len(a.shape) == 1:
         a = a.view((1, a.shape[0]), (a.shape[0] * strides_of(a)[0], strides_of(a)[0]))
     b = _column(b) if vector else b
     if folds:
-        return op.layer(Product(vector), a, b).view(op.shape)
+        return op.layer(Matmul(vector=vector), a, b).view(op.shape)
     batch = op.shape[: max(len(a.shape), len(b.shape)) - 2]
     a, b = (expanded(op, x, (*batch, *x.shape[-2:])) for x in (a, b))
     return op.layer(Matmul(), a, b).view(op.shape)
