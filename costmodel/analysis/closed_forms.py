@@ -113,7 +113,7 @@ class ClosedForms:
         sizes, _ = _sorted(point)
         _, extents = _sorted(letters)
         try:
-            model = self._lettered(sizes, {name: letters[name] for name in sizes})
+            model = self._symbolic(sizes, {name: letters[name] for name in sizes})
             settings = settings_of(self.settings | extents)
             check_applies(model, settings)
             prediction = Prediction(model, settings, trace(model, settings))
@@ -132,7 +132,7 @@ class ClosedForms:
                 prediction.value(quantity)  # where there is none it says why
         return prediction.time.symbolic()
 
-    def _lettered(self, sizes: dict[str, int], letters: Mapping[str, SymInt]) -> Architecture:
+    def _symbolic(self, sizes: dict[str, int], letters: Mapping[str, SymInt]) -> Architecture:
         """The model with letters for fields of these sizes, once it is checked as a model and in letters."""
         try:
             sized = varied(self.model, self.changed | sizes)

@@ -136,7 +136,7 @@ def sensitivities(prediction: Prediction, quantity: str) -> Sensitivities:
     if not value:
         raise SettingError(f"{quantity} is 0 here: ask for one that is not, such as memory.peak")
     point: dict[Any, int] = {_symbol(d.symbol): d.value for d in definitions_of(prediction)}
-    formula = _smooth(expression(prediction.lettered.value(quantity)).sympy(), point)
+    formula = _smooth(expression(prediction.symbolic().value(quantity)).sympy(), point)
     ranked = []
     for definition in definitions_of(prediction):
         slope = _fraction(sympy.diff(formula, _symbol(definition.symbol)).subs(point))

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.base import Definition
+from costmodel.architectures.trace import trace
 from costmodel.cost.prediction import Prediction
 from costmodel.cost.quantities import QUANTITIES, ROW_COLUMNS
 from costmodel.cost.rows import CHECKPOINT, CHECKPOINTING
@@ -189,24 +190,24 @@ def explain(prediction: Prediction, quantity: str) -> Explanation:
     if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise unknown("quantity", quantity, QUANTITIES)
     value = int(prediction.value(quantity))
-    for batch in ("typical", "lettered"):
-        lettered: Prediction = getattr(prediction, batch)  # each is a trace, and most need one
-        formula = readable(expression(lettered.value(quantity)), repeats_of(lettered.tape.root), _EXTENTS)
+    for generic in (True, False):  # each is a trace, and most need one
+        symbolic = prediction.symbolic(generic=generic)
+        formula = readable(expression(symbolic.value(quantity)), repeats_of(symbolic.tape.root), _EXTENTS)
         shown = tuple(d for d in definitions_of(prediction) if d.symbol in formula.letters())
         found = formula.value({d.symbol: d.value for d in shown})
         if found == value:
-            note = _note(quantity, typical=batch == "typical")
+            note = _note(quantity, generic=generic)
             unit = UNITS[quantity.partition(".")[0]]
             sources, assumed = _sources(prediction, quantity), _assumed(quantity, prediction)
             return Explanation(quantity, unit, formula, shown, value, sources, note, assumed)
     raise ArithmeticError(f"the formula of {quantity} gives {found}, not {value}")
 
 
-def _note(quantity: str, *, typical: bool) -> str:
+def _note(quantity: str, *, generic: bool) -> str:
     """Where the formula does not hold at all sizes."""
     if quantity in ("memory.peak", "memory.temporaries"):
         return "the highest step of each phase at these sizes; at others another step may be higher"
-    if not typical:
+    if not generic:
         return "holds where the batch's sizes are as small as here; at larger ones other tensors may be kept"
     return ""
 
@@ -237,25 +238,26 @@ def definitions_of(prediction: Prediction) -> list[Definition]:
     return definitions + list(prediction.model.size_fields().values())
 
 
-def with_letters(prediction: Prediction, *, typical: bool) -> Prediction:
+def with_letters(prediction: Prediction, *, generic: bool) -> Prediction:
     """The same question with a letter for each size.
 
-    typical: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
+    generic: with a batch of at least two rows and tokens and an image of at least 64 pixels, where no axis happens to
     have size 1 and to be treated as such.
     """
     model, extent = prediction.model, prediction.batch_shape
-    changes: dict[str, Any] = {"batch": symint("B", max(extent.batch, 2) if typical else extent.batch)}
+    changes: dict[str, Any] = {"batch": symint("B", max(extent.batch, 2) if generic else extent.batch)}
     if extent.seq is not None and prediction.settings.mode != "decode":
-        changes["seq"] = symint("T", max(extent.seq, 2) if typical else extent.seq)
+        changes["seq"] = symint("T", max(extent.seq, 2) if generic else extent.seq)
     if prediction.settings.past is not None:
         changes["past"] = symint("P", prediction.settings.past)
     if extent.target is not None and prediction.settings.target_seq is not None:
-        changes["target_seq"] = symint("T_t", max(extent.target, 2) if typical else extent.target)
+        changes["target_seq"] = symint("T_t", max(extent.target, 2) if generic else extent.target)
     if extent.image is not None:
-        sides = (_at_least_64(side) if typical else side for side in extent.image)
+        sides = (_at_least_64(side) if generic else side for side in extent.image)
         changes["image"] = tuple(symint(name, side) for name, side in zip("HW", sides, strict=True))
-    lettered = model.with_sizes({field: symint(d.symbol, d.value) for field, d in model.size_fields().items()})
-    return Prediction(lettered, replace(prediction.settings, **changes))
+    model = model.with_sizes({field: symint(d.symbol, d.value) for field, d in model.size_fields().items()})
+    settings = replace(prediction.settings, **changes)
+    return Prediction(model, settings, trace(model, settings))
 
 
 def _at_least_64(side: int) -> int:

@@ -191,7 +191,7 @@ class Prediction(Data):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: formulas are found again when they are asked for."""
-        left_out = ("lettered", "typical", "_recipe", "_point", "_forms")
+        left_out = ("_symbolic", "_recipe", "_point", "_forms")
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     @cached_property
@@ -204,22 +204,25 @@ class Prediction(Data):
         """What decoding keeps of one more token of one sample, as long as no window is full [bytes]; 0 in training."""
         return self._number("kv_bytes_per_token")
 
-    @cached_property
-    def lettered(self) -> Prediction:
-        """The same question with a letter for each size: its numbers come with formulas."""
+    def symbolic(self, *, generic: bool = False) -> Prediction:
+        """The same question with a letter for each size: its numbers come with formulas.
+
+        generic: at sizes of a batch that are nowhere 1 if the model allows: formulas hold more widely.
+        """
         from costmodel.cost.explanation import with_letters
 
-        return with_letters(self, typical=False)
+        if generic not in self._symbolic:
+            try:
+                self._symbolic[generic] = with_letters(self, generic=generic)
+            except CostModelError:
+                if not generic:
+                    raise
+                self._symbolic[generic] = self.symbolic()
+        return self._symbolic[generic]
 
     @cached_property
-    def typical(self) -> Prediction:
-        """As `lettered`, at sizes of a batch that are nowhere 1 if the model allows: formulas hold more widely."""
-        from costmodel.cost.explanation import with_letters
-
-        try:
-            return with_letters(self, typical=True)
-        except CostModelError:
-            return self.lettered
+    def _symbolic(self) -> dict[bool, Prediction]:
+        return {}
 
     @cached_property
     def time(self) -> costmodel.Time:

@@ -171,6 +171,6 @@ def test_the_timeline_is_plain_data(question: Question) -> None:
 
 def test_letters_take_the_same_steps() -> None:
     p = predict(Transformer(vocab=11, context=8, layers=5, width=8, heads=2), batch=3)
-    lettered = p.lettered
-    assert isinstance(lettered.timeline.peak, SymInt)
-    assert lettered.timeline.steps == p.timeline.steps
+    symbolic = p.symbolic()
+    assert isinstance(symbolic.timeline.peak, SymInt)
+    assert symbolic.timeline.steps == p.timeline.steps
