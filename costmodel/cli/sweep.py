@@ -18,7 +18,7 @@ from costmodel.display.units import shower
 from costmodel.errors import CostModelError, SettingError, shown, unknown
 
 if TYPE_CHECKING:
-    from costmodel.analysis.sweep.grid import Space
+    from costmodel.analysis.sweep.grid import Grid
 
 SHOWN = ("params", "flops.total", "memory.activations", "memory.peak")
 """What a table has unless quantities are named."""
@@ -147,22 +147,22 @@ class Cells:
 
     def to_dict(self) -> list[dict[str, Any]]:
         """A mapping for each cell. Raises CostModelError, of which one is for too many cells."""
-        from costmodel.analysis.sweep.sweeps import space_of
+        from costmodel.analysis.sweep.sweeps import grid_of
 
         model, asked = self.question
-        space = space_of(model, self.quantities, asked)
-        if space.cells > MOST_JSON:
-            raise SettingError(f"{space.cells:,} cells are too many to print: write them with --out sweep.parquet")
-        return _rows(space, space.cells)
+        grid = grid_of(model, self.quantities, asked)
+        if grid.cells > MOST_JSON:
+            raise SettingError(f"{grid.cells:,} cells are too many to print: write them with --out sweep.parquet")
+        return _rows(grid, grid.cells)
 
     def __str__(self) -> str:
-        from costmodel.analysis.sweep.sweeps import space_of
+        from costmodel.analysis.sweep.sweeps import grid_of
 
         model, asked = self.question
-        space = space_of(model, self.quantities or SHOWN, asked)
-        rows = _rows(space, MOST_PRINTED)
+        grid = grid_of(model, self.quantities or SHOWN, asked)
+        rows = _rows(grid, MOST_PRINTED)
         lines = [_table(rows, [name for name in rows[0] if name != "reason"])]
-        if more := space.cells - len(rows):
+        if more := grid.cells - len(rows):
             lines.append(f"{more:,} more cells: write them all with --out sweep.parquet")
         reasons = Counter(row["reason"] for row in rows if row["reason"])
         lines += ["", *(f"no answer in {count}: {reason}" for reason, count in reasons.items())] if reasons else []
@@ -202,9 +202,9 @@ def _draw(
 
 def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | None, out: str, resume: bool) -> Shown:
     """Write all cells to a file; says what it holds. Raises CostModelError, KeyboardInterrupt."""
-    from costmodel.analysis.sweep.sweeps import space_of
+    from costmodel.analysis.sweep.sweeps import grid_of
 
-    space = space_of(model, quantities, asked)
+    grid = grid_of(model, quantities, asked)
     try:
         if Path(out).suffix == ".zarr":
             from costmodel.analysis.sweep.stores import store as write
@@ -214,31 +214,31 @@ def _written(model: str, asked: Mapping[str, Any], quantities: Sequence[str] | N
         raise CostModelError("writing a sweep needs pyarrow and xarray: pip install 'costmodel[sweep]'") from None
     try:
         with click.progressbar(
-            length=space.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+            length=grid.cells, label="sweep", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar:
-            cells, missing = write(space, out, resume=resume, progress=bar.update)
+            cells, missing = write(grid, out, resume=resume, progress=bar.update)
     except KeyboardInterrupt as stopped:
         print(f"stopped: {str(stopped) or 'nothing was written'}", file=sys.stderr)
         raise
-    data = {"path": out, "cells": cells, "missing": missing, "quantities": list(space.quantities)}
+    data = {"path": out, "cells": cells, "missing": missing, "quantities": list(grid.quantities)}
     why = f", {missing:,} of them without an answer (column reason says why)" if missing else ""
-    return Shown(data, f"{out}: {cells:,} cells{why}, {len(space.quantities)} quantities")
+    return Shown(data, f"{out}: {cells:,} cells{why}, {len(grid.quantities)} quantities")
 
 
-def _rows(space: Space, most: int) -> list[dict[str, Any]]:
+def _rows(grid: Grid, most: int) -> list[dict[str, Any]]:
     """The first cells in order: labels, values (None where there is none), and why not. Raises CostModelError."""
     import numpy as np
 
     from costmodel.analysis.sweep.extents import check_file
 
-    check_file(space)
-    window = next(space.windows(None, most, space.cells))
+    check_file(grid)
+    window = next(grid.windows(None, most, grid.cells))
     shape = tuple(part.stop - part.start for part in window)
-    arrays, reasons = space.exact(window), np.broadcast_to(space.reasons(window), shape)
+    arrays, reasons = grid.exact(window), np.broadcast_to(grid.reasons(window), shape)
     rows = []
     for index in np.ndindex(*shape):
         labels = {
-            axis.name: axis.labels[part.start + i] for axis, part, i in zip(space.axes, window, index, strict=True)
+            axis.name: axis.labels[part.start + i] for axis, part, i in zip(grid.axes, window, index, strict=True)
         }
         reason = reasons[index]
         values = {name: None if reason else array[index].item() for name, array in arrays.items()}

@@ -127,7 +127,7 @@ Window = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
-class Grid:
+class SizeGrid:
     """Axes of so many values each. letters: for each the number of its axis, and its values [int64]."""
 
     shape: tuple[int, ...]
@@ -147,10 +147,10 @@ class Grid:
         """The letters of one cell."""
         return {name: int(values[index[axis]]) for name, (axis, values) in self.letters.items()}
 
-    def part(self, window: Window) -> Grid:
+    def part(self, window: Window) -> SizeGrid:
         """A grid of the cells within a window."""
         shape = tuple(part.stop - part.start for part in window)
-        return Grid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
+        return SizeGrid(shape, {name: (axis, values[window[axis]]) for name, (axis, values) in self.letters.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ SPLIT = 2**14
 class Evaluator:
     """Works out polynomials on windows of one grid, as int64, or as float64 where a bound of them is beyond it."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: SizeGrid) -> None:
         self.grid = grid
         self._box = grid.box
         self._plans: dict[Polynomial, tuple[Plan, Any]] = {}

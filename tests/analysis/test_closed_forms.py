@@ -15,7 +15,7 @@ import costmodel as cm
 from costmodel.analysis.closed_forms import ClosedForms, Forms, Refusal, open_sizes
 from costmodel.analysis.sweep.guarded import GridForms
 from costmodel.cost.quantities import QUANTITIES
-from costmodel.symbolic.evaluation import Grid
+from costmodel.symbolic.evaluation import SizeGrid
 from costmodel.symbolic.guards import Condition, Decisions
 from costmodel.symbolic.polynomial import Polynomial
 from tests.profiles import examples
@@ -38,12 +38,12 @@ def open_questions(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, list
     return model, fixed, {name: draw(values) for name in names}
 
 
-def grid_of(axes: dict[str, list[int]]) -> Grid:
+def grid_of(axes: dict[str, list[int]]) -> SizeGrid:
     letters = {name: (axis, np.array(sizes, np.int64)) for axis, (name, sizes) in enumerate(axes.items())}
-    return Grid(tuple(map(len, axes.values())), letters)
+    return SizeGrid(tuple(map(len, axes.values())), letters)
 
 
-def filled(forms: ClosedForms, grid: Grid) -> tuple[dict[str, Any], Any]:
+def filled(forms: ClosedForms, grid: SizeGrid) -> tuple[dict[str, Any], Any]:
     out = {quantity: np.empty(grid.shape, np.int64) for quantity in forms.quantities}
     missing = GridForms(forms, grid).fill(grid.whole, out)
     return out, np.broadcast_to(False if missing is None else missing, grid.shape)

@@ -18,7 +18,7 @@ import xarray
 
 import costmodel as cm
 from costmodel.analysis.sweep import extents, stores
-from costmodel.analysis.sweep.sweeps import space_of
+from costmodel.analysis.sweep.sweeps import grid_of
 from costmodel.cli.options import read_values
 from costmodel.display.units import show_bytes
 from tests.command import error_of, here, refused
@@ -104,9 +104,9 @@ def test_zarr_holds_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write part of a sweep, in parts of eight cells."""
     monkeypatch.setattr(stores, "ROWS", 8)
-    space = space_of("gpt2-small", NAMES, AXES)
+    grid = grid_of("gpt2-small", NAMES, AXES)
     with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
-        stores.stream(space, str(path), resume=False, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        stores.stream(grid, str(path), resume=False, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
 def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
@@ -115,13 +115,13 @@ def test_an_interrupt_leaves_a_readable_file_that_is_gone_on_with(
     path = tmp_path / "sweep.parquet"
     interrupted(path, monkeypatch)
     assert len(pandas.read_parquet(path)) == 8
-    space = space_of("gpt2-small", NAMES, AXES)
+    grid = grid_of("gpt2-small", NAMES, AXES)
     worked_out: list[Any] = []
-    monkeypatch.setattr(space, "exact", lambda window, exact=space.exact: worked_out.append(window) or exact(window))
-    assert stores.stream(space, str(path), resume=True, progress=lambda _: None) == (64, 16)
+    monkeypatch.setattr(grid, "exact", lambda window, exact=grid.exact: worked_out.append(window) or exact(window))
+    assert stores.stream(grid, str(path), resume=True, progress=lambda _: None) == (64, 16)
     assert len(worked_out) == 1 + 7  # one for the types, and all parts but the first
     whole = tmp_path / "whole.parquet"
-    stores.stream(space_of("gpt2-small", NAMES, AXES), str(whole), resume=False, progress=lambda _: None)
+    stores.stream(grid_of("gpt2-small", NAMES, AXES), str(whole), resume=False, progress=lambda _: None)
     pandas.testing.assert_frame_equal(pandas.read_parquet(path), pandas.read_parquet(whole))
     assert [p.name for p in tmp_path.iterdir() if p.suffix != ".parquet"] == []
 
@@ -131,26 +131,26 @@ def test_an_interrupt_leaves_a_readable_store_that_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extents, "CHUNK_BYTES", "64B")
-    path, space = tmp_path / "sweep.zarr", space_of("gpt2-small", NAMES, AXES)
+    path, grid = tmp_path / "sweep.zarr", grid_of("gpt2-small", NAMES, AXES)
     stop: Any = lambda cells: os.kill(os.getpid(), signal.SIGINT) if cells == 8 else None  # noqa: E731
     with pytest.raises(KeyboardInterrupt, match="holds 8 of 64 cells; --resume goes on"):
-        stores.store(space, str(path), resume=False, progress=stop)
+        stores.store(grid, str(path), resume=False, progress=stop)
     with pytest.raises(KeyboardInterrupt) as second:
-        stores.store(space, str(path), resume=True, progress=stop)
+        stores.store(grid, str(path), resume=True, progress=stop)
     held = int(str(second.value).split("holds ")[1].split()[0])
     assert 0 < held < 64
     told: list[int] = []
-    assert stores.store(space, str(path), resume=True, progress=told.append) == (64, 16)
+    assert stores.store(grid, str(path), resume=True, progress=told.append) == (64, 16)
     assert (told[0], sum(told)) == (held, 64)
     found = xarray.open_zarr(path, consolidated=False).load()
     whole = cm.sweep("gpt2-small", quantities=NAMES, **AXES)
     pandas.testing.assert_frame_equal(
         found[list(whole.data_vars)].to_dataframe().reset_index(), whole.to_dataframe().reset_index(), check_dtype=False
     )
-    other = space_of("gpt2-small", NAMES, {**AXES, "batch": [1, 2]})
+    other = grid_of("gpt2-small", NAMES, {**AXES, "batch": [1, 2]})
     assert "holds another sweep" in error_of(lambda: stores.store(other, str(path), resume=True, progress=told.append))
     (path / "zarr.json").write_text("{")
-    assert "cannot resume from" in error_of(lambda: stores.store(space, str(path), resume=True, progress=told.append))
+    assert "cannot resume from" in error_of(lambda: stores.store(grid, str(path), resume=True, progress=told.append))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_only_the_same_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "sweep.parquet"
     interrupted(path, monkeypatch)
     before = path.read_bytes()
-    other = space_of("gpt2-small", NAMES, {**AXES, "batch": range(1, 10)})
+    other = grid_of("gpt2-small", NAMES, {**AXES, "batch": range(1, 10)})
     line = error_of(lambda: stores.stream(other, str(path), resume=True, progress=lambda _: None))
     assert "holds another sweep" in line
     assert path.read_bytes() == before

@@ -280,10 +280,10 @@ def test_parquet_and_zarr_hold_what_the_result_holds(tmp_path: Any, chunks: Any)
 
 
 def test_a_space_travels_with_its_formulas() -> None:
-    from costmodel.analysis.sweep.sweeps import space_of
+    from costmodel.analysis.sweep.sweeps import grid_of
 
-    space = space_of(SMALL, ["memory.peak"], {"batch": range(1, 50), "seq": [4, 8]})
-    here, there = (one.answer(one.whole).values["memory.peak"] for one in (space, pickle.loads(pickle.dumps(space))))
+    grid = grid_of(SMALL, ["memory.peak"], {"batch": range(1, 50), "seq": [4, 8]})
+    here, there = (one.cells_in(one.whole).values["memory.peak"] for one in (grid, pickle.loads(pickle.dumps(grid))))
     assert (here == there).all()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.analysis.sweep.sweeps import filled, space_of
+from costmodel.analysis.sweep.sweeps import filled, grid_of
 
 QUANTITIES = (
     "params",
@@ -49,10 +49,10 @@ def rate(benchmark: Any, cells: int) -> None:
 
 @pytest.mark.parametrize("axes", GRIDS.values(), ids=GRIDS)
 def test_a_grid_of_ten_quantities(benchmark: Any, axes: dict[str, Any]) -> None:
-    space = space_of("gpt2-small", QUANTITIES, axes)
-    _ = space.dtypes  # formulas are derived once
-    benchmark.pedantic(filled, args=(space,), rounds=5, warmup_rounds=1)
-    rate(benchmark, space.cells)
+    grid = grid_of("gpt2-small", QUANTITIES, axes)
+    _ = grid.dtypes  # formulas are derived once
+    benchmark.pedantic(filled, args=(grid,), rounds=5, warmup_rounds=1)
+    rate(benchmark, grid.cells)
 
 
 @pytest.mark.parametrize("axes", GRIDS.values(), ids=GRIDS)
@@ -71,7 +71,7 @@ def test_writing_as_many_numbers(benchmark: Any, axes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("axes", GRIDS.values(), ids=GRIDS)
 def test_deriving_the_formulas(benchmark: Any, axes: dict[str, Any]) -> None:
-    benchmark.pedantic(lambda: space_of("gpt2-small", QUANTITIES, axes).dtypes, rounds=3, warmup_rounds=1)
+    benchmark.pedantic(lambda: grid_of("gpt2-small", QUANTITIES, axes).dtypes, rounds=3, warmup_rounds=1)
 
 
 def test_asking_one_by_one(benchmark: Any) -> None:

@@ -213,7 +213,7 @@ class Placed(nn.Module):
         return self.last(y)
 
 
-class Grid(nn.Module):
+class SizeGrid(nn.Module):
     """Positions as sums of two trained ones."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "places": (lambda: Placed(1, last=True), (meta(5, 8),)),
     "places, at the end": (lambda: Placed(1, last=False), (meta(5, 8),)),
     "places, twice": (lambda: Placed(2, last=True), (meta(5, 8),)),
-    "places of two": (Grid, (meta(5, 8),)),
+    "places of two": (SizeGrid, (meta(5, 8),)),
     "actor and critic": (Critic, (meta(5, 6), whole(5, 1), meta(5))),
 }
 

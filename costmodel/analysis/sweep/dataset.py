@@ -14,7 +14,7 @@ import xarray
 
 from costmodel.analysis.sweep.axes import Axis, label_of
 from costmodel.analysis.sweep.extents import spans_of
-from costmodel.analysis.sweep.grid import Space
+from costmodel.analysis.sweep.grid import Grid
 from costmodel.display.units import UNITS
 from costmodel.errors import CostModelError, shown
 from costmodel.importers.files import describe
@@ -100,74 +100,74 @@ TEXT = np.dtype("O", metadata={"element_type": str})
 """Texts of any length, as xarray marks them so that they are written without a look at all of them."""
 
 
-def dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
+def dataset(grid: Grid, arrays: Mapping[str, Any]) -> Sweep:
     """The result of arrays that are there already."""
-    reasons = np.broadcast_to(space.reasons(space.whole), space.shape)
-    return _dataset(space, {**arrays, "reason": reasons})
+    reasons = np.broadcast_to(grid.reasons(grid.whole), grid.shape)
+    return _dataset(grid, {**arrays, "reason": reasons})
 
 
-def lazy_dataset(space: Space, chunks: Any) -> Sweep:
+def lazy_dataset(grid: Grid, chunks: Any) -> Sweep:
     """The result as Dask arrays, worked out when they are asked for. Raises SettingError."""
-    spans = spans_of(space, chunks)
+    spans = spans_of(grid, chunks)
     arrays: dict[str, Any] = {}
     for dtype in (np.int64, np.float64):
-        names = [quantity for quantity in space.quantities if space.dtypes[quantity] is dtype]
+        names = [quantity for quantity in grid.quantities if grid.dtypes[quantity] is dtype]
         if names:
             stack = dask.array.map_blocks(
                 _values,
                 chunks=((len(names),), *spans),
                 dtype=dtype,
                 meta=np.empty((0,) * (1 + len(spans)), dtype),
-                space=space,
+                grid=grid,
                 names=tuple(names),
             )
             arrays.update({name: stack[number] for number, name in enumerate(names)})
     arrays["reason"] = dask.array.map_blocks(
-        _reasons, chunks=spans, dtype=TEXT, meta=np.empty((0,) * len(spans), TEXT), space=space
+        _reasons, chunks=spans, dtype=TEXT, meta=np.empty((0,) * len(spans), TEXT), grid=grid
     )
-    return _dataset(space, {name: arrays[name] for name in (*space.quantities, "reason")})
+    return _dataset(grid, {name: arrays[name] for name in (*grid.quantities, "reason")})
 
 
-def _values(space: Space, names: tuple[str, ...], block_info: Any = None) -> Any:
+def _values(grid: Grid, names: tuple[str, ...], block_info: Any = None) -> Any:
     """One chunk's values of several quantities, one after another."""
     window = _window(block_info)[1:]
-    out = np.empty((len(names), *(part.stop - part.start for part in window)), space.dtypes[names[0]])
-    space.fill_all(window, {name: out[number, ...] for number, name in enumerate(names)})
+    out = np.empty((len(names), *(part.stop - part.start for part in window)), grid.dtypes[names[0]])
+    grid.fill_all(window, {name: out[number, ...] for number, name in enumerate(names)})
     return out
 
 
-def _reasons(space: Space, block_info: Any = None) -> Any:
+def _reasons(grid: Grid, block_info: Any = None) -> Any:
     window = _window(block_info)
-    return np.broadcast_to(space.reasons(window), tuple(part.stop - part.start for part in window))
+    return np.broadcast_to(grid.reasons(window), tuple(part.stop - part.start for part in window))
 
 
 def _window(block_info: Any) -> Window:
     return tuple(slice(start, stop) for start, stop in block_info[None]["array-location"])
 
 
-def _dataset(space: Space, arrays: Mapping[str, Any]) -> Sweep:
-    dims = [axis.name for axis in space.axes]
-    attrs = {quantity: {"units": UNITS[quantity.partition(".")[0]]} for quantity in space.quantities}
+def _dataset(grid: Grid, arrays: Mapping[str, Any]) -> Sweep:
+    dims = [axis.name for axis in grid.axes]
+    attrs = {quantity: {"units": UNITS[quantity.partition(".")[0]]} for quantity in grid.quantities}
     attrs["reason"] = {"description": "why there is no answer; empty where there is one"}
-    fixed = {name: label_of(value) for name, value in (space.settings | space.changed).items()}
+    fixed = {name: label_of(value) for name, value in (grid.settings | grid.changed).items()}
     return Sweep(
         {name: (dims, array, attrs[name]) for name, array in arrays.items()},
-        coords={axis.name: (axis.name, _labels(axis), _description(space, axis.name)) for axis in space.axes},
-        attrs={"model": space.model.title, "settings": json.dumps(fixed), "question": _question(space)},
+        coords={axis.name: (axis.name, _labels(axis), _description(grid, axis.name)) for axis in grid.axes},
+        attrs={"model": grid.model.title, "settings": json.dumps(fixed), "question": _question(grid)},
     )
 
 
-def _question(space: Space) -> str:
+def _question(grid: Grid) -> str:
     """What `predict` takes for each cell, as JSON: the model, what holds for all, and what labels stand for."""
     values = {
         axis.name: dict(zip(map(str, axis.labels), axis.values, strict=True))
-        for axis in space.axes
+        for axis in grid.axes
         if isinstance(axis.labels[0], str)
     }
     asked = {
-        "model": describe(space.model),
-        "settings": space.settings,
-        "changed": space.changed,
+        "model": describe(grid.model),
+        "settings": grid.settings,
+        "changed": grid.changed,
         "values": values,
     }
     try:
@@ -187,6 +187,6 @@ def _labels(axis: Axis) -> Any:
     return np.asarray(axis.labels, TEXT if isinstance(axis.labels[0], str) else None)
 
 
-def _description(space: Space, name: str) -> dict[str, str]:
-    field = space.model.field_named(name) if name in space.model.field_names() else None
+def _description(grid: Grid, name: str) -> dict[str, str]:
+    field = grid.model.field_named(name) if name in grid.model.field_names() else None
     return {"description": (field.description or name) if field else f"setting {name}"}

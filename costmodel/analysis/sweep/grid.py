@@ -15,10 +15,10 @@ import numpy as np
 
 from costmodel.analysis.closed_forms import ClosedForms
 from costmodel.analysis.sweep.axes import Axis
-from costmodel.analysis.sweep.guarded import Sheet, sheet_of
+from costmodel.analysis.sweep.guarded import GridAnswers, answers_of
 from costmodel.architectures.base import Architecture
 from costmodel.errors import CostModelError
-from costmodel.symbolic.evaluation import Array, Grid, Window
+from costmodel.symbolic.evaluation import Array, SizeGrid, Window
 from costmodel.training.settings import SETTING_NAMES
 
 TILE = 2**10
@@ -28,14 +28,14 @@ ENOUGH = 2**13
 enough, outer axes do not vary within a tile: formulas are simpler then."""
 
 
-class Answer(NamedTuple):
+class Cells(NamedTuple):
     """Values of each quantity within a window, and why there is none ("" where there is), which broadcasts to it."""
 
     values: dict[str, Array]
     reasons: Array
 
 
-class Space:
+class Grid:
     """The questions of a sweep. Pickles, so that windows can be worked out elsewhere.
 
     axes: in the order of the grid's. settings, changed: settings and fields of the model that do not vary.
@@ -55,13 +55,13 @@ class Space:
         self.settings = dict(settings)
         self.quantities = tuple(quantities)
         self.shape = tuple(len(axis.values) for axis in self.axes)
-        self._sheets: dict[tuple[int, ...], Sheet | CostModelError] = {}
+        self._answers: dict[tuple[int, ...], GridAnswers | CostModelError] = {}
         self._lock = Lock()
         self._token = uuid4().hex
         self._pickled: bytes | None = None
 
     def __reduce__(self) -> Any:
-        _ = self.dtypes  # found once, with every sheet, and not again wherever this goes
+        _ = self.dtypes  # found once, with the answers of every choice, and not again wherever this goes
         if self._pickled is None:
             self._pickled = pickle.dumps({k: v for k, v in self.__dict__.items() if k not in ("_lock", "_pickled")})
         return _restored, (self._token, self._pickled)
@@ -95,21 +95,21 @@ class Space:
         """Put the values within a window into arrays of its shape, of type float64 or int64 (0 where there is none)."""
         for choice, place in self._choices(window):
             within = {quantity: array[place] for quantity, array in out.items()}
-            sheet = self._sheet(choice)
-            if isinstance(sheet, CostModelError):
+            answers = self._answers_of(choice)
+            if isinstance(answers, CostModelError):
                 for array in within.values():
                     array[...] = np.nan if array.dtype == np.float64 else 0
             else:
-                sheet.fill(self._numeric(window), within)
+                answers.fill(self._numeric(window), within)
 
     def reasons(self, window: Window) -> Array:
         """Why cells of a window have no answer; "" where they have; broadcasts to it."""
         found: list[tuple[tuple[Any, ...], Array]] = []
         sizes = [1 if axis.numeric else part.stop - part.start for axis, part in zip(self.axes, window, strict=True)]
         for choice, place in self._choices(window):
-            sheet = self._sheet(choice)
-            refused = isinstance(sheet, CostModelError)
-            texts = np.array(str(sheet), object) if refused else sheet.reasons(self._numeric(window))
+            answers = self._answers_of(choice)
+            refused = isinstance(answers, CostModelError)
+            texts = np.array(str(answers), object) if refused else answers.reasons(self._numeric(window))
             if texts is not None:
                 found.append((place, texts))
                 sizes = [max(a, b) for a, b in zip(sizes, self._spread(texts), strict=True)]
@@ -118,12 +118,12 @@ class Space:
             result[place] = texts
         return result
 
-    def answer(self, window: Window) -> Answer:
+    def cells_in(self, window: Window) -> Cells:
         """The answers within a window."""
         shape = tuple(part.stop - part.start for part in window)
         values = {quantity: np.empty(shape, self.dtypes[quantity]) for quantity in self.quantities}
         self.fill_all(window, values)
-        return Answer(values, self.reasons(window))
+        return Cells(values, self.reasons(window))
 
     def exact(self, window: Window) -> dict[str, Array]:
         """Values within a window, as int64 wherever that holds all there are: anything where there is no answer."""
@@ -154,12 +154,12 @@ class Space:
         """Whether every cell has an answer, and `integral`."""
         complete, integral = True, dict.fromkeys(self.quantities, True)
         for choice, _ in self._choices(self.whole):
-            sheet = self._sheet(choice)
-            if isinstance(sheet, CostModelError):
+            answers = self._answers_of(choice)
+            if isinstance(answers, CostModelError):
                 complete = False
                 continue
-            complete = complete and sheet.complete
-            integral = {q: fits and sheet.integral(q) for q, fits in integral.items()}
+            complete = complete and answers.complete
+            integral = {q: fits and answers.integral(q) for q, fits in integral.items()}
         return complete, integral
 
     def _choices(self, window: Window) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
@@ -180,17 +180,17 @@ class Space:
         sizes = iter(texts.shape)
         return [next(sizes, 1) if axis.numeric else 1 for axis in self.axes]
 
-    def _sheet(self, choice: tuple[int, ...]) -> Sheet | CostModelError:
+    def _answers_of(self, choice: tuple[int, ...]) -> GridAnswers | CostModelError:
         with self._lock:
-            found = self._sheets.get(choice)
+            found = self._answers.get(choice)
             if found is None:
                 try:
-                    found = self._sheets[choice] = self._made(choice)
+                    found = self._answers[choice] = self._made(choice)
                 except CostModelError as error:
-                    found = self._sheets[choice] = error
+                    found = self._answers[choice] = error
             return found
 
-    def _made(self, choice: tuple[int, ...]) -> Sheet:
+    def _made(self, choice: tuple[int, ...]) -> GridAnswers:
         chosen = [axis for axis in self.axes if not axis.numeric]
         given = {axis.name: axis.values[number] for axis, number in zip(chosen, choice, strict=True)}
         settings = {name: value for name, value in given.items() if name in SETTING_NAMES}
@@ -202,18 +202,18 @@ class Space:
             for letter, sizes in axis.letters.items()
         }
         forms = ClosedForms(self.model, self.settings | settings, letters, self.quantities, self.changed | fields)
-        return sheet_of(forms, Grid(tuple(len(axis.values) for axis in numeric), letters))
+        return answers_of(forms, SizeGrid(tuple(len(axis.values) for axis in numeric), letters))
 
 
-_RESTORED: dict[str, Space] = {}
+_RESTORED: dict[str, Grid] = {}
 
 
-def _restored(token: str, pickled: bytes) -> Space:
-    """A space from its pickle, once for all windows that one process works out."""
+def _restored(token: str, pickled: bytes) -> Grid:
+    """A grid from its pickle, once for all windows that one process works out."""
     if token not in _RESTORED:
-        space = Space.__new__(Space)
-        space.__dict__.update(pickle.loads(pickled), _lock=Lock(), _pickled=pickled)
+        grid = Grid.__new__(Grid)
+        grid.__dict__.update(pickle.loads(pickled), _lock=Lock(), _pickled=pickled)
         while len(_RESTORED) > 3:
             _RESTORED.pop(next(iter(_RESTORED)))
-        _RESTORED[token] = space
+        _RESTORED[token] = grid
     return _RESTORED[token]

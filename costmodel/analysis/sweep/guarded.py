@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.analysis.closed_forms import ClosedForms, Forms, Leaf, Refusal
 from costmodel.cost.quantities import TIMED
 from costmodel.errors import CostModelError
-from costmodel.symbolic.evaluation import INT64, Array, Evaluator, Grid, Window
+from costmodel.symbolic.evaluation import INT64, Array, Evaluator, SizeGrid, Window
 from costmodel.symbolic.guards import Branch, Condition
 from costmodel.symbolic.polynomial import Polynomial
 
@@ -34,7 +34,7 @@ class Regime(NamedTuple):
 class GridForms:
     """Closed forms on one grid, whose letters are those of the forms."""
 
-    def __init__(self, forms: ClosedForms, grid: Grid) -> None:
+    def __init__(self, forms: ClosedForms, grid: SizeGrid) -> None:
         self.forms = forms
         self.grid = grid
         self.evaluator = Evaluator(grid)
@@ -201,10 +201,10 @@ def _bounds(mask: Array, shape: tuple[int, ...]) -> Window:
 FEW = 16
 """Grids of no more cells are answered by predicting at each: a trace with letters takes as long as so many."""
 MOST_REASONS = 2_000
-"""Cells of one sheet that are asked one by one why they have no answer; others say what one like them says."""
+"""Cells of a choice that are asked one by one why they have no answer; others say what one like them says."""
 
 
-class Sheet(ABC):
+class GridAnswers(ABC):
     """Abstract: a grid of answers. `fill` puts values into arrays; `reasons` says why there is none, "" where is one.
 
     Both are of a window, and masks and reasons broadcast to it.
@@ -228,10 +228,10 @@ class Sheet(ABC):
         """Texts; None if every cell has an answer."""
 
 
-class FormulaSheet(Sheet):
+class FormulaAnswers(GridAnswers):
     """Answers by formula."""
 
-    def __init__(self, forms: ClosedForms, grid: Grid) -> None:
+    def __init__(self, forms: ClosedForms, grid: SizeGrid) -> None:
         self.forms = GridForms(forms, grid)
         self._surveyed = self.forms.survey()
         self._reasons: dict[tuple[tuple[str, int], ...], str] = {}
@@ -249,7 +249,7 @@ class FormulaSheet(Sheet):
         return self._surveyed and all(self.forms.evaluator.integral(leaf.formulas[quantity]) for leaf in leaves)
 
     def fill(self, window: Window, out: Mapping[str, Array]) -> None:
-        """See `Sheet`."""
+        """See `GridAnswers`."""
         missing = self.forms.fill(window, out)
         if missing is None:
             return
@@ -258,7 +258,7 @@ class FormulaSheet(Sheet):
                 np.copyto(array, np.nan, where=missing)
 
     def reasons(self, window: Window) -> Array | None:
-        """See `Sheet`."""
+        """See `GridAnswers`."""
         result: Array | None = None
         for mask, leaf in self.forms.regimes(window):
             if not isinstance(leaf, Refusal):
@@ -298,10 +298,10 @@ def _in_short(leaf: Refusal) -> str:
     return f"as at {where}: {leaf.message}"
 
 
-class PredictedSheet(Sheet):
+class PredictedAnswers(GridAnswers):
     """Answers by prediction, cell by cell."""
 
-    def __init__(self, forms: ClosedForms, grid: Grid) -> None:
+    def __init__(self, forms: ClosedForms, grid: SizeGrid) -> None:
         self._reasons = np.full(grid.shape, "", object)
         self._values = {quantity: np.full(grid.shape, None, object) for quantity in forms.quantities}
         for index in np.ndindex(grid.shape):
@@ -322,18 +322,18 @@ class PredictedSheet(Sheet):
         return quantity not in TIMED and all(v is None or v < INT64 for v in self._values[quantity].flat)
 
     def fill(self, window: Window, out: Mapping[str, Array]) -> None:
-        """See `Sheet`."""
+        """See `GridAnswers`."""
         for quantity, array in out.items():
             missing: Any = np.nan if array.dtype == np.float64 else 0
             refused = self._reasons[(*window, ...)].astype(bool)
             array[...] = np.where(refused, missing, self._values[quantity][(*window, ...)]).astype(array.dtype)
 
     def reasons(self, window: Window) -> Array | None:
-        """See `Sheet`."""
+        """See `GridAnswers`."""
         return None if self.complete else self._reasons[(*window, ...)]
 
 
-def sheet_of(forms: ClosedForms, grid: Grid) -> Sheet:
-    """The sheet of a question's closed forms on a grid."""
+def answers_of(forms: ClosedForms, grid: SizeGrid) -> GridAnswers:
+    """The answers of a question's closed forms on a grid."""
     few = int(np.prod(grid.shape)) <= FEW
-    return PredictedSheet(forms, grid) if few else FormulaSheet(forms, grid)
+    return PredictedAnswers(forms, grid) if few else FormulaAnswers(forms, grid)

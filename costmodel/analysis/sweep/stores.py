@@ -25,7 +25,7 @@ from pyarrow import parquet
 from costmodel.analysis.sweep.axes import label_of
 from costmodel.analysis.sweep.dataset import lazy_dataset
 from costmodel.analysis.sweep.extents import check_file, spans_of
-from costmodel.analysis.sweep.grid import Space
+from costmodel.analysis.sweep.grid import Grid
 from costmodel.analysis.sweep.saved import Damaged, check_expansion, check_regular, metadata_of
 from costmodel.analysis.sweep.tables import table_of
 from costmodel.errors import CostModelError, SettingError, shown
@@ -44,7 +44,7 @@ class Written(NamedTuple):
     missing: int
 
 
-def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], None]) -> Written:
+def stream(grid: Grid, path: str, *, resume: bool, progress: Callable[[int], None]) -> Written:
     """Write all cells to a file, which is there when this ends, or is stopped by an interrupt (KeyboardInterrupt).
 
     resume: go on with the file that an interrupt left. progress: told of each number of cells that is done.
@@ -53,26 +53,24 @@ def stream(space: Space, path: str, *, resume: bool, progress: Callable[[int], N
     target = Path(path)
     if target.exists() and not target.is_file():
         raise CostModelError(f"cannot write {shown(path)}: it is there and is no file")
-    check_file(space, path)
-    windows = list(space.windows(None, ROWS, ROWS))
-    schema = _part(space, tuple(slice(0, 1) for _ in space.axes)).schema.with_metadata(
-        {METADATA_KEY: question_of(space)}
-    )
+    check_file(grid, path)
+    windows = list(grid.windows(None, ROWS, ROWS))
+    schema = _part(grid, tuple(slice(0, 1) for _ in grid.axes)).schema.with_metadata({METADATA_KEY: question_of(grid)})
     parts = Parts(target, schema, resume=resume)
     try:
         with interruptible() as stopped:
             for number, window in enumerate(windows):
                 rows = parts.rows(number)
                 if rows is None:
-                    rows = parts.add(number, _part(space, window))
+                    rows = parts.add(number, _part(grid, window))
                 progress(rows)
                 if stopped.is_set():
                     break
             written = parts.join()
     except (OSError, pyarrow.ArrowException) as error:
         raise CostModelError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
-    if written.cells < space.cells:
-        raise KeyboardInterrupt(f"{path} holds {written.cells:,} of {space.cells:,} cells; --resume goes on")
+    if written.cells < grid.cells:
+        raise KeyboardInterrupt(f"{path} holds {written.cells:,} of {grid.cells:,} cells; --resume goes on")
     return written
 
 
@@ -185,21 +183,21 @@ def interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _part(space: Space, window: Any) -> pyarrow.Table:
+def _part(grid: Grid, window: Any) -> pyarrow.Table:
     """The rows of a window; whole numbers wherever they fit, and null where there is no answer."""
     shape = tuple(part.stop - part.start for part in window)
-    reasons = np.broadcast_to(space.reasons(window), shape)
-    labels = {axis.name: np.asarray(axis.labels[part]) for axis, part in zip(space.axes, window, strict=True)}
-    return table_of(labels, {**space.exact(window), "reason": reasons}, missing=reasons != "")
+    reasons = np.broadcast_to(grid.reasons(window), shape)
+    labels = {axis.name: np.asarray(axis.labels[part]) for axis, part in zip(grid.axes, window, strict=True)}
+    return table_of(labels, {**grid.exact(window), "reason": reasons}, missing=reasons != "")
 
 
-def question_of(space: Space) -> bytes:
+def question_of(grid: Grid) -> bytes:
     """What tells this sweep from all others, in short."""
     asked = {
-        "model": describe(space.model),
-        "settings": {name: label_of(value) for name, value in (space.settings | space.changed).items()},
-        "axes": {axis.name: hashlib.sha256(repr(list(axis.labels)).encode()).hexdigest() for axis in space.axes},
-        "quantities": space.quantities,
+        "model": describe(grid.model),
+        "settings": {name: label_of(value) for name, value in (grid.settings | grid.changed).items()},
+        "axes": {axis.name: hashlib.sha256(repr(list(axis.labels)).encode()).hexdigest() for axis in grid.axes},
+        "quantities": grid.quantities,
         "rows": ROWS,
     }
     return json.dumps(asked, default=label_of, sort_keys=True).encode()
@@ -237,7 +235,7 @@ KEY = "costmodel"
 """The attribute that says what a store holds: the question, how many chunks are done, and cells without an answer."""
 
 
-def store(space: Space, path: str, *, resume: bool, progress: Callable[[int], None]) -> Written:
+def store(grid: Grid, path: str, *, resume: bool, progress: Callable[[int], None]) -> Written:
     """Write all cells to a Zarr store, or as many as there are until an interrupt (KeyboardInterrupt).
 
     resume: go on with the store that an interrupt left. progress: told of each number of cells that is done.
@@ -248,17 +246,17 @@ def store(space: Space, path: str, *, resume: bool, progress: Callable[[int], No
         raise SettingError(f"{shown(path)} is there and is no Zarr store: give another --out")
     if not target.parent.is_dir():
         raise CostModelError(f"cannot write {shown(path)}: there is no folder {shown(str(target.parent))}")
-    check_file(space, path)
+    check_file(grid, path)
     try:
-        return _stored(space, target, resume and target.exists(), progress)
+        return _stored(grid, target, resume and target.exists(), progress)
     except OSError as error:
         raise CostModelError(f"cannot write {shown(path)}: {error.strerror or error}") from None
 
 
-def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], None]) -> Written:
-    lazy = lazy_dataset(space, "auto")
-    windows = list(_windows(spans_of(space, "auto")))
-    asked = question_of(space).decode()
+def _stored(grid: Grid, target: Path, resume: bool, progress: Callable[[int], None]) -> Written:
+    lazy = lazy_dataset(grid, "auto")
+    windows = list(_windows(spans_of(grid, "auto")))
+    asked = question_of(grid).decode()
     with interruptible() as stopped:
         done, missing = _chunks_before(target, asked, len(windows)) if resume else (0, 0)
         if resume:
@@ -271,7 +269,7 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
         for number, window in enumerate(windows[done:], done):
             if stopped.is_set():
                 break
-            cut = lazy.isel({axis.name: part for axis, part in zip(space.axes, window, strict=True)})
+            cut = lazy.isel({axis.name: part for axis, part in zip(grid.axes, window, strict=True)})
             part = cut.drop_vars(list(cut.coords)).compute()
             missing += int((part.reason != "").sum())
             region = dict(zip(part.sizes, window, strict=True))
@@ -280,8 +278,8 @@ def _stored(space: Space, target: Path, resume: bool, progress: Callable[[int], 
             group.attrs[KEY] = {"question": asked, "done": done, "missing": missing}
             progress(_cells(window))
     cells = sum(map(_cells, windows[:done]))
-    if cells < space.cells:
-        raise KeyboardInterrupt(f"{target} holds {cells:,} of {space.cells:,} cells; --resume goes on")
+    if cells < grid.cells:
+        raise KeyboardInterrupt(f"{target} holds {cells:,} of {grid.cells:,} cells; --resume goes on")
     return Written(cells, missing)
 
 

@@ -16,7 +16,7 @@ from costmodel.training.settings import takes_settings
 
 if TYPE_CHECKING:
     from costmodel.analysis.sweep.dataset import Sweep
-    from costmodel.analysis.sweep.grid import Space
+    from costmodel.analysis.sweep.grid import Grid
     from costmodel.training.settings import SettingsAndFields
 
 _WORKERS = {"client": "dask.distributed client", "executor": "concurrent.futures executor"}
@@ -69,21 +69,21 @@ def sweep(
     for name, given, method in (("client", client, "as_current"), ("executor", executor, "submit")):
         if given is not None and (isinstance(given, type) or not hasattr(given, method)):
             raise SettingError(f"{name}={shown(given)} is no {_WORKERS[name]}: make one, or leave it out")
-    space = space_of(model, quantities, asked)
+    grid = grid_of(model, quantities, asked)
     if chunks is not None:
-        return lazy_dataset(space, chunks)
-    check_memory(space)
+        return lazy_dataset(grid, chunks)
+    check_memory(grid)
     if client is not None:
         with client.as_current():
-            return lazy_dataset(space, "auto").compute()
-    return dataset(space, filled(space, executor))
+            return lazy_dataset(grid, "auto").compute()
+    return dataset(grid, filled(grid, executor))
 
 
-def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, asked: Mapping[str, Any]) -> Space:
+def grid_of(model: Architecture | str, quantities: Iterable[str] | str | None, asked: Mapping[str, Any]) -> Grid:
     """The questions of a sweep. Raises CostModelError."""
     from costmodel.analysis.closed_forms import varied
     from costmodel.analysis.sweep.axes import read_axes
-    from costmodel.analysis.sweep.grid import Space
+    from costmodel.analysis.sweep.grid import Grid
 
     if not isinstance(model, Architecture):
         from costmodel.importers.zoo import load
@@ -101,25 +101,25 @@ def space_of(model: Architecture | str, quantities: Iterable[str] | str | None, 
     axes, settings, changed = read_axes(model, asked)
     if changed and all(axis.name not in model.field_names() for axis in axes):
         model, changed = varied(model, changed), {}
-    return Space(model, axes, settings, changed, wanted)
+    return Grid(model, axes, settings, changed, wanted)
 
 
-def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
+def filled(grid: Grid, executor: Executor | None = None) -> dict[str, Any]:
     """Arrays of all values, by quantity, worked out by an executor or by threads here."""
     import numpy as np
 
-    out = {quantity: np.empty(space.shape, space.dtypes[quantity]) for quantity in space.quantities}
+    out = {quantity: np.empty(grid.shape, grid.dtypes[quantity]) for quantity in grid.quantities}
     if executor is not None:
-        windows = list(space.windows(None, JOB_CELLS, JOB_CELLS))
-        jobs = [executor.submit(values_of, space, window) for window in windows]
+        windows = list(grid.windows(None, JOB_CELLS, JOB_CELLS))
+        jobs = [executor.submit(values_of, grid, window) for window in windows]
         for job, window in zip(jobs, windows, strict=True):
             for quantity, values in job.result().items():
                 out[quantity][window] = values
         return out
-    windows = list(space.windows())
+    windows = list(grid.windows())
 
     def fill(window: Any) -> None:
-        space.fill(window, {quantity: array[(*window, ...)] for quantity, array in out.items()})
+        grid.fill(window, {quantity: array[(*window, ...)] for quantity, array in out.items()})
 
     if len(windows) == 1:
         fill(windows[0])
@@ -130,9 +130,9 @@ def filled(space: Space, executor: Executor | None = None) -> dict[str, Any]:
     return out
 
 
-def values_of(space: Space, window: Any) -> dict[str, Any]:
+def values_of(grid: Grid, window: Any) -> dict[str, Any]:
     """Values within a window, worked out tile by tile."""
-    return space.answer(window).values
+    return grid.cells_in(window).values
 
 
 def _cores() -> int:
